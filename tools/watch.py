@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -23,7 +23,7 @@ from rich.text import Text
 from runlog import schema
 from runlog.errors import RunError, one_line
 from runlog.reader import read_text
-from runlog.run import Run
+from runlog.run import Run, real
 from runlog.text import called, visible
 
 REFRESH_S = 1.0
@@ -42,27 +42,25 @@ SENSORS = {  # of a GPU, in the table's order
 
 def total_steps(run: Run) -> int | None:
     """Steps of the whole run, as far as its configuration says."""
-    get = run.settings.get
-    if get("MODE") == "throughput":
-        warmup, measured = get("WARMUP_STEPS"), get("MEASURED_STEPS")
-        return int(warmup + measured) if _is_number(warmup) and _is_number(measured) else None
-    samples, batch = run.last_value(schema.TRAIN_SAMPLES), run.last_value(schema.GLOBAL_BATCH_SIZE)
-    epochs = get("MAX_EPOCHS") or get("RECIPE.epochs")
-    if not (_is_number(samples) and _is_number(batch) and _is_number(epochs) and batch):
-        return None
-    return math.ceil(epochs) * int(samples // batch)
+    setting = run.settings.get
+    if setting("MODE") == "throughput":
+        warmup, measured = real(setting("WARMUP_STEPS")), real(setting("MEASURED_STEPS"))
+        return None if warmup is None or measured is None else int(warmup + measured)
+    samples, batch = (real(run.last_value(event)) for event in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE))
+    epochs = real(setting("MAX_EPOCHS") or setting("RECIPE.epochs"))
+    return math.ceil(epochs) * int(samples // batch) if samples is not None and batch and epochs is not None else None
 
 
 def state_of(run: Run) -> dict[str, Any]:
     """What is shown. Throughput is images / time over the last windows, as steps of a run differ."""
     windows = [w.metadata | w.value for w in run.windows[-MEAN_OF:] if isinstance(w.value, dict)]
-    windows = [w for w in windows if all(_is_number(w.get(name)) for name in NEEDED)]
+    windows = [w for w in windows if all(real(w.get(name)) is not None for name in NEEDED)]
     last = windows[-1] if windows else {}
-    time_s = sum(window["time_s"] for window in windows)
-    step, total = last.get("step"), total_steps(run)
-    left_s = None
-    if _is_number(step) and total and time_s and run.phase not in ENDED:
-        left_s = round((total - step) * time_s / sum(window["steps"] for window in windows), 1)
+    steps, images, time_s, wait_s = (sum(window[name] for window in windows) for name in NEEDED)
+    step: Any = last.get("step")
+    total, left_s = total_steps(run), None
+    if total and real(step) is not None and time_s and steps and run.phase not in ENDED:
+        left_s = round((total - step) * time_s / steps, 1)
     reason = run.last_value(schema.ABORT_REASON)
     return {
         "phase": run.phase,
@@ -71,8 +69,8 @@ def state_of(run: Run) -> dict[str, Any]:
         "step": step,
         "total_steps": total,
         "loss": last.get("loss"),
-        "images_per_s": sum(window["images"] for window in windows) / time_s if time_s else None,
-        "data_wait_share": sum(window["data_wait_s"] for window in windows) / time_s if time_s else None,
+        "images_per_s": images / time_s if time_s else None,
+        "data_wait_share": wait_s / time_s if time_s else None,
         "quality": run.last_value(schema.EVAL_ACCURACY),
         "target": next((v for k, v in run.settings.items() if k.startswith("RECIPE.target")), None),
         "left_s": left_s,
@@ -93,11 +91,11 @@ class View:
         self._read: dict[Path, int] = {}  # bytes of each file that are read
         self._nodes: dict[Path, dict[str, Any]] = {}  # the last sample of each
 
-    def look(self) -> bool:
-        """Reads what is new; whether there is a log at all."""
+    def look(self) -> dict[str, Any]:
+        """Reads what is new: the run and the last sample of each node. Raises RunError where there is no log."""
         logs = [self._folder] if self._folder.is_file() else list(self._folder.rglob("result_*.txt"))
         if not logs:
-            return False
+            raise RunError(f"{self._folder}: holds no result_*.txt: give the LOGDIR of a job")
         newest = max(logs, key=lambda path: path.stat().st_mtime)
         if self._log != newest:
             self._log, self._run, self._read, self._nodes = newest, Run(), {}, {}
@@ -107,7 +105,7 @@ class View:
             for line in self._new(path).splitlines()[-1:]:
                 with contextlib.suppress(ValueError):  # a line cut by a crash; the next one is whole
                     self._nodes[path] = json.loads(line)
-        return True
+        return {"log": str(newest), **state_of(self._run), "nodes": [last for _, last in sorted(self._nodes.items())]}
 
     def _new(self, path: Path) -> bytes:
         """The whole lines that a file got since the last look; one that is still being written waits for its end."""
@@ -118,21 +116,9 @@ class View:
         self._read[path] = self._read.get(path, 0) + len(whole)
         return whole
 
-    def state(self) -> dict[str, Any]:
-        """The run and the last sample of each node."""
-        return {
-            "log": str(self._log),
-            **state_of(self._run),
-            "nodes": [last for _, last in sorted(self._nodes.items())],
-        }
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
 
 def _or_dash(value: Any, form: str) -> str:
-    return form.format(value) if _is_number(value) else "-"
+    return "-" if real(value) is None else form.format(value)
 
 
 def _plain(text: Any) -> Text:
@@ -148,11 +134,8 @@ def draw(state: dict[str, Any], now_s: float) -> Group:
     run.add_row("log", _plain(state["log"]))
     silent = f", nothing new for {silent_s:.0f} s" if running and silent_s > SILENT_S else ""
     run.add_row("state", _plain(f"{state['phase']}{': ' + state['reason'] if state['reason'] else ''}{silent}"))
-    run.add_row(
-        "step",
-        f"{_or_dash(state['step'], '{}')} of {_or_dash(state['total_steps'], '{}')}, "
-        f"epoch {_or_dash(state['epoch'], '{}')}, loss {_or_dash(state['loss'], '{:.4f}')}",
-    )
+    step, total, epoch = (_or_dash(state[name], "{}") for name in ("step", "total_steps", "epoch"))
+    run.add_row("step", f"{step} of {total}, epoch {epoch}, loss {_or_dash(state['loss'], '{:.4f}')}")
     run.add_row("throughput", _or_dash(state["images_per_s"], "{:.1f} images/s"))
     share = state["data_wait_share"]
     run.add_row("data wait", "-" if share is None else f"{100 * share:.2f} % of the step time")
@@ -161,8 +144,7 @@ def draw(state: dict[str, Any], now_s: float) -> Group:
     run.add_row("quality", f"{_or_dash(state['quality'], '{:.4f}')} (target {_or_dash(state['target'], '{:.4f}')})")
     if running:
         run.add_row("time left", _or_dash(state["left_s"], "{:.0f} s at most"))
-    if isinstance(state["summary"], dict):
-        summary = state["summary"]
+    if isinstance(summary := state["summary"], dict):
         run.add_row("peak GPU memory", _or_dash(summary.get("peak_gpu_memory_mib"), "{:.0f} MiB"))
         run.add_row("energy", _or_dash(summary.get("joules_per_image"), "{:.3f} J an image"))
     return Group(run, "", _nodes_table(state["nodes"], now_s, running))
@@ -207,20 +189,19 @@ def main() -> int:
     if not args.logdir.exists():
         raise ValueError(f"{args.logdir}: no such folder or log: give the LOGDIR of a job")
     view = View(args.logdir)
+    console = Console(highlight=False)
     try:
-        if not view.look():
-            raise RunError(f"{args.logdir}: holds no result_*.txt: give the LOGDIR of a job")
-        console = Console(highlight=False)
+        state = view.look()
         if args.json:
-            print(json.dumps(view.state(), indent=1))
-        elif args.once or not console.is_terminal or view.state()["phase"] in ENDED:
-            console.print(draw(view.state(), time.time()))
+            print(json.dumps(state, indent=1))
+        elif args.once or not console.is_terminal or state["phase"] in ENDED:
+            console.print(draw(state, time.time()))
         else:
-            with Live(draw(view.state(), time.time()), console=console, auto_refresh=False) as live:
-                while view.state()["phase"] not in ENDED:
+            with Live(draw(state, time.time()), console=console, auto_refresh=False) as live:
+                while state["phase"] not in ENDED:
                     time.sleep(REFRESH_S)
-                    view.look()
-                    live.update(draw(view.state(), time.time()), refresh=True)
+                    state = view.look()
+                    live.update(draw(state, time.time()), refresh=True)
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:

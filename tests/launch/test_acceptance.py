@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -18,6 +18,8 @@ from runlog.verdict import FATAL, OK, UNKNOWN, judged
 from tests import jobs
 from tests.jobs import refused
 from tests.null_gpu import door
+from tests.tools.called import called
+from tools.acceptance import __main__ as acceptance_command
 from tools.acceptance import lines as acceptance
 
 ON_A_CPU = ("losses", "layout", "pooling", "all-reduce", "evaluation")
@@ -158,8 +160,7 @@ def test_what_the_machine_lacks_of_what_was_asked_for_fails(tmp_path: Path) -> N
         assert " has 0 GPUs" in line["found"]
 
 
-def reported(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return jobs.run([sys.executable, "-m", "tools.acceptance", *arguments], **variables)
+reported = functools.partial(called, acceptance_command.main)
 
 
 def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> Non
     lines.note({"nodes": [{"host": "node"}]})
     lines.note(judged("losses", True, "0 off", "none off", where="fp32").as_dict())
     (folder / "fp32.failed").write_text("out of memory at BATCHSIZE=256\n")
-    done = reported("--report", str(folder), DEVICE="gpu")
+    done = reported("--report", folder, DEVICE="gpu")
     assert done.returncode == 1
     report = json.loads((tmp_path / "X-1.json").read_text())
     assert report["verdict"] == "1 ok, 27 fatal, 0 unknown"
@@ -179,7 +180,7 @@ def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> Non
     assert found["losses", "tf32"] == "not run: its job did not run it"
     assert report["nodes"] == [{"host": "node"}]
     (tmp_path / "X-2").mkdir()
-    done = reported("--report", str(tmp_path / "X-2"), DEVICE="cpu")
+    done = reported("--report", tmp_path / "X-2", DEVICE="cpu")
     assert done.returncode == 1 and "verdict   0 ok, 10 fatal, 18 unknown" in done.stdout  # nothing run, nothing passed
 
 

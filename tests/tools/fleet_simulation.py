@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from runlog.verdict import WARNING
+from tools.fleet import record as fleet_record
 from tools.fleet import rounds as fleet_rounds
 from tools.fleet import verdicts as fleet_verdicts
 
@@ -23,11 +24,6 @@ class Noise:
     correlation: float = 0.6  # of a step with the one before it
     stalls: float = 0.01  # share of the steps that take 2 to 10 times as long
     turns_sd: float = 0.01  # what all nodes share in a turn
-    freedom: float = np.inf  # of Student's t, from which the nodes' differences and the jitter come; inf: normal
-
-
-def _drawn(rng: np.random.Generator, noise: Noise, shape: tuple[int, ...]) -> np.ndarray:
-    return rng.standard_normal(shape) if np.isinf(noise.freedom) else rng.standard_t(noise.freedom, shape)
 
 
 def times(
@@ -35,12 +31,12 @@ def times(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Medians and means [count, turns] of the steps of each turn; those in `slower` take so much more time."""
     jitter = np.empty((count, turns * STEPS))
-    fresh = _drawn(rng, noise, jitter.shape) * noise.step_sd
+    fresh = rng.standard_normal(jitter.shape) * noise.step_sd
     jitter[:, 0] = fresh[:, 0]
     for step in range(1, jitter.shape[1]):
         jitter[:, step] = noise.correlation * jitter[:, step - 1] + np.sqrt(1 - noise.correlation**2) * fresh[:, step]
     stalled = np.log(rng.uniform(2, 10, jitter.shape)) * (rng.random(jitter.shape) < noise.stalls)
-    level = noise.nodes_sd * _drawn(rng, noise, (count,))
+    level = noise.nodes_sd * rng.standard_normal(count)
     for node, share in slower.items():
         level[node] += np.log1p(share)
     common = noise.turns_sd * rng.standard_normal(turns)
@@ -49,12 +45,16 @@ def times(
 
 
 USUAL = Noise()
+USUAL_FACTS = {"kernel": "6.1", "driver": "535"}
 
 
-def record(nodes: int, seed: int, *, noise: Noise = USUAL, groups: Any = None, **slow: Any) -> dict[str, Any]:
+def record(
+    nodes: int = 8, seed: int = 1, *, noise: Noise = USUAL, groups: Any = None, facts: Any = None, **slow: Any
+) -> dict[str, Any]:
     """What a fleet would measure, in the form that tools/fleet/measure.py keeps it.
 
-    `slow` says by which share more time parts of it take: `step`, `disk` and `network` by node, `link` by two nodes.
+    `slow` says by which share more time parts of it take: `step`, `disk` and `network` by node, `link` by two nodes;
+    `facts` are what is other on some nodes.
     """
     rng = np.random.default_rng([nodes, seed])
 
@@ -75,14 +75,20 @@ def record(nodes: int, seed: int, *, noise: Noise = USUAL, groups: Any = None, *
     }
     sizes = {"count": len(pairs), "turns": fleet_rounds.LINK_TURNS}
     of_links = {name: series(slower, **sizes)[0] for name in fleet_verdicts.LINK_METRICS}
-    return {
+    found = fleet_record.FORMAT | {
+        **{"whole_s": [1.1, 1.2], "took_s": 100.0, "system": "64xCPU", "time": "2026-11-22T18:00:00Z"},
         "hosts": [f"node{i}" for i in range(nodes)],
+        "nodes": [{"failed": [], "clock_offset_s": 0.0, "facts": dict(USUAL_FACTS)} for _ in range(nodes)],
         "metrics": {name: {"series": values, "reasons": {}} for name, values in metrics.items()},
         "links": [
             {"a": pair.a, "b": pair.b, "across": pair.across, **{name: of_links[name][i] for name in of_links}}
             for i, pair in enumerate(pairs)
         ],
     }
+    for name, values in (facts or {}).items():
+        for node, value in values.items():
+            found["nodes"][node]["facts"][name] = value
+    return found
 
 
 def named(made: dict[str, Any]) -> list[tuple[str, str]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import re
 import subprocess
@@ -17,44 +15,31 @@ from tests import jobs
 from tests.browser import TOO_SMALL, UNFOLD, Opened, opened  # noqa: F401
 from tests.harness import small
 from tests.scoring.pages import HOSTILE
-from tests.tools import fleet_simulation
+from tests.tools.called import called
+from tests.tools.fleet_simulation import record as record_of
 from tools.fleet import __main__ as fleet
 from tools.fleet import measure as fleet_measure
 from tools.fleet import record as fleet_record
 
 
-def whole(made: dict[str, Any], **facts: dict[int, str]) -> dict[str, Any]:
-    """A made-up record with all that a real one has; `facts` are those that are other on some nodes."""
-    usual = {"kernel": "6.1", "driver": "535"}
-    nodes = [
-        {"failed": [], "clock_offset_s": 0.0, "facts": usual | {name: at[i] for name, at in facts.items() if i in at}}
-        for i in range(len(made["hosts"]))
-    ]
-    more = {"nodes": nodes, "whole_s": [1.1, 1.2], "took_s": 100.0, "system": "64xCPU", "time": "2026-11-22T18:00:00Z"}
-    return fleet_record.FORMAT | made | more
+def slow_link(nodes: int, spared: int) -> tuple[int, int]:
+    """A pair that is measured, without the node `spared`."""
+    pairs = ((link["a"], link["b"]) for link in record_of(nodes)["links"])
+    return next(pair for pair in pairs if spared not in pair)
 
 
-def fleet_of(nodes: int = 8, seed: int = 1, **slow: Any) -> dict[str, Any]:
-    return whole(fleet_simulation.record(nodes, seed, **slow))
-
-
-def report(folder: Path, record: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What the command says and leaves of a record, in this process."""
-    path, out, err = folder / "fleet.json", io.StringIO(), io.StringIO()
+def report(folder: Path, record: dict[str, Any], *arguments: object) -> subprocess.CompletedProcess[str]:
+    """What the command says and leaves of a record."""
+    path = folder / "fleet.json"
     path.write_text(json.dumps(record))
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            status = fleet.main([str(path), *arguments])
-        except SystemExit as ended:  # argparse's
-            status = int(ended.code or 0)
-    return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
+    return called(fleet.main, path, *arguments)
 
 
 def test_a_slow_node_is_named_left_out_and_kept_from_the_hosts(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
-    record = fleet_of(step={2: 0.2})
+    record = record_of(step={2: 0.2})
     record["nodes"][6]["failed"] = ["gpu.ecc: 3 uncorrected errors"]
-    done = report(tmp_path, record, "--write-hosts", str(hosts), "--nodes", "4")
+    done = report(tmp_path, record, "--write-hosts", hosts, "--nodes", 4)
     assert done.returncode == 1, done.stderr
     assert re.search(r"^warning +step +node2 +[\d.]+% \(.*\) slower than the fleet's median$", done.stdout, re.M)
     assert re.search(r"^fatal +doctor +node6 +gpu.ecc: 3 uncorrected errors$", done.stdout, re.M)
@@ -63,24 +48,13 @@ def test_a_slow_node_is_named_left_out_and_kept_from_the_hosts(tmp_path: Path) -
     assert hosts.with_name("hosts.spares").read_text() == "node5\nnode7\n"
 
 
-def test_a_healthy_fleet_ends_with_0_and_a_slow_link_leaves_no_node_out(tmp_path: Path) -> None:
-    healthy = fleet_of()
-    assert report(tmp_path, healthy).returncode == 0
-    link = healthy["links"][2]
-    name = f"node{link['a']} - node{link['b']}"
-    record = fleet_of(link={(link["a"], link["b"]): 3.0})
+def test_a_slow_link_leaves_no_node_out(tmp_path: Path) -> None:
+    a, b = slow_link(8, spared=2)
+    record = record_of(link={(a, b): 3.0})
     done = report(tmp_path, record, "--json")
     document = json.loads(done.stdout)
-    assert done.returncode == 1
-    assert document["good"] == record["hosts"]
-    assert {link["where"] for link in document["links"] if link["status"] == "warning"} == {name}
-
-
-def test_a_baseline_is_compared(tmp_path: Path) -> None:
-    then = tmp_path / "then.json"
-    then.write_text(json.dumps(fleet_of(seed=2)))
-    done = report(tmp_path, fleet_of(seed=2, step={1: 0.1}), "--baseline", str(then))
-    assert "since     node1: step: 1" in done.stdout and "since     disk: " in done.stdout
+    assert (done.returncode, document["good"]) == (1, record["hosts"])
+    assert {v["where"] for v in document["links"] if v["status"] == "warning"} == {f"node{a} - node{b}"}
 
 
 def _step(record: dict[str, Any], values: Any) -> None:
@@ -96,6 +70,7 @@ def _step(record: dict[str, Any], values: Any) -> None:
         (lambda r: _step(r, [1.0] * 10), "step_s of node3 has 10 turns, another 16"),
         (lambda r: _step(r, ["fast"] * 16), "damaged (TypeError"),
         (lambda r: r["hosts"].__setitem__(5, "node2"), "its hosts have node2 more than once"),
+        (lambda r: r["hosts"].__setitem__(5, 5), "damaged (TypeError"),
         (lambda r: r["hosts"].pop(), "it has 7 hosts and facts of 8"),
         (lambda r: r["links"][0].update(b=77), " and 77 is none of 8 hosts"),
         (lambda r: r["links"][3].update(latency_s=[1e-5] * 3), "has 3 turns, another 5"),
@@ -106,9 +81,9 @@ def _step(record: dict[str, Any], values: Any) -> None:
     ],
 )
 def test_what_no_fleet_measures_is_refused(damage: Callable[[Any], Any], said: str, tmp_path: Path) -> None:
-    record = fleet_of()
+    record = record_of()
     damage(record)
-    done = report(tmp_path, record, "--html", str(tmp_path / "page.html"))
+    done = report(tmp_path, record, "--html", tmp_path / "page.html")
     assert done.returncode == 2 and done.stdout == ""
     assert said in done.stderr and len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "page.html").exists()
@@ -116,11 +91,11 @@ def test_what_no_fleet_measures_is_refused(damage: Callable[[Any], Any], said: s
 
 def test_a_fleet_of_two_speeds_is_doubted(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    done = report(tmp_path, fleet_of(step=dict.fromkeys(range(4), 0.3)), "--html", str(page))
+    done = report(tmp_path, record_of(step=dict.fromkeys(range(4), 0.3)), "--html", page)
     (said,) = [line for line in done.stdout.splitlines() if line.startswith("doubt ")]
     assert "takes 30." in said or "takes 31." in said
     assert "Doubt: a step of node" in page.read_text() and 'class="banner unknown"' in page.read_text()
-    for healthy in (fleet_of(), fleet_of(step={2: 0.5})):
+    for healthy in (record_of(), record_of(step={2: 0.5})):
         assert "doubt " not in report(tmp_path, healthy).stdout
 
 
@@ -139,7 +114,7 @@ def test_what_cannot_be_had_is_no_success(
     options: str, status: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    record = fleet_of()
+    record = record_of()
     done = report(tmp_path, record, *options.split())
     assert done.returncode == status and said in done.stderr
     assert ("good      node0," in done.stdout) == said.startswith("error: ")
@@ -148,30 +123,32 @@ def test_what_cannot_be_had_is_no_success(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "said", "status"),
     [
-        ({"hosts": [f"other{i}" for i in range(8)]}, "has none of these hosts"),
-        ({"job": {"batchsize": 32, "precision": "fp32"}}, "another job (batchsize 32 then, 64 now)"),
+        ({}, "since     node1: step: 1", 1),
+        ({"hosts": [f"other{i}" for i in range(8)]}, "has none of these hosts", 2),
+        ({"job": {"batchsize": 32, "precision": "fp32"}}, "another job (batchsize 32 then, 64 now)", 2),
     ],
 )
-def test_a_baseline_of_another_fleet_is_refused_beside_the_verdicts(change: Any, said: str, tmp_path: Path) -> None:
-    then = tmp_path / "then.json"
-    record = fleet_of(seed=2) | {"job": {"batchsize": 64, "precision": "fp32"}}
-    then.write_text(json.dumps(record | change))
-    done = report(tmp_path, record, "--baseline", str(then))
-    assert done.returncode == 2 and said in done.stderr
-    assert "\nsince" not in done.stdout and "\ngood      node0," in done.stdout
+def test_a_baseline_is_compared_or_refused_beside_the_verdicts(
+    change: Any, said: str, status: int, tmp_path: Path
+) -> None:
+    then, job = tmp_path / "then.json", {"job": {"batchsize": 64, "precision": "fp32"}}
+    then.write_text(json.dumps(record_of(seed=2) | job | change))
+    done = report(tmp_path, record_of(seed=2, step={1: 0.1}) | job, "--baseline", then)
+    assert done.returncode == status and said in done.stdout + done.stderr
+    assert ("\nsince     disk: " in done.stdout) == (status == 1) and "\ngood      node0," in done.stdout
 
 
-def test_what_differs_is_listed_by_what_matters_first() -> None:
-    made, drivers = fleet_simulation.record(4, 1), {0: "470", 3: "470", 2: "418"}
-    record = whole(made, kernel={1: "5.10"}, driver=drivers, NCCL_ALGO={2: "Ring"})
+def test_what_differs_is_listed_by_what_matters_first(tmp_path: Path) -> None:
+    drivers = {0: "470", 3: "470", 2: "418"}
+    record = record_of(4, facts={"kernel": {1: "5.10"}, "driver": drivers, "NCCL_ALGO": {2: "Ring"}})
     record["nodes"][1]["clock_offset_s"] = record["nodes"][2]["clock_offset_s"] = -1.5
-    found = fleet_record.differences(record)
-    assert [difference.fact for difference in found] == ["driver", "NCCL_ALGO", "kernel", "clock"]
-    assert found[0].usual == "470" and found[0].others == {"535": ["node1"], "418": ["node2"]}
-    assert found[1].usual == "not set" and found[3].others == {"-1.500 s": ["node1", "node2"]}
-    assert fleet_record.differences(fleet_of(4)) == []
+    found = json.loads(report(tmp_path, record, "--json").stdout)["differences"]
+    assert [difference["fact"] for difference in found] == ["driver", "NCCL_ALGO", "kernel", "clock"]
+    assert found[0] == {"fact": "driver", "usual": "470", "others": {"535": ["node1"], "418": ["node2"]}}
+    assert found[1]["usual"] == "not set" and found[3]["others"] == {"-1.500 s": ["node1", "node2"]}
+    assert json.loads(report(tmp_path, record_of(4), "--json").stdout)["differences"] == []
 
 
 def test_a_cpu_quota_is_read_of_both_kinds_of_cgroup(tmp_path: Path) -> None:
@@ -233,17 +210,11 @@ def test_a_baseline_that_is_none_is_refused_before_anything_is_measured(tmp_path
 SMALL = TOO_SMALL.replace("svg text", "body *").replace(" * t.getScreenCTM().a", "")
 
 
-def page(folder: Path, record: dict[str, Any]) -> str:
+def page(folder: Path, record: dict[str, Any], status: int = 1) -> str:
     path = folder / "page.html"
-    done = report(folder, record, "--html", str(path))
-    assert done.returncode in (0, 1), done.stderr
+    done = report(folder, record, "--html", path)
+    assert done.returncode == status, done.stderr
     return path.read_text()
-
-
-def slow_link(nodes: int, spared: int) -> tuple[int, int]:
-    """A pair that is measured, without the node `spared`."""
-    pairs = ((link["a"], link["b"]) for link in fleet_simulation.record(nodes, 1)["links"])
-    return next(pair for pair in pairs if spared not in pair)
 
 
 def rows_of(map_html: str) -> list[list[str]]:
@@ -257,17 +228,20 @@ def rows_of(map_html: str) -> list[list[str]]:
 
 def test_a_slow_node_and_a_slow_link_are_named_with_their_figures(tmp_path: Path) -> None:
     a, b = slow_link(8, spared=2)
-    text = page(tmp_path, whole(fleet_simulation.record(8, 1, step={2: 0.5}, link={(a, b): 3.0}), driver={1: "470"}))
-    assert f"Nodes left out: node2. Links named: node{a} - node{b}." in text
-    assert re.search(r"<td>node2</td><td>step</td><td class=\"n\">\+50\.\d%</td><td class=\"n\">\+49\.\d% to ", text)
-    assert re.search(rf"<td>node{a} - node{b}</td><td>transfer</td><td class=\"n\">\+\d+\.\d%</td>", text)
-    assert "<td>driver</td><td>535</td><td>470: node1</td>" in text
+    text = page(tmp_path, record_of(step={2: 0.5}, link={(a, b): 3.0}, facts={"driver": {1: "470"}}))
+    for said in (
+        rf"Nodes left out: node2\. Links named: node{a} - node{b}\.",
+        r"<td>node2</td><td>step</td><td class=\"n\">\+50\.\d%</td><td class=\"n\">\+49\.\d% to ",
+        rf"<td>node{a} - node{b}</td><td>transfer</td><td class=\"n\">\+\d+\.\d%</td>",
+        "<td>driver</td><td>535</td><td>470: node1</td>",
+    ):
+        assert re.search(said, text), said
 
 
 @pytest.mark.parametrize("nodes", [5, 8])
 def test_the_map_has_each_measured_pair_twice_and_leaves_the_others_blank(nodes: int, tmp_path: Path) -> None:
     pair = slow_link(nodes, spared=2)
-    record = whole(fleet_simulation.record(nodes, 1, link={pair: 3.0}))
+    record = record_of(nodes, link={pair: 3.0})
     record["links"][-1]["latency_s"] = [2e-5] * 5
     record["links"][-1]["transfer_s"] = [8e-5] * 5  # of 4 MiB
     maps = re.findall(r"<table class=\"map\">.*?</table>", page(tmp_path, record), flags=re.DOTALL)
@@ -286,15 +260,15 @@ def test_the_map_has_each_measured_pair_twice_and_leaves_the_others_blank(nodes:
 
 
 def test_a_healthy_fleet_and_one_that_is_too_small_say_so(tmp_path: Path) -> None:
-    assert "No node and no link is named." in page(tmp_path, fleet_of())
+    assert "No node and no link is named." in page(tmp_path, record_of(), status=0)
     for nodes in (1, 3):
-        text = page(tmp_path, whole(fleet_simulation.record(nodes, 1)))
+        text = page(tmp_path, record_of(nodes), status=0)
         assert "Nobody could be told from the others here." in text
         assert ('class="map"' in text) == (nodes > 1)
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
-    record = whole(fleet_simulation.record(8, 1, step={2: 0.5}, network={5: 2.0}), driver={1: HOSTILE})
+    record = record_of(step={2: 0.5}, network={5: 2.0}, facts={"driver": {1: HOSTILE}})
     record["hosts"] = [f"{HOSTILE}{i}" for i in range(8)]
     record |= {"system": HOSTILE, "time": HOSTILE}
     record["nodes"][3]["failed"] = [HOSTILE]
@@ -307,7 +281,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [4, 64])
 def test_it_is_readable_in_chromium(nodes: int, opened: Opened, tmp_path: Path) -> None:  # noqa: F811
-    record = whole(fleet_simulation.record(nodes, 1, step={2: 2.0}, link={slow_link(nodes, spared=2): 3.0}))
+    record = record_of(nodes, step={2: 2.0}, link={slow_link(nodes, spared=2): 3.0})
     record["hosts"][1] = HOSTILE
     page(tmp_path, record)
     for width, phone in ((1280, False), (390, True)):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests import jobs, make_log
+from tests.tools.called import called
+from tools import summarize
 
 
 def row(stdout: str, name: str) -> str:
@@ -17,8 +19,7 @@ def row(stdout: str, name: str) -> str:
     return found
 
 
-def summarized(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return jobs.run([sys.executable, "-m", "tools.summarize", *map(str, arguments)])
+summarized = functools.partial(called, summarize.main)
 
 
 def test_quality_has_the_name_of_the_models_measure(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,19 @@ import pytest
 from harness import config_file, env
 from program import strategy
 from program.optimizers import OptimizerConfig
+from runlog.errors import RunError
 from scoring.record import Record, Window
 from tests import jobs
 from tests.program import programs
+from tests.tools.called import called
 from tools.tune import __main__ as tune
 from tools.tune import runs as tune_runs
-from tools.tune.candidates import BASE_WAY, CONTROL_WAY, SERIAL, Candidate, candidates
+from tools.tune.candidates import CONTROL, SERIAL, Candidate, candidates
 
 CPU = env.Job()
 
 
-def command(*arguments: str, timeout_s: float = jobs.LIMIT_S, **variables: str) -> subprocess.CompletedProcess[str]:
-    """`python -m tools.tune` as a user starts it."""
-    return jobs.run([sys.executable, "-m", "tools.tune", *arguments], timeout_s=timeout_s, **variables)
+COMMAND = [sys.executable, "-m", "tools.tune"]
 
 
 # ---- what is tried
@@ -72,7 +73,7 @@ FINE = "fuse_grad_size_in_MB=0.01"  # several buckets in a small program
 def test_every_strategy_tried_is_another_program(name: str, recipe: str, optimizer: OptimizerConfig) -> None:
     job = env.Job(device="gpu", precision=name, dgxngpu=8, recipe=recipe)
     found: dict[str, str] = {}  # strategy by the operators of its program
-    for way in (BASE_WAY, CONTROL_WAY, *candidates(job)):
+    for way in (Candidate(name="base"), CONTROL, *candidates(job)):
         knobs = strategy.parse(",".join(way.knobs))
         of_program = not (way.variables or knobs.flags or knobs.auto)
         if of_program and not way.name.startswith("fuse_grad_size_in_MB"):
@@ -114,73 +115,65 @@ def test_on_a_cpu_fewer_processes_make_the_same_update() -> None:
         ("--folder /proc/none", {}, "--folder /proc/none: No such file or directory: give a folder that this user"),
     ],
 )
-def test_wrong_use_ends_in_one_line(
-    arguments: str,
-    variables: dict[str, str],
-    reason: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "argv", ["tune", "--dry-run", *arguments.split()])
-    assert tune.main() == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("error: ") and reason in said.err and said.err.count("\n") == 1
+def test_wrong_use_ends_in_one_line(arguments: str, variables: dict[str, str], reason: str) -> None:
+    done = called(tune.main, "--dry-run", *arguments.split(), **variables)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("error: ") and reason in done.stderr
 
 
 def test_a_dry_run_prints_each_command_and_runs_nothing(tmp_path: Path) -> None:
-    done = command("--batches", "--dry-run", LOGDIR=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    shown = re.findall(r"BATCHSIZE=(\d+) \S*run_and_time\.sh", done.stdout)
-    assert shown == ["32", "64", "96", "128", "160", "192", "224", "256"]
-    assert list(tmp_path.iterdir()) == []
-    done = command("--only", "enable_inplace=1", "--dry-run", LOGDIR=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    *runs, summary = done.stdout.splitlines()
-    assert len(runs) == 3  # the base, the control and the strategy
-    assert "STRATEGY=perturb_input=1" in runs[1] and "STRATEGY=enable_inplace=1" in runs[2]
-    assert summary.startswith("5 turns of 2 runs and one control")
-    assert list(tmp_path.iterdir()) == []
+    batches = [f"BATCHSIZE={size}" for size in (32, 64, 96, 128, 160, 192, 224, 256)]
+    base, changes = "CLEAR_CACHES=0", ["STRATEGY=perturb_input=1", "STRATEGY=enable_inplace=1"]  # control, strategy
+    for arguments, runs, summary in (
+        (["--batches"], batches, "5 turns of 8 runs; "),
+        (["--only", "enable_inplace=1"], [base, *changes], "5 turns of 2 runs and one control, "),
+    ):
+        done = called(tune.main, *arguments, "--dry-run", LOGDIR=str(tmp_path))
+        shown = re.findall(r"^env MODE=throughput .* (\S+) \S*run_and_time\.sh$", done.stdout, re.M)
+        assert [text if text in runs else base for text in shown] == runs
+        assert done.stdout.splitlines()[-1].startswith(summary) and list(tmp_path.iterdir()) == []
 
 
 # ---- what is taken for better
 
 
-class Machine:
-    """In place of real runs: (images/s of turn n, added to each loss) of each way."""
+def made(rate: float, losses: Sequence[float]) -> Record:
+    """A run at this rate with the losses of its two windows."""
+    windows = (
+        Window(line=1, phase="warmup", images=160, seconds=1.0, loss=losses[0]),
+        Window(line=2, phase="measured", images=100 * rate, seconds=100.0, loss=losses[1]),
+    )
+    nodes = [{"cpu": "a test's", "cores": 2, "gpus": []}]
+    header = {"source": {"commit": "c0ffee", "dirty": False}, "hardware": {"nodes": nodes}}
+    return Record(file="f", sha256="", lines=2, format="mllog", windows=windows, header=header)
 
-    def __init__(self, ways: dict[str, tuple[list[float], float]]) -> None:
+
+class Machine:
+    """In place of real runs: (images/s of turn n, added to the last loss, of the control to the first) of each way."""
+
+    def __init__(self, ways: Ways) -> None:
         self.ways = {name: (list(rates), shift) for name, (rates, shift) in ways.items()}
 
-    def run(self, way: Candidate) -> tuple[Record | None, str]:
+    def run(self, way: Candidate) -> Record:
         rates, shift = self.ways[way.name]
         if not rates:
-            return None, "out of memory at BATCHSIZE=16"
+            raise RunError("out of memory at BATCHSIZE=16")
         rates.append(rate := rates.pop(0))
-        windows = (
-            Window(line=1, phase="warmup", images=160, seconds=1.0, loss=2.0 + shift),
-            Window(line=2, phase="measured", images=100 * rate, seconds=100.0, loss=1.0 + shift),
-        )
-        nodes = [{"cpu": "a test's", "cores": 2, "gpus": []}]
-        header = {"source": {"commit": "c0ffee", "dirty": False}, "hardware": {"nodes": nodes}}
-        return Record(file="f", sha256="", lines=2, format="mllog", windows=windows, header=header), ""
+        return made(rate, (2.0 + shift, 1.0) if way == CONTROL else (2.0, 1.0 + shift))
 
 
 STEADY = [40.0, 40.2, 39.9, 40.1, 40.0]
-BASE = {"base": (STEADY, 0.0), "control": (STEADY[:1], 1e-5)}
+Ways = dict[str, tuple[list[float], float]]
+BASE: Ways = {"base": (STEADY, 0.0), "control": (STEADY[:1], 1e-5)}
 
 
-def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, ways: dict[str, tuple[list[float], float]]) -> str:
-    """The config file of a search in which the ways, beside the base and the control, have these rates and losses."""
+def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, ways: Ways) -> tuple[subprocess.CompletedProcess[str], str]:
+    """A search in which the ways, beside the base and the control, have these rates and losses; its config file."""
     only = ",".join(way.name for way in candidates(CPU) if way.name in ways)
-    machine = Machine(BASE | ways)
+    machine, file = Machine(BASE | ways), folder / "config_CPU_tuned.sh"
     monkeypatch.setattr(tune_runs.Runner, "run", lambda self, way, turn: machine.run(way))
-    monkeypatch.setattr(tune.env, "describe", lambda environ: (env.Job(logdir=str(folder)), {}))
-    monkeypatch.setattr(sys, "argv", ["tune", "--only", only, "--folder", str(folder)])
-    assert tune.main() == 0
-    return (folder / "config_CPU_tuned.sh").read_text()
+    done = called(tune.main, "--only", only, "--folder", folder, LOGDIR=str(folder))
+    return done, file.read_text() if file.exists() else ""
 
 
 def exports(text: str) -> list[str]:
@@ -196,7 +189,7 @@ def resolved(folder: Path, system: str, **variables: str) -> dict[str, str]:
 
 def test_what_is_really_faster_is_written_with_its_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     faster = [rate * 1.05 for rate in (40.1, 40.0, 40.0, 40.2, 40.1)]
-    text = searched(tmp_path, monkeypatch, {"enable_inplace=1": (faster, 5e-5)})
+    _, text = searched(tmp_path, monkeypatch, {"enable_inplace=1": (faster, 5e-5)})
     assert exports(text) == ['export RN50_FP32_STRATEGY="${RN50_FP32_STRATEGY:-enable_inplace=1}"']
     assert "commit c0ffee" in text and "a test's, 2 cores" in text and "chosen: enable_inplace=1" in text
     assert text.startswith("# shellcheck shell=bash\n") and "\n# Throughput to expect: 42.0" in text
@@ -229,14 +222,11 @@ def test_the_precision_of_a_system_is_its_files(tmp_path: Path) -> None:
         assert (found["DGXNGPU"], found.get("STRATEGY")) == expected
 
 
-def test_the_evidence_is_printed_where_the_file_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(Path, "write_text", mock.Mock(side_effect=OSError("No space left on device")))
-    with pytest.raises(OSError, match="No space left"):
-        searched(tmp_path, monkeypatch, {"enable_inplace=1": (STEADY, 0.0)})
-    said = capsys.readouterr().out
-    assert "enable_inplace=1 " in said and "chosen: the base" in said and "config  " not in said
+def test_the_evidence_is_printed_where_the_file_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "write_text", mock.Mock(side_effect=ValueError("No space left on device")))
+    done, _ = searched(tmp_path, monkeypatch, {"enable_inplace=1": (STEADY, 0.0)})
+    assert "error: No space left" in done.stderr and "config  " not in done.stdout
+    assert "enable_inplace=1 " in done.stdout and "chosen: the base" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -245,13 +235,14 @@ def test_the_evidence_is_printed_where_the_file_fails(
         ([2 * rate for rate in STEADY], 2e-4, "refused: its losses differ by", "measured again"),
         ([38.0, 44.0, 39.0, 45.0, 40.0], 0.0, "no difference shown", "measured again"),
         ([rate * 1.05 for rate in STEADY] + STEADY, 0.0, "measured again", "refused"),  # by luck, the first time
+        ([2 * rate for rate in STEADY], math.nan, "refused: its losses differ by inf times", "measured again"),
     ],
-    ids=["trains something else", "within the spread", "lucky"],
+    ids=["trains something else", "within the spread", "lucky", "no number"],
 )
 def test_what_is_never_chosen(
     rates: list[float], shift: float, said: str, unsaid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = searched(tmp_path, monkeypatch, {"merged_optimizer=0": (rates, shift)})
+    _, text = searched(tmp_path, monkeypatch, {"merged_optimizer=0": (rates, shift)})
     assert exports(text) == [] and "chosen: the base" in text and said in text and unsaid not in text
 
 
@@ -263,7 +254,7 @@ def test_what_goes_together_is_measured_together(tmp_path: Path, monkeypatch: py
         "fuse_grad_size_in_MB=4 + FLAGS_new_executor_serial_run=0": ([rate * 1.08 for rate in STEADY], 0.0),
         "enable_inplace=1": ([], 0.0),
     }
-    text = searched(tmp_path, monkeypatch, ways)
+    _, text = searched(tmp_path, monkeypatch, ways)
     assert len(exports(text)) == 2
     again = text.partition("measured again")[2]  # the best alone, too
     assert re.search(r"^# ok +fuse_grad_size_in_MB=4  ", again, re.M) and "fuse_grad_size_in_MB=1" not in again
@@ -275,29 +266,16 @@ def test_what_goes_together_is_measured_together(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("missing", ["base", "control"])
 def test_without_a_base_or_a_control_nothing_is_chosen(
-    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(AssertionError):
-        searched(tmp_path, monkeypatch, {"enable_inplace=1": (STEADY, 0.0), missing: ([], 0.0)})
-    assert f"error: the {missing} does not run: out of memory at BATCHSIZE=16\n" in capsys.readouterr().err
-    assert not list(tmp_path.glob("config_*.sh"))
+    done, text = searched(tmp_path, monkeypatch, {"enable_inplace=1": (STEADY, 0.0), missing: ([], 0.0)})
+    assert (done.returncode, text) == (1, "")
+    assert f"error: the {missing} does not run: out of memory at BATCHSIZE=16\n" in done.stderr
 
 
-def measured(*losses: float, rate: float = 1.0) -> tune_runs.Measured:
-    return tune_runs.Measured(images_per_s=rate, losses=losses)
-
-
-def test_the_allowed_difference_is_the_controls() -> None:
-    allowed = tune_runs.allowed_loss([measured(2.0, 1.0, 1.0), measured(2.0, 1.0, 1.5)], [measured(2.0, 1.001, 1.0)])
-    assert allowed == pytest.approx([2e-6, 0.01 + 1e-6, 5.0 + 1e-6])
-
-
-@pytest.mark.parametrize("losses", [(math.nan, 1.0), (2.0, math.nan)])
-def test_a_loss_that_is_no_number_is_refused(losses: tuple[float, float]) -> None:
-    twice = [measured(*losses, rate=rate) for rate in (2.0, 2.01, 1.99)]
-    for runs, base in ((twice, [measured(2.0, 1.0)] * 3), ([measured(2.0, 1.0, rate=2.0)] * 3, twice)):
-        verdict = tune_runs.judge_candidate("w", runs, base, [1e-6, 1e-6])
-        assert verdict.status == "fatal" and "refused: its losses differ" in verdict.found
+def test_the_allowed_difference_is_that_of_the_bases_own_runs_and_of_the_controls() -> None:
+    allowed = tune_runs.allowed_loss([made(40.0, losses) for losses in ((2.0, 1.0), (2.0, 1.5), (2.001, 1.0))])
+    assert allowed.tolist() == pytest.approx([0.01 + 2e-6, 5.0 + 1e-6])
 
 
 # ---- the real thing
@@ -309,7 +287,8 @@ TINY = {**jobs.TINY, "BATCHSIZE": "4", "RECIPE": "nvidia_cosine", "WARMUP_STEPS"
 @pytest.mark.xdist_group("ranks")
 def test_a_search_on_cpu_ranks_ends_in_a_config_that_runs(tmp_path: Path) -> None:
     ways = "fuse_grad_size_in_MB=1,DGXNGPU=1"
-    done = command("--only", ways, "--repeats", "3", "--folder", str(tmp_path), timeout_s=1800, LOGDIR=tmp_path, **TINY)
+    options = ["--only", ways, "--repeats", "3", "--folder", str(tmp_path)]
+    done = jobs.run([*COMMAND, *options], timeout_s=1800, LOGDIR=str(tmp_path), **TINY)
     assert done.returncode == 0, done.stderr[-2000:]
     text = (tmp_path / "config_CPU_tuned.sh").read_text()
     rows = {found[1]: found[0] for found in re.finditer(r"^# \w+ +(\S+) +[\d.]+ \(.*$", text, re.M)}
@@ -321,7 +300,7 @@ def test_a_search_on_cpu_ranks_ends_in_a_config_that_runs(tmp_path: Path) -> Non
 
 @pytest.mark.xdist_group("ranks")
 def test_a_sweep_shows_what_does_not_fit_with_its_reason(tmp_path: Path) -> None:
-    done = command("--batches", "2,4000", "--repeats", "1", LOGDIR=str(tmp_path), **jobs.TINY)
+    done = jobs.run([*COMMAND, "--batches", "2,4000", "--repeats", "1"], LOGDIR=str(tmp_path), **jobs.TINY)
     assert done.returncode == 0, done.stderr[-2000:]
     rate = r"^ok +BATCHSIZE=2 +[\d.]+ images/s, no interval: one turn, GPU memory not measured$"
     assert re.search(rate, done.stdout, re.M), done.stdout

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
-import subprocess
 import sys
 
 from rich.console import Console
 
 from tests import jobs, make_log
+from tests.tools.called import called
 from tools import watch
 
 LOG = make_log.run()  # three epochs of two windows
@@ -25,14 +26,13 @@ def event(key, value=None, kind="POINT_IN_TIME", **metadata):
     return f":::MLLOG {json.dumps(body)}\n"
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return jobs.run([sys.executable, "-m", "tools.watch", *arguments])
+command = functools.partial(called, watch.main)
 
 
-def text(view: watch.View, now_s: float) -> str:
+def text(state, now_s):
     console = Console(width=140, highlight=False)
     with console.capture() as captured:
-        console.print(watch.draw(view.state(), now_s))
+        console.print(watch.draw(state, now_s))
     return captured.get()
 
 
@@ -41,37 +41,36 @@ def test_a_run_that_goes_on(tmp_path):
     log.parent.mkdir(parents=True)
     log.write_text(LOG[: LOG.index('"run_start"')])
     view = watch.View(tmp_path)
-    assert view.look() and view.state()["phase"] == "preparing" and view.state()["total_steps"] == 3 * 44
+    state = view.look()
+    assert state["phase"] == "preparing" and state["total_steps"] == 3 * 44
     log.write_text(LOG[: WINDOWS[1] - 20])
     sample = {"time_s": NOW_S, "node": "dgx1", "cpu_percent": 12.0, "memory_used_gib": 31.0}
     node.write_text(json.dumps(sample | {"gpus": [GPU | {"throttle": ["power cap"]}]}) + '\n{"time_s": 10')
-    view.look()
-    assert view.state()["step"] == 22, "a line that is being written waits for its end"
+    assert view.look()["step"] == 22, "a line that is being written waits for its end"
     log.write_text(LOG[: WINDOWS[1]])
-    view.look()
-    state, rate = view.state(), 44 * 32 / 36
+    state, rate = view.look(), 44 * 32 / 36
     assert (state["phase"], state["step"], round(state["images_per_s"], 3)) == ("training", 44, round(rate, 3))
     assert state["left_s"] == round((132 - 44) * 32 / rate, 1)
-    shown = text(view, NOW_S + 1)
+    shown, later = text(state, NOW_S + 1), text(state, NOW_S + 60)
     for part in ("44 of 132, epoch 1, loss 1.", "39.1 images/s", "0.06 %", "72 s at most", "dgx1", "98 %"):
         assert part in shown
     assert "287 W" in shown and "power cap" in shown and "silent" not in shown
-    assert "dgx1 (silent for 60 s)" in text(view, NOW_S + 60) and ", nothing new for " in text(view, NOW_S + 60)
+    assert "dgx1 (silent for 60 s)" in later and ", nothing new for " in later
 
 
 def test_the_end_of_a_run(tmp_path):
     log = tmp_path / "result_0.txt"
     summary = event("telemetry_summary", {"peak_gpu_memory_mib": 15321.0, "joules_per_image": 0.734})
     log.write_text(LOG + summary)
-    done = command(str(tmp_path))
+    done = jobs.run([sys.executable, "-m", "tools.watch", str(tmp_path)])
     assert done.returncode == 0, done.stderr
     for part in ("finished", "0.9611 (target 0.9000)", "15321 MiB", "0.734 J an image", "no telemetry"):
         assert part in done.stdout
     assert "time left" not in done.stdout
     stop = event("run_stop", None, "INTERVAL_END", status="aborted")
     log.write_text(BEGUN + event("abort_reason", "loss is nan") + stop)
-    assert "aborted: loss is nan" in command(str(log)).stdout
-    state = json.loads(command(str(log), "--json").stdout)
+    assert "aborted: loss is nan" in command(log).stdout
+    state = json.loads(command(log, "--json").stdout)
     assert state["phase"] == "aborted" and state["reason"] == "loss is nan" and state["left_s"] is None
 
 
@@ -80,16 +79,15 @@ def test_throughput_mode_and_the_newest_log(tmp_path):
         log = tmp_path / f"result_{number}.txt"
         log.write_text(make_log.run(summary={"mode": mode}))
         os.utime(log, (1000 + number, 1000 + number))
-    view = watch.View(tmp_path)
-    view.look()
-    assert view.state()["log"].endswith("result_1.txt") and view.state()["total_steps"] == 60
+    state = watch.View(tmp_path).look()
+    assert state["log"].endswith("result_1.txt") and state["total_steps"] == 60
 
 
 def test_a_log_that_lies(tmp_path):
     """Any bytes, values of other kinds, markup, and what a terminal would obey."""
     log = tmp_path / "result_0.txt"
     log.write_bytes(b"\x00\xff# {\n:::MLLOG {]\n:::MLLOG " + b"[" * 5000 + b"\n" + BEGUN.encode() + b"\x1b[31m")
-    done = command(str(tmp_path), "--once")
+    done = command(tmp_path, "--once")
     assert done.returncode == 0 and "training" in done.stdout, done.stderr
     config = {"MODE": {"value": 1}, "MAX_EPOCHS": {"value": "x"}, "RECIPE.target_top1": {"value": [1]}, "A": {}}
     log.write_text(
@@ -102,14 +100,16 @@ def test_a_log_that_lies(tmp_path):
         + event("telemetry_summary", "none")
         + event("abort_reason", "[red]\x1b]0;title\x07\x1b[2J[/red]")
     )
-    done = command(str(tmp_path), "--once")
+    done = command(tmp_path, "--once")
     assert done.returncode == 0, done.stderr
     assert r"[red]\x1b]0;title\x07\x1b[2J[/red]" in done.stdout and "\x1b" not in done.stdout
     assert "step        - of -" in done.stdout and "quality     - (target -)" in done.stdout
+    log.write_text(re.sub(r'"steps": \d+', '"steps": 0', BEGUN))
+    assert json.loads(command(log, "--json").stdout)["left_s"] is None
 
 
 def test_wrong_use(tmp_path):
-    done = command(str(tmp_path / "none"))
+    done = command(tmp_path / "none")
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
-    done = command(str(tmp_path))
+    done = command(tmp_path)
     assert done.returncode == 1 and "holds no result_*.txt" in done.stderr and done.stderr.count("\n") == 1

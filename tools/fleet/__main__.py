@@ -76,7 +76,7 @@ def as_document(judged: Judged, since: Sequence[Change] | None) -> dict[str, Any
 
 
 @one_line
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """A rank's part where mpirun started this process, else the report."""
     if env.is_rank():
         return ranks_main("tools.fleet.measure")
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--nodes", type=count, metavar="N", help="so many, the other good ones to FILE.spares")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the map of nodes and links there")
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
-    args = parser.parse_args(arguments)
+    args = parser.parse_args()
     if args.nodes and not args.write_hosts:
         parser.error("--nodes goes with --write-hosts")
     for written in (args.html, args.write_hosts):

@@ -7,13 +7,13 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
+from runlog.verdict import FATAL, OK, UNKNOWN, Verdict
 from scoring.report import brief, render
 from scoring.report.blocks import Table
 from scoring.report.text import number
 from tools.fleet.record import differences
 from tools.fleet.rounds import EXCHANGE_MIB
-from tools.fleet.verdicts import LINK_METRICS, Judged, links_of
+from tools.fleet.verdicts import BAD, LINK_METRICS, Judged, links_of
 
 UNITS = {  # of a verdict's figure, and how many make its own
     **dict.fromkeys(("step", "input", "transfer"), (1e3, "ms")),
@@ -82,6 +82,7 @@ def html(judged: Judged) -> str:
     for doubt in judged.doubts:
         state, sentence = state if named else UNKNOWN, f"{sentence} Doubt: {doubt}."
     differ = [(d.fact, d.usual, d.but) for d in differences(record)]
+    alike = Table(caption="What is not alike, first what matters most", head=("fact", "usual", "but"), rows=differ)
     page = {
         "record": record,
         "sentence": sentence,
@@ -89,13 +90,10 @@ def html(judged: Judged) -> str:
         "mark": brief.STATUSES[state][0],
         "named": [_named(named)] if named else [],
         "statuses": statuses,
-        "bad": (WARNING, FATAL),
+        "bad": BAD,
         "maps": {title: _map(judged, metric) for metric, (title, _) in MAPS.items()},
         "figures": len(statuses) <= MOST_WITH_FIGURES,
         "shades": SHADES,
-        "tables": [
-            Table(caption="What is not alike, first what matters most", head=("fact", "usual", "but"), rows=differ),
-            _nodes(judged),
-        ],
+        "tables": [alike, _nodes(judged)],
     }
     return render.html(page, Path(__file__).with_name("page.html"))

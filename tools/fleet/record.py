@@ -46,34 +46,29 @@ def read(path: Path) -> Judged:
 
 def _check(record: Record) -> None:
     """Raises the error of whatever is not as a fleet's acceptance writes it."""
-    hosts, metrics = record["hosts"], record["metrics"]
+    hosts, metrics = record["hosts"], (STEP, STALLS, *record["metrics"])
+    "".join(hosts)  # no error: they are names
     if len(set(hosts)) < len(hosts):
         host = max(hosts, key=hosts.count)
         raise ValueError(f"its hosts have {host} more than once")
-    series = {metric: metrics[metric]["series"] for metric in (STEP, STALLS, *metrics)}
-    for what, of in ({"facts": record["nodes"]} | series).items():
+    for what, of in {"facts": record["nodes"], **{n: record["metrics"][n]["series"] for n in metrics}}.items():
         if len(of) != len(hosts):
             raise ValueError(f"it has {len(hosts)} hosts and {what} of {len(of)}")
     for link in record["links"]:
         if not 0 <= link["a"] < link["b"] < len(hosts):
             raise ValueError(f"a link of {link['a']} and {link['b']} is none of {len(hosts)} hosts")
-    for metric in series:
-        _check_times(metric, of_hosts(record, metric))
-    for metric in LINK_METRICS:
-        _check_times(metric, {name: link[metric] for name, link in links_of(record).items()})
-    _check_times("whole_s", {"all": record["whole_s"] or None})
-    _check_times("took_s", {"all": [record["took_s"]]})
-
-
-def _check_times(metric: str, series: Taken) -> None:
-    """Raises ValueError where a time is none, or the series are not of the same turns."""
-    turns = len(next((taken for taken in series.values() if taken is not None), ()))
-    for name, taken in series.items():
-        if taken is not None and not (len(taken) == turns > 0):
-            raise ValueError(f"{metric} of {name} has {len(taken)} turns, another {turns}: all are of the same turns")
-        for value in taken or ():
-            if not 0 < value < math.inf:
-                raise ValueError(f"{metric} of {name} is {value}: a time is above 0 and finite")
+    series: dict[str, Taken] = {metric: of_hosts(record, metric) for metric in metrics}
+    series |= {metric: {name: link[metric] for name, link in links_of(record).items()} for metric in LINK_METRICS}
+    series |= {"whole_s": {"all": record["whole_s"] or None}, "took_s": {"all": [record["took_s"]]}}
+    for metric, of_metric in series.items():
+        measured = {name: taken for name, taken in of_metric.items() if taken is not None}
+        turns = len(next(iter(measured.values()), ()))
+        for name, taken in measured.items():
+            if not len(taken) == turns > 0:
+                has = f"{metric} of {name} has {len(taken)} turns, another {turns}"
+                raise ValueError(f"{has}: all are of the same turns")
+            if wrong := [value for value in taken if not 0 < value < math.inf]:
+                raise ValueError(f"{metric} of {name} is {wrong[0]}: a time is above 0 and finite")
 
 
 def unlike(now: Record, then: Record) -> str:

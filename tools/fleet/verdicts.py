@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from runlog import stats
-from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict, judged, worst
+from runlog.verdict import FATAL, UNKNOWN, WARNING, Verdict, judged, worst
 from scoring.figure import spread
 
 ALPHA = 0.002  # of all tests of a fleet together
@@ -34,6 +34,7 @@ STALLED = 1.1  # mean of a turn's steps over their median: one of eight took nea
 DOUBTFUL = 0.05  # between the fastest and the slowest step where nobody is named
 LEAST_SLOWER = 0.01  # a difference below is no reason to leave a node out, certain as it may be
 APART = 2.0  # times as slow as the slowest of the others, beyond errors: no difference between healthy machines
+BAD = (WARNING, FATAL)  # statuses that name a node or a link
 NOT_POSSIBLE = "not possible here"  # begins a record's reason that is no failure
 STEP, STALLS = "step_s", "step_mean_s"
 NODE_METRICS = {
@@ -214,34 +215,30 @@ class Judged:
     @property
     def bad(self) -> list[Verdict]:
         """What names a node or a link."""
-        return [v for v in (*self.verdicts, *self.by_link) if v.status in (WARNING, FATAL)]
+        return [v for v in (*self.verdicts, *self.by_link) if v.status in BAD]
 
     @property
     def good(self) -> list[str]:
         """Nodes to run on: those that are not known to be slow or to fail."""
-        return [host for host, status in self.statuses.items() if status in (OK, UNKNOWN)]
+        return [host for host, status in self.statuses.items() if status not in BAD]
 
     @property
     def left_out(self) -> list[str]:
         """The other nodes."""
-        return [host for host in self.statuses if host not in self.good]
+        return [host for host, status in self.statuses.items() if status in BAD]
 
     @property
     def doubts(self) -> list[str]:
         """What may be slow though nobody is named: of a fleet whose nodes are of two speeds no majority is alike."""
-        of_steps = (v for v in self.verdicts if v.check == NODE_METRICS[STEP] and "slower" in v.figures)
-        steps = sorted(of_steps, key=lambda v: v.figures["slower"])
-        if not steps or any(v.status == WARNING for v in steps):
+        steps = [v for v in self.verdicts if v.check == NODE_METRICS[STEP] and "slower" in v.figures]
+        if not steps or WARNING in (v.status for v in steps):
             return []
-        fastest, slowest = steps[0], steps[-1]
-        apart = (1 + slowest.figures["slower"]) / (1 + fastest.figures["slower"]) - 1
-        if apart <= DOUBTFUL:
-            return []
-        return [
-            f"a step of {slowest.where} takes {apart:.1%} longer than one of {fastest.where}, and nobody is told from "
-            "the others: too few are alike, or too many are slow; look at the nodes' figures, or compare with a "
-            "--baseline"
-        ]
+        slower = {v.where: 1 + v.figures["slower"] for v in steps}
+        fastest, slowest = min(slower, key=slower.__getitem__), max(reversed(slower), key=slower.__getitem__)
+        apart = slower[slowest] / slower[fastest] - 1
+        few = "too few are alike, or too many are slow; look at the nodes' figures, or compare with a --baseline"
+        what = f"a step of {slowest} takes {apart:.1%} longer than one of {fastest}"
+        return [f"{what}, and nobody is told from the others: {few}"] if apart > DOUBTFUL else []
 
 
 def judge_record(record: Record) -> Judged:
@@ -284,15 +281,10 @@ def changes(now: Record, then: Record) -> list[Change]:
         if not moved:
             continue
         noise = statistics.median(math.hypot(_error(a[host]), _error(b[host])) for host in moved)
-        named = slow(moved, noise=noise, alpha=ALPHAS[metric])
         centre, interval = statistics.median(moved.values()), spread.median_interval(list(moved.values()))
-        found.append(
-            Change(
-                metric=title,
-                nodes=len(moved),
-                fleet=math.expm1(centre),
-                interval_95=interval and tuple(map(math.expm1, interval)),
-                slower={host: math.expm1(moved[host] - centre) for host in named},
-            )
-        )
+        between = interval and tuple(map(math.expm1, interval))
+        named = slow(moved, noise=noise, alpha=ALPHAS[metric])
+        slower = {host: math.expm1(moved[host] - centre) for host in named}
+        fleet = math.expm1(centre)
+        found.append(Change(metric=title, nodes=len(moved), fleet=fleet, interval_95=between, slower=slower))
     return found

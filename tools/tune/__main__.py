@@ -19,13 +19,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from harness import env
 from runlog.errors import one_line
 from runlog.verdict import FATAL, OK, Verdict, as_text
 from scoring.figure import spread
 from scoring.record import Record
-from tools.tune.candidates import BASE, BASE_WAY, CONTROL_WAY, Candidate, candidates
-from tools.tune.runs import ROOT, Measured, Runner, allowed_loss, finalists, judge_candidate, shown
+from tools.tune.candidates import BASE, CONTROL, Candidate, candidates
+from tools.tune.runs import ROOT, Runner, allowed_loss, better, finalists, judge_candidate, rate, shown
 
 BATCHES = "32,64,96,128,160,192,224,256"
 LEAST_REPEATS = 3
@@ -46,55 +48,54 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
     if unknown := [name for name in wanted if name not in every]:
         raise ValueError(f"--only {','.join(unknown)}: must be of {','.join(every)}")
     ways = [way for name, way in every.items() if name in wanted]
-    runner = Runner.of(job)
+    runner = Runner(job)
     if args.dry_run:
-        runner.show("screen_1", (BASE_WAY, CONTROL_WAY, *ways))
+        runner.show("screen_1", (BASE, CONTROL, *ways))
         print(
             f"{args.repeats} turns of {1 + len(ways)} runs and one control, then {args.repeats} turns of the base and "
             f"what was faster (at most 3 runs); writes {path}"
         )
         return 0
-    verdicts, of_base, allowed, lines = _judged(runner, "screen", ways, args.repeats)
-    confirmed: dict[Candidate, Verdict] = {}
-    if again := finalists(verdicts):
-        confirmed, of_base, _, more = _judged(runner, "confirm", again, args.repeats, allowed)
-        lines += ["measured again, on runs that had no part in the choice:", *more]
-    better = [way for way, verdict in confirmed.items() if verdict.status == OK]
-    winner = max(better, key=lambda way: confirmed[way].figures["ratio"], default=None)
-    images_per_s = confirmed[winner].figures["images_per_s"] if winner else [run.images_per_s for run in of_base]
+    final, allowed = judged(runner, "screen", (BASE, CONTROL, *ways), args.repeats)
+    lines = as_text(final.values()).splitlines()
+    if again := finalists(final):
+        final, _ = judged(runner, "confirm", (BASE, *again), args.repeats, allowed)
+        lines += ["measured again, on runs that had no part in the choice:", *as_text(final.values()).splitlines()]
+    winner, *_ = (*better(final), BASE)
     nothing = "the base; nothing was really better, so this file changes nothing"
-    lines.append(f"chosen: {winner.name if winner else nothing}")
+    lines.append(f"chosen: {nothing if winner == BASE else winner.name}")
     print("\n".join(lines), flush=True)  # before the file, which may fail: hours went into them
-    mean, source = statistics.fmean(images_per_s), provenance(job, args.repeats, runner.records[0])
+    mean = statistics.fmean(final[winner].figures["images_per_s"])
+    source = provenance(job, args.repeats, runner.records[0])
     evidence = [f"Throughput to expect: {mean:.2f} images/s on the machine below, with its settings.", *source, *lines]
     path.write_text(config_text(name=name, job=job, winner=winner, evidence=evidence), encoding="utf-8")
     print(f"config  {path}\nlogs    {runner.folder}")
     return 0
 
 
-def _judged(
-    runner: Runner, title: str, ways: Sequence[Candidate], repeats: int, allowed: Sequence[float] = ()
-) -> tuple[dict[Candidate, Verdict], list[Measured], Sequence[float], list[str]]:
-    """Each strategy beside the base: verdicts, the base's runs, the allowed differences of losses, lines of evidence.
-
-    Without `allowed` a control is run too, which says what is.
+def judged(
+    runner: Runner, title: str, ways: Sequence[Candidate], repeats: int, allowed: np.ndarray | None = None
+) -> tuple[dict[Candidate, Verdict], np.ndarray]:
+    """Verdicts on the base and each way beside it, and the allowed differences of losses: of the control, or as given.
 
     Raises RunError where the base or the control does not run.
     """
-    control = [] if allowed else [CONTROL_WAY]
-    runs, failed = runner.take(title, [BASE_WAY, *control, *ways], repeats)
-    of_base = runs.pop(BASE_WAY)
-    allowed = allowed or allowed_loss(of_base, runs.pop(CONTROL_WAY))
-    verdicts = {way: judge_candidate(way.name, found, of_base, allowed) for way, found in runs.items()}
-    base = Verdict(check=BASE, status=OK, found=shown([run.images_per_s for run in of_base]))
-    refused = (Verdict(check=way, status=FATAL, found=f"refused: {reason}") for way, reason in failed.items())
-    return verdicts, of_base, allowed, as_text([base, *verdicts.values(), *refused]).splitlines()
+    runs, failed = runner.take(title, ways, repeats)
+    of_base = runs.pop(BASE)
+    if allowed is None:
+        allowed = allowed_loss([*of_base, *runs.pop(CONTROL)])
+    rates = [rate(run) for run in of_base]
+    verdicts = {BASE: Verdict(check=BASE.name, status=OK, found=shown(rates), figures={"images_per_s": rates})}
+    verdicts |= {way: judge_candidate(way.name, found, of_base, allowed) for way, found in runs.items()}
+    for way, reason in failed.items():
+        verdicts[way] = Verdict(check=way.name, status=FATAL, found=f"refused: {reason}")
+    return verdicts, allowed
 
 
-def config_text(*, name: str, job: env.Job, winner: Candidate | None, evidence: Iterable[str]) -> str:
+def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterable[str]) -> str:
     """`config_<name>.sh`: the winner's exports over those of the system's file, for what was measured alone."""
     system, measured = job.dgxsystem, f"{job.workload}_{job.precision}".upper()
-    chosen = {f"{measured}_{n}": value for n, value in (winner.exports(job.strategy) if winner else {}).items()}
+    chosen = {f"{measured}_{n}": value for n, value in winner.exports(job.strategy).items()}
     lines = [
         "# shellcheck shell=bash",
         f"# {system} as tuned on one machine:  DGXSYSTEM={name} ./run_and_time.sh",
@@ -123,14 +124,13 @@ def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
     ]
 
 
-def batch_verdict(name: str, runs: Sequence[Measured], reason: str) -> Verdict:
-    """The rate and the memory of a batch size over its turns, or the `reason` that there is none."""
-    if reason:
-        return Verdict(check=name, status=FATAL, found=f"not measured: {reason}")
-    rates = [run.images_per_s for run in runs]
+def batch_verdict(name: str, runs: Sequence[Record]) -> Verdict:
+    """The rate and the memory of a batch size over its turns."""
+    rates = [rate(run) for run in runs]
     interval = spread.t_interval(rates)
     within = "95 % interval over the turns {:.2f} to {:.2f}".format(*interval) if interval else "no interval: one turn"
-    memory = max((run.gpu_memory_mib for run in runs if run.gpu_memory_mib is not None), default=None)
+    held_mib = (w.gpu_memory_mib for run in runs for w in run.windows if w.phase == "measured")
+    memory = max((mib for mib in held_mib if mib is not None), default=None)
     held = "GPU memory not measured" if memory is None else f"{memory:.0f} MiB of GPU memory"
     return Verdict(check=name, status=OK, found=f"{statistics.fmean(rates):.2f} images/s, {within}, {held}")
 
@@ -141,7 +141,7 @@ def sweep(args: argparse.Namespace, job: env.Job) -> int:
     if not all(text.isdecimal() and int(text) > 0 for text in texts):
         raise ValueError(f"--batches {args.batches}: must be whole numbers with commas between")
     ways = [Candidate(name=f"BATCHSIZE={text}", variables=(("BATCHSIZE", text),)) for text in texts]
-    runner = Runner.of(job)
+    runner = Runner(job)
     if args.dry_run:
         runner.show("batch_1", ways)
         print(f"{args.repeats} turns of {len(ways)} runs; one that fails is not run again")
@@ -149,7 +149,12 @@ def sweep(args: argparse.Namespace, job: env.Job) -> int:
     runs, failed = runner.take("batch", ways, args.repeats)
     if runner.records:
         print(f"machine {runner.records[0].machine}")
-    verdicts = [batch_verdict(way.name, runs.get(way, []), failed.get(way.name, "")) for way in ways]
+    verdicts = [
+        Verdict(check=way.name, status=FATAL, found=f"not measured: {failed[way]}")
+        if way in failed
+        else batch_verdict(way.name, runs[way])
+        for way in ways
+    ]
     print(f"{as_text(verdicts)}logs    {runner.folder}")
     return 0 if runs else 1
 

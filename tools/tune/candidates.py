@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from harness import env
 from program import strategy
 
-BASE, CONTROL = "base", "control"
 SERIAL = "FLAGS_new_executor_serial_run"
 
 
@@ -34,8 +33,8 @@ class Candidate:
         return found
 
 
-BASE_WAY = Candidate(name=BASE)
-CONTROL_WAY = Candidate(name=CONTROL, knobs=("perturb_input=1",))
+BASE = Candidate(name="base")
+CONTROL = Candidate(name="control", knobs=("perturb_input=1",))
 
 
 def candidates(job: env.Job) -> list[Candidate]:

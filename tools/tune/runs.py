@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -28,45 +27,26 @@ ROOT = Path(__file__).resolve().parents[2]
 CONTROL_FACTOR, LOSS_ROUNDING = 10.0, 1e-6
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """One run."""
-
-    images_per_s: float  # over its measured windows
-    losses: tuple[float, ...]  # of every window
-    gpu_memory_mib: float | None = None
+def rate(run: Record) -> float:
+    """Images/s over its measured windows."""
+    windows = [w for w in run.windows if w.phase == "measured"]
+    return sum(w.images or 0.0 for w in windows) / sum(w.seconds or 0.0 for w in windows)
 
 
-def measured(record: Record) -> Measured:
-    """A run's figures."""
-    windows = [w for w in record.windows if w.phase == "measured"]
-    seconds = sum(w.seconds or 0.0 for w in windows)
-    memory = [w.gpu_memory_mib for w in windows if w.gpu_memory_mib is not None]
-    losses = tuple(w.loss for w in record.windows if w.loss is not None)
-    assert len(losses) == len(record.windows), "a run whose loss is not finite ends with an error"
-    return Measured(
-        images_per_s=sum(w.images or 0.0 for w in windows) / seconds,
-        losses=losses,
-        gpu_memory_mib=max(memory, default=None),
-    )
+def losses(runs: Sequence[Record]) -> np.ndarray:
+    """[runs, windows]; NaN where a window has none."""
+    return np.array([[w.loss for w in run.windows] for run in runs], dtype=float)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Runner:
-    """Starts runs of the job, each with a folder of its own."""
+    """Starts runs of the job, each with a folder of its own: a trial of so many steps, on the same samples."""
 
-    folder: Path
-    variables: dict[str, str]  # of every run
-    strategy: str  # of the base
-    records: list[Record] = field(default_factory=list)  # of all runs so far
-
-    @classmethod
-    def of(cls, job: env.Job) -> Runner:
-        """Of a job; each run is one trial of a fixed number of steps, on the same samples."""
-        folder = Path(job.logdir).resolve() / "tune" / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        seed = job.seed if job.seed >= 0 else 1
-        variables = {"MODE": "throughput", "NEXP": "1", "SEED": str(seed), "PROGRESS": "plain", "CLEAR_CACHES": "0"}
-        return cls(folder=folder, variables=variables, strategy=job.strategy)
+    def __init__(self, job: env.Job) -> None:
+        self.folder = Path(job.logdir).resolve() / "tune" / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        seed = str(job.seed if job.seed >= 0 else 1)
+        self.variables = {"MODE": "throughput", "NEXP": "1", "SEED": seed, "PROGRESS": "plain", "CLEAR_CACHES": "0"}
+        self.strategy = job.strategy  # of the base
+        self.records: list[Record] = []  # of all runs so far
 
     def _logdir(self, way: Candidate, turn: str) -> Path:
         return self.folder / turn / "".join(c if c.isalnum() or c in "_.=" else "-" for c in way.name)
@@ -81,8 +61,8 @@ class Runner:
         for way in ways:
             print(shlex.join(self.command(way, turn)))
 
-    def run(self, way: Candidate, turn: str) -> tuple[Record | None, str]:
-        """The record of a run, or why there is none."""
+    def run(self, way: Candidate, turn: str) -> Record:
+        """The record of a run. Raises RunError with the reason where there is none."""
         command, nothing, pipe = self.command(way, turn), subprocess.DEVNULL, subprocess.PIPE
         with subprocess.Popen(command, cwd=ROOT, stdin=nothing, stdout=nothing, stderr=pipe, text=True) as process:
             try:
@@ -93,34 +73,34 @@ class Runner:
                     process.wait()
         if process.returncode:
             reasons = [line.removeprefix("error: ") for line in stderr.splitlines() if line.startswith("error: ")]
-            return None, reasons[0] if reasons else f"exit status {process.returncode}"
+            raise RunError(reasons[0] if reasons else f"exit status {process.returncode}")
         (log,) = self._logdir(way, turn).glob("**/result_0.txt")
-        return read_record(log), ""
+        return read_record(log)
 
     def take(
         self, title: str, ways: Sequence[Candidate], repeats: int
-    ) -> tuple[dict[Candidate, list[Measured]], dict[str, str]]:
+    ) -> tuple[dict[Candidate, list[Record]], dict[Candidate, str]]:
         """Runs of each way that went through all turns, which go by the `title`, and the reasons of the others.
 
         Raises RunError where the base or the control does not run.
         """
-        found: dict[Candidate, list[Measured]] = {way: [] for way in ways}
-        failed: dict[str, str] = {}
+        found: dict[Candidate, list[Record]] = {way: [] for way in ways}
+        failed: dict[Candidate, str] = {}
         for turn in range(1, repeats + 1):
             for way in ways if turn % 2 else reversed(ways):
-                if way not in found or (way.name == CONTROL and turn > 1):
+                if way in failed or (way == CONTROL and turn > 1):
                     continue
                 label = f"{title}_{turn}"
-                record, outcome = self.run(way, label)
-                if record is None:
-                    if way.name in (BASE, CONTROL):
-                        raise RunError(f"the {way.name} does not run: {outcome}")
-                    failed[way.name] = outcome
-                    del found[way]
-                else:
+                try:
+                    record = self.run(way, label)
                     self.records.append(record)
-                    found[way].append(measured(record))
-                    outcome = f"{found[way][-1].images_per_s:.2f} images/s"
+                    found[way].append(record)
+                    outcome = f"{rate(record):.2f} images/s"
+                except RunError as reason:
+                    if way in (BASE, CONTROL):
+                        raise RunError(f"the {way.name} does not run: {reason}") from reason
+                    failed[way] = outcome = str(reason)
+                    del found[way]
                 print(f"{label} {way.name}: {outcome}", file=sys.stderr, flush=True)
         return found, failed
 
@@ -133,25 +113,25 @@ def shown(images_per_s: Sequence[float]) -> str:
     return f"{statistics.fmean(images_per_s):.2f} ({min(images_per_s):.2f} to {max(images_per_s):.2f})"
 
 
-def allowed_loss(runs: Sequence[Measured], controls: Sequence[Measured]) -> list[float]:
-    """By how much a loss may differ from that of the first of the base's `runs`, window by window."""
-    first, *others = (np.array(run.losses) for run in (*runs, *controls))
-    so_far = np.maximum.accumulate(np.abs(np.array(others) - first).max(axis=0))
-    return (CONTROL_FACTOR * so_far + LOSS_ROUNDING * np.abs(first)).tolist()
+def allowed_loss(runs: Sequence[Record]) -> np.ndarray:
+    """By how much a loss may differ from that of the first of the base's and the control's `runs`, by window."""
+    first, *others = losses(runs)
+    so_far = np.maximum.accumulate(np.abs(others - first).max(axis=0))
+    return np.array(CONTROL_FACTOR * so_far + LOSS_ROUNDING * np.abs(first))
 
 
-def judge_candidate(name: str, runs: Sequence[Measured], base: Sequence[Measured], allowed: Sequence[float]) -> Verdict:
+def judge_candidate(name: str, runs: Sequence[Record], base: Sequence[Record], allowed: np.ndarray) -> Verdict:
     """A candidate's runs beside the base's of the same turns: ok if it is faster beyond doubt and trains the same.
 
     Its figures: `ratio`, the geometric mean over the turns of its images/s over the base's, with its `interval_95`;
     `loss_excess`, the largest difference of a loss over the allowed one: above 1, inf of a NaN, it trains wrongly.
     """
-    rates = [run.images_per_s for run in runs]
-    logs = [math.log(rate / of_base.images_per_s) for rate, of_base in zip(rates, base, strict=True)]
+    rates = [rate(run) for run in runs]
+    logs = [math.log(own / rate(beside)) for own, beside in zip(rates, base, strict=True)]
     interval = spread.t_interval(logs)
     assert interval is not None, "two turns or more are taken"
     ratio, low, high = (math.exp(log) for log in (statistics.fmean(logs), *interval))
-    off = np.abs(np.array([run.losses for run in runs]) - base[0].losses) / allowed
+    off = np.abs(losses(runs) - losses(base[:1])) / allowed
     excess = math.inf if np.isnan(off).any() else float(off.max())
     if excess > 1:
         status, verdict = FATAL, f"refused: its losses differ by {excess:.3g} times what is allowed"
@@ -164,11 +144,16 @@ def judge_candidate(name: str, runs: Sequence[Measured], base: Sequence[Measured
     return Verdict(check=name, status=status, found=found, figures=figures)
 
 
+def better(verdicts: dict[Candidate, Verdict]) -> list[Candidate]:
+    """Those that are faster than the base, the best first."""
+    found = (way for way, verdict in verdicts.items() if verdict.status == OK and way != BASE)
+    return sorted(found, key=lambda way: -verdicts[way].figures["ratio"])
+
+
 def finalists(verdicts: dict[Candidate, Verdict]) -> list[Candidate]:
     """What is measured again: the best of those that are better, and all of them that go together as one."""
-    better = sorted((c for c, v in verdicts.items() if v.status == OK), key=lambda c: -verdicts[c].figures["ratio"])
     taken: list[Candidate] = []
-    for candidate in better:
+    for candidate in better(verdicts):
         if not any(candidate.touches & other.touches or strategy.AUTO in candidate.knobs for other in taken):
             taken.append(candidate)
     if len(taken) < 2 or strategy.AUTO in taken[0].knobs:
