@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import config_file, env, libraries, plan
+from harness import config_file, env, libraries, workload
 from tests import jobs
 
 FP16 = {"DEVICE": "gpu", "PRECISION": "amp_o2", "DGXNGPU": "8", "BATCHSIZE": "408"}
@@ -74,9 +74,9 @@ def test_what_stands_at_the_limit_is_taken(variables: dict[str, str]) -> None:
 def test_a_captured_step_scales_its_loss_by_its_global_batch(batch: str, scale: int) -> None:
     """A scale of 4,096 whatever the batch would overflow at 256 images, and be too little at 67,840."""
     job = env.read(FP16 | {"BATCHSIZE": batch, "STRATEGY": "cuda_graph=1"})[0]
-    assert plan.of_job(job).fixed_scale == scale
+    assert workload.plan_of(job).fixed_scale == scale
     launched = env.read(FP16 | {"BATCHSIZE": batch})[0]
-    assert plan.of_job(launched).fixed_scale == 0, "dynamic"
+    assert workload.plan_of(launched).fixed_scale == 0, "dynamic"
 
 
 def test_hrnet_in_fp16_trains_no_more_pixels_than_it_holds() -> None:
@@ -84,10 +84,10 @@ def test_hrnet_in_fp16_trains_no_more_pixels_than_it_holds() -> None:
     job = FP16 | {"WORKLOAD": "hrnet", "RECIPE": "cityscapes_80k", "BATCHSIZE": "8"}
     said = "^BATCHSIZE=8: at no loss scale .* of 256 such crops: train 64 at most over all ranks, or set PRECISION=fp32"
     with pytest.raises(ValueError, match=said):
-        plan.of_job(env.read(job | {"DGXNNODES": "4"})[0])
+        workload.plan_of(env.read(job | {"DGXNNODES": "4"})[0])
     for way in ({}, {"DGXNNODES": "4", "MODE": "throughput"}, {"DGXNNODES": "4", "PRECISION": "tf32"}):
-        plan.of_job(env.read(job | way)[0])
-    plan.of_job(env.read(job | {"DGXNNODES": "4", "RECIPE": "scenes_small"})[0])
+        workload.plan_of(env.read(job | way)[0])
+    workload.plan_of(env.read(job | {"DGXNNODES": "4", "RECIPE": "scenes_small"})[0])
 
 
 @pytest.mark.parametrize(
