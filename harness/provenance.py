@@ -76,28 +76,19 @@ def packages() -> dict[str, str]:
 
 
 def node() -> schema.Node:
-    """This machine: memory in GiB; cores are those that this process may use."""
+    """This machine: memory in GiB; cores are those that this process may use, GPUs those that CUDA shows it."""
     topology = None
     with contextlib.suppress(ValueError):  # no matrix that could be read
         topology = nvidia.topology()
+    with nvidia.opened() as (handles, _):
+        gpus = [nvidia.gpu_of(handle) for handle in handles]
+    named = re.search(r"(?m)^model name.*?:(.*)$", Path("/proc/cpuinfo").read_text())
     return schema.Node(
         host=socket.gethostname(),
-        cpu=_cpu_name(),
+        cpu=named[1].strip() if named else platform.machine(),
         cores=len(os.sched_getaffinity(0)),
         memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
         kernel=platform.release(),
-        gpus=_gpus(),
+        gpus=[schema.Gpu(name=gpu.name, memory_gib=gpu.memory_gib, driver=gpu.driver) for gpu in gpus],
         topology=topology,
     )
-
-
-def _cpu_name() -> str:
-    named = re.search(r"(?m)^model name.*?:(.*)$", Path("/proc/cpuinfo").read_text())
-    return named[1].strip() if named else platform.machine()
-
-
-def _gpus() -> list[schema.Gpu]:
-    """Name, memory in GiB and driver of each GPU that CUDA shows; empty without a driver."""
-    with nvidia.opened() as (handles, _):
-        found = [nvidia.gpu_of(handle) for handle in handles]
-    return [schema.Gpu(name=gpu.name, memory_gib=gpu.memory_gib, driver=gpu.driver) for gpu in found]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import config_file, env, libraries, workload
+from harness import env, libraries, workload
 from tests import jobs
 
 FP16 = {"DEVICE": "gpu", "PRECISION": "amp_o2", "DGXNGPU": "8", "BATCHSIZE": "408"}
@@ -67,7 +67,7 @@ def test_a_wrong_value_is_named(variables: dict[str, str], message: str) -> None
     ],
 )
 def test_what_stands_at_the_limit_is_taken(variables: dict[str, str]) -> None:
-    assert env.describe(variables)[0].loss_scale == int(variables.get("LOSS_SCALE", 0))
+    assert env.read(variables)[0].loss_scale == int(variables.get("LOSS_SCALE", 0))
 
 
 @pytest.mark.parametrize(("batch", "scale"), [("408", 4096), ("2", 16), ("8480", 131072)])
@@ -150,7 +150,7 @@ def test_a_resolved_environment_is_left_as_it_is() -> None:
 
 def test_a_config_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config_BAD.sh").write_text('echo "no such file" >&2\nfalse\n')
-    monkeypatch.setattr(config_file, "ROOT", tmp_path)
+    monkeypatch.setattr(env, "ROOT", tmp_path)
     with pytest.raises(ValueError, match=r"config_BAD\.sh: no such file: correct the file"):
         env.of_system(DGXSYSTEM="BAD")
     with pytest.raises(ValueError, match=r"DGXSYSTEM=GOOD: there is no config_GOOD\.sh; there are: BAD$"):
@@ -161,7 +161,7 @@ def told(form: str, **variables: str) -> dict[str, str]:
     """What `python -m harness.env` tells a shell that has these variables alone."""
     done = subprocess.run(
         [sys.executable, "-m", "harness.env", form],
-        cwd=config_file.ROOT,
+        cwd=env.ROOT,
         env={"PATH": os.defpath, **variables},
         capture_output=True,
         text=True,

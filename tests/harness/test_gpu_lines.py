@@ -201,11 +201,12 @@ def test_a_gpu_without_what_the_job_computes_by_is_refused(
 ) -> None:
     job = env.Job(device="gpu", dgxngpu=2, **settings)  # type: ignore[arg-type]
     with recorded_nvml(A100, A100):
-        harness.__main__._check_precision(job)
+        harness.__main__._check_gpus(job, precision=True)
     with recorded_nvml(gpu, gpu):
-        harness.__main__._check_precision(env.Job(device="gpu", precision="amp_o2", dgxngpu=2))
+        harness.__main__._check_gpus(env.Job(device="gpu", precision="amp_o2", dgxngpu=2), precision=True)
+        harness.__main__._check_gpus(job, precision=False)
         with pytest.raises(ValueError, match=said):
-            harness.__main__._check_precision(job)
+            harness.__main__._check_gpus(job, precision=True)
 
 
 def test_a_logs_header_describes_the_gpus() -> None:
