@@ -37,7 +37,6 @@ class Sampler(Hook):
     def __init__(self, path: Path, *, every_s: float, job_gpus: int, prometheus: str = "") -> None:
         """`job_gpus`: how many GPUs of this node the job uses: the first of those that CUDA shows, in its order."""
         self._path, self._every_s, self._job_gpus, self._prometheus = path, every_s, job_gpus, prometheus
-        self._node = socket.gethostname()
         self._process = psutil.Process()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
@@ -46,7 +45,7 @@ class Sampler(Hook):
         self._nvlinked: list[bool] = []
         self._energy_begin_j: float | None = None
         self._images = 0
-        self._samples, self._cpu_s, self._error = 0, 0.0, ""
+        self._samples, self._cpu_s = 0, 0.0
         self._peaks: dict[str, float | None] = {"memory_mib": None, "temperature_c": None}  # of a GPU of the job
         self.power_w: float | None = None  # of the job's GPUs on this node at the last sample
 
@@ -84,7 +83,6 @@ class Sampler(Hook):
                     if self._stop.wait(due_s - time.monotonic()):
                         return
         except OSError as error:
-            self._error = str(error)
             print(f"warning: telemetry ends: {error}", file=sys.stderr, flush=True)
 
     def sample(self) -> dict[str, Any]:
@@ -99,7 +97,7 @@ class Sampler(Hook):
         return {
             "time_s": round(time.time(), 3),
             "elapsed_s": round(time.monotonic() - self._started_s, 3),
-            "node": self._node,
+            "node": socket.gethostname(),
             "cpu_percent": psutil.cpu_percent(),
             "memory_used_gib": round((memory.total - memory.available) / 2**30, 3),
             "disk_read_bytes": disk.read_bytes if disk else None,
@@ -148,14 +146,12 @@ class Sampler(Hook):
         end_j = self._energy_j()
         measured = end_j is not None and self._energy_begin_j is not None
         return {
-            "node": self._node,
             "samples": self._samples,
             **{f"peak_gpu_{name}": peak for name, peak in self._peaks.items()},
             "energy_j": end_j - self._energy_begin_j if measured else None,  # type: ignore[operator]
             "images": self._images,
             "sampler_cpu_s": round(self._cpu_s, 4),
             "elapsed_s": round(time.monotonic() - self._started_s, 3),
-            "error": self._error or None,
         }
 
 
