@@ -129,10 +129,10 @@ def test_the_newest_good_one_is_taken(tmp_path, one_rank, capfd):
 
 
 def test_none_means_the_beginning(tmp_path, one_rank, capfd):
-    assert checkpoint.find(job(tmp_path / "no"), one_rank, RUN) == checkpoint.BEGINNING
+    assert checkpoint.find(job(tmp_path / "no"), one_rank, RUN) == checkpoint.Start()
     assert "has no good checkpoint: starting at step 0" in capfd.readouterr().err
     save(tmp_path, 10)
-    assert checkpoint.find(dataclasses.replace(job(tmp_path), resume="no"), one_rank, RUN) == checkpoint.BEGINNING
+    assert checkpoint.find(dataclasses.replace(job(tmp_path), resume="no"), one_rank, RUN) == checkpoint.Start()
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path, one_rank):
@@ -180,7 +180,7 @@ def keeper(one_rank, folder: Path, log: Path, **changes: object) -> checkpoint.K
         dataclasses.replace(job(folder), **settings),  # type: ignore[arg-type]
         one_rank,
         RunLog(log),
-        start=checkpoint.BEGINNING,
+        start=checkpoint.Start(),
         run=RUN,
         seed=7,
         steps_per_epoch=10,

@@ -177,7 +177,7 @@ def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, ways: dict[str, tupl
     only = ",".join(way.name for way in candidates(CPU) if way.name in ways)
     machine = Machine(BASE | ways)
     monkeypatch.setattr(tune_runs.Runner, "run", lambda self, way, turn: machine.run(way))
-    monkeypatch.setattr(tune.env, "describe", lambda environ: (env.Job(logdir=str(folder)), {}))
+    monkeypatch.setattr(tune.env, "read", lambda environ: (env.Job(logdir=str(folder)), {}))
     monkeypatch.setattr(sys, "argv", ["tune", "--only", only, "--folder", str(folder)])
     assert tune.main() == 0
     return (folder / "config_CPU_tuned.sh").read_text()
