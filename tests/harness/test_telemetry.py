@@ -65,41 +65,29 @@ def test_recorded_gpus(gpu, links):
     assert counters == ((links * 1138, links * 1139) if links else (None, None)), "of all links together"
 
 
-def test_energy_and_peak_memory_are_of_the_jobs_gpus(tmp_path):
-    """Two GPUs of the job, and a third that somebody else uses: 200 + 300 J for 100 images."""
-    gpus = [A100 | {}, A100 | {}, A100 | {"memory": (42949672960, 0, 30 * 2**30)}]
+def test_energy_and_peak_memory_are_of_the_gpus_that_cuda_shows_the_job(tmp_path, monkeypatch):
+    """The job has the third GPU and the second, 300 + 200 J for 100 images; others use the rest."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1,0")
+    gpus = [A100 | {"power_mw": 1000 * (number + 1)} for number in range(4)]
+    gpus[0]["memory"] = gpus[3]["memory"] = (42949672960, 0, 30 * 2**30)
     path = tmp_path / "result_0.node0.telemetry.jsonl"
     with recorded_nvml(*gpus), Sampler(path, every_s=0.01, job_gpus=2) as sampler:
         sampler.run_begins()
         sampler.window_ends(None, Timing(images=100), step=1, epoch=1)
-        gpus[0]["energy_mj"] += 200_000
-        gpus[1]["energy_mj"] += 300_000
-        gpus[2]["energy_mj"] += 900_000
+        for number, gpu in enumerate(gpus):
+            gpu["energy_mj"] += 100_000 * (number + 1)
         gpus[1]["memory"] = (42949672960, 0, 12345 * 2**20)
         wait_for_lines(path, 1)
         wait_for_lines(path, len(lines(path)) + 2)
         gpus[1]["memory"] = (42949672960, 0, 100 * 2**20)
-        assert sampler.power_w == pytest.approx(2 * 52.341)
+        assert sampler.power_w == 3 + 2
         first = sampler.summary()
+    assert [gpu["power_w"] for gpu in lines(path)[0]["gpus"]] == [3, 2, 1]
     second = first | {"images": 0, "energy_j": 500.0, "peak_gpu_memory_mib": 11.0}
     both = telemetry.summarize([first, second])
     assert telemetry.summarize([first]).joules_per_image == pytest.approx(5.0)
     assert both.joules_per_image == pytest.approx(10.0) and both.peak_gpu_memory_mib == 12345
     assert telemetry.summarize([first, second | {"energy_j": None}]).joules_per_image is None
-
-
-def test_the_jobs_gpus_are_those_that_cuda_shows(tmp_path, monkeypatch):
-    """CUDA_VISIBLE_DEVICES=2,1: the job's one GPU is the third of the node."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
-    gpus = [A100 | {"power_mw": 1000 * (number + 1)} for number in range(4)]
-    with recorded_nvml(*gpus), Sampler(tmp_path / "a.jsonl", every_s=1, job_gpus=1) as sampler:
-        sampler.run_begins()
-        for number, gpu in enumerate(gpus):
-            gpu["energy_mj"] += 1000 * (number + 1)
-        assert sampler.summary()["energy_j"] == pytest.approx(3.0)
-        wait_for_lines(tmp_path / "a.jsonl", 1)
-    assert [gpu["power_w"] for gpu in lines(tmp_path / "a.jsonl")[0]["gpus"]] == [3.0, 2.0]
-    assert sampler.power_w == 3.0
 
 
 def test_energy_that_one_gpu_does_not_say_is_not_measured(tmp_path):
