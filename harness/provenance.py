@@ -1,4 +1,4 @@
-"""Where a run comes from: code, packages and machine, for the header of its log."""
+"""Where a run comes from: code, packages and machine, for the header of its log; and the machine's page cache."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import psutil
 from harness import env, nvidia
 from runlog import schema
 
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 REPOSITORY = Path(__file__).resolve().parents[1]
 CODE = ("*.sh", "launch/*", "locks/*.lock", "runlog/*.py", "program/**/*.py", "harness/**/*.py", "paddle_*/*.py")
 
@@ -91,3 +92,18 @@ def node() -> schema.Node:
         gpus=[schema.Gpu(name=gpu.name, memory_gib=gpu.memory_gib, driver=gpu.driver) for gpu in gpus],
         topology=topology,
     )
+
+
+def clear_caches(job: env.Job) -> schema.CacheState:
+    """Flushes this node's page cache, so that a first epoch reads from the disk; what was done, or why not."""
+    done, by, reason = bool(job.cache_cleared), job.cache_cleared or "rank", "CLEAR_CACHES=0"
+    if job.clear_caches and not done:
+        os.sync()
+        try:
+            DROP_CACHES.write_text("3\n")
+            done = True
+        except OSError as error:
+            reason = "not root" if os.geteuid() else f"{DROP_CACHES}: {error.strerror}"
+    if done:
+        return schema.CacheState(node=socket.gethostname(), status="done", by=by)
+    return schema.CacheState(node=socket.gethostname(), status="skipped", reason=reason)

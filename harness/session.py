@@ -12,7 +12,7 @@ from typing import Any
 import paddle
 from paddle import static
 
-from harness import caches, env, memory, provenance, ranks, sampling
+from harness import env, memory, provenance, ranks, sampling
 from harness.env import MODELS, Job, Origins
 from harness.hooks import Hook, checkpoint, telemetry, tracing
 from harness.hooks.watchdog import WATCHDOG
@@ -142,7 +142,7 @@ def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: A
     done = None
     WATCHDOG.beat("flushing the page cache and building the programs")
     if ranks.local_rank == 0:
-        done = caches.clear(ranks.node, wanted=bool(job.clear_caches), done_by_launcher=job.cache_cleared)
+        done = provenance.clear_caches(job)
     for flushed in ranks.gather(done):
         if flushed:
             log.event(schema.CACHE_CLEAR, flushed.status == "done", flushed)
