@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from runlog.writer import RunLog
 from tests import jobs
 from tests.faults.test_kill import start
 from tests.harness import small
@@ -25,6 +26,11 @@ def on_a_disk_of(size: str, folder: Path, *command: str, **variables: str | int)
     script = f'mount -t tmpfs -o size={size} none {folder} && "$@"; status=$?; cp -a {folder} {seen}; exit $status'
     isolated = [*in_namespaces("--mount"), "bash", "-c", script, "bash", *command]
     return jobs.run(isolated, PYTHONPATH=str(jobs.REPOSITORY), **variables)
+
+
+def test_a_line_without_room_ends_the_run():
+    with pytest.raises(OSError, match=r"^/dev/full: cannot write the log: \[Errno 28\] No space left on device$"):
+        RunLog(Path("/dev/full"), append=True).text("a line")
 
 
 def test_a_checkpoint_without_room_costs_no_run(tmp_path):

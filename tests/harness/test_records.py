@@ -54,6 +54,9 @@ def test_dalis_reader_reads_the_same_images_and_labels(tmp_path: Path) -> None:
     """Of records whose sizes are those of dmlc-core's RecordIOWriter::WriteRecord on paper."""
     ours = write_recordio(tmp_path, IMAGES, list(range(len(IMAGES))))
     assert ours.places[:, 2].tolist() == [36, 40, 40, 48, 60]
+    assert struct.unpack_from("<IfQQ", (tmp_path / "train.rec").read_bytes(), 36 + 8) == (0, 1.0, 1, 0), (
+        "MXNet's header"
+    )
 
     @pipeline_def(batch_size=len(IMAGES), num_threads=1, device_id=None)
     def mxnet() -> object:
