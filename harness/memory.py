@@ -102,8 +102,8 @@ def explained(job: Job) -> Iterator[None]:
         doing, where = WATCHDOG.doing, _where(text)
         if text in _OF_CPP:
             raise RunError(f"{text} in a library while {doing}, which names no amount; {where}") from error
-        lower = "BATCHSIZE, or compute the update in parts: STRATEGY=gradient_merge=N, N a divisor of BATCHSIZE"
-        lower = "IMAGE_SIZE or DGXNGPU" if job.batchsize == 1 else lower
+        parts = "BATCHSIZE, or compute the update in parts: STRATEGY=gradient_merge=N, N a divisor of BATCHSIZE"
+        lower = parts if job.batchsize > 1 else "IMAGE_SIZE or DGXNGPU"
         said = f"out of memory at BATCHSIZE={job.batchsize} while {doing}: {where}: lower {lower}"
         raise RunError(said) from error
 

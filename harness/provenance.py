@@ -18,7 +18,7 @@ from harness import env, nvidia
 from runlog import schema
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = env.ROOT
 CODE = ("*.sh", "launch/*", "locks/*.lock", "runlog/*.py", "program/**/*.py", "harness/**/*.py", "paddle_*/*.py")
 
 
