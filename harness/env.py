@@ -130,11 +130,6 @@ class Job:
         return self.threads or max(1, len(os.sched_getaffinity(0)) // self.dgxngpu)
 
     @property
-    def data_threads_per_rank(self) -> int:
-        """CPU threads of a rank's input pipeline."""
-        return self.data_threads or self.threads_per_rank
-
-    @property
     def package(self) -> str:
         """Python package of the workload."""
         return WORKLOADS[self.workload]
@@ -382,23 +377,22 @@ def table() -> str:
     return "\n".join(rows)
 
 
-def _exports(environ: Mapping[str, str], before: Mapping[str, str], origins: Origins) -> dict[str, str]:
+def _exports(environ: Mapping[str, str], added: Mapping[str, str], origins: Origins) -> dict[str, str]:
     """What the shell of a node is told: the job with every value resolved, and what mpirun hands to the ranks."""
-    added = {name: value for name, value in environ.items() if before.get(name) != value}
     settings = {name: str(entry["value"]) for name, entry in origins.items()}
     forwarded = {*settings, "JOB_FROM_USER", "JOB_FROM_CONFIG"} | set(handed_on(environ))
-    return added | settings | {"JOB_FORWARDED": " ".join(sorted(forwarded)), "JOB_SECRETS": secrets(environ)}
+    return {**added, **settings, "JOB_FORWARDED": " ".join(sorted(forwarded)), "JOB_SECRETS": secrets(environ)}
 
 
-def _launch(environ: Mapping[str, str], before: Mapping[str, str], job: Job) -> dict[str, str]:
+def _launch(before: Mapping[str, str], added: Mapping[str, str], job: Job) -> dict[str, str]:
     """What a launcher is told: the container's settings, the nodes, and which of its variables it hands to them.
 
     What a config file sets is not handed on: run_and_time.sh reads it on each node. Open MPI's own settings are.
     """
-    added = {name: value for name, value in environ.items() if before.get(name) != value and name.startswith("CONT_")}
+    container = {name: value for name, value in added.items() if name.startswith("CONT_")}
     given = {*names()}.intersection(before) | {*handed_on(before, "OMPI_MCA_", "PRTE_MCA_")}
     told = {"DGXNNODES": str(job.dgxnnodes), "JOB_DEVICE": job.device, "JOB_GIVEN": " ".join(sorted(given))}
-    return added | told | {"JOB_SECRETS": secrets(before)}
+    return {**container, **told, "JOB_SECRETS": secrets(before)}
 
 
 def main() -> int:
@@ -429,7 +423,8 @@ def main() -> int:
     if args.json:
         print(json.dumps(origins, indent=1))
         return 0
-    exports = _launch(environ, os.environ, job) if args.launch else _exports(environ, os.environ, origins)
+    added = {name: value for name, value in environ.items() if os.environ.get(name) != value}
+    exports = _launch(os.environ, added, job) if args.launch else _exports(environ, added, origins)
     sys.stdout.write("".join(f"{name}={value}\0" for name, value in exports.items()))
     return 0
 
