@@ -6,8 +6,6 @@ into the log where a value came from. The shell gets all of it by `load_job` of 
 belongs to a recipe, not here.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import difflib

@@ -1,7 +1,5 @@
 """Variables of the libraries below Paddle, which decide a run's speed or results and are no variable of a job."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,7 +33,7 @@ def mkl_settings(cpuinfo: str) -> dict[str, str]:
     return {"MKL_DEBUG_CPU_TYPE": "7" if MKL_AVX512.issubset(flags) else "5"}
 
 
-def settings_of(job: Job, *, gpu: str) -> dict[str, str]:
+def settings_of(job: "Job", *, gpu: str) -> dict[str, str]:
     """What a rank's libraries are told before they are loaded; `gpu` is its number among those that CUDA shows."""
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "FLAGS_paddle_num_threads")
     settings = dict.fromkeys(threads, str(job.threads_per_rank))

@@ -1,7 +1,5 @@
 """Runs a training program over batches, timing what the log reports; nothing here knows a model or a data set."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator

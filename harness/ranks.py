@@ -3,8 +3,6 @@
 MPI starts the ranks and carries small host-side values. Gradients go by NCCL on GPUs and by gloo on CPUs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """A run that has begun: its log, ranks, hooks and start; and what its log says before and between the steps."""
 
-from __future__ import annotations
-
 import contextlib
 import secrets
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The state of a run in Paddle's scope: what a checkpoint keeps and what the ranks share."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -3,8 +3,6 @@
 Started on every rank by `python -m harness`, which has read the job and set up the process.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator

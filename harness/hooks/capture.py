@@ -1,7 +1,5 @@
 """The training step as a CUDA graph: captured once, after the warm-up, and replayed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

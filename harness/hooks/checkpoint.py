@@ -8,8 +8,6 @@ memory, so that no step waits for the disk.
 All randomness of a run is a function of (seed, epoch, sample): the seed and the position stand for random states.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -22,22 +20,20 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from harness import state
+from harness.env import Job
 from harness.hooks import Hook
+from harness.progress import Timing
+from harness.ranks import Ranks
 from program import build
 from program.passes import resnet_unit
 from runlog import schema
 from runlog.errors import RunError
-
-if TYPE_CHECKING:
-    from harness.env import Job
-    from harness.progress import Timing
-    from harness.ranks import Ranks
-    from runlog.writer import RunLog
+from runlog.writer import RunLog
 
 SUFFIX = ".safetensors"
 MIB = 2**20

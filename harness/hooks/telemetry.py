@@ -6,8 +6,6 @@ count from when the machine or driver started: take differences. The sampler's o
 every run says what its telemetry cost.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket
@@ -15,18 +13,16 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
 from harness import nvidia
+from harness.env import Job
 from harness.hooks import Hook
+from harness.progress import Timing
+from harness.ranks import Ranks
 from runlog.schema import TelemetrySummary
-
-if TYPE_CHECKING:
-    from harness.env import Job
-    from harness.progress import Timing
-    from harness.ranks import Ranks
 
 INFINIBAND = Path("/sys/class/infiniband")
 
@@ -48,7 +44,7 @@ class Sampler(Hook):
         self._peaks: dict[str, float | None] = {"memory_mib": None, "temperature_c": None}  # of a GPU of the job
         self.power_w: float | None = None  # of the job's GPUs on this node at the last sample
 
-    def __enter__(self) -> Sampler:
+    def __enter__(self) -> "Sampler":
         self._handles, _ = self._exit.enter_context(nvidia.opened())
         self._nvlinked = [nvidia.nvlinks(handle) > 0 for handle in self._handles]
         psutil.cpu_percent()  # the first answer is about nothing, later ones about the time since

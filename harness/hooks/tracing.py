@@ -6,20 +6,15 @@ it waited for input and what the executor took on the host. On a GPU Paddle's pr
 last of the steps leaves a trace of those that it did.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from harness import env
+from harness.env import Job, traced_steps
 from harness.hooks import Hook
-
-if TYPE_CHECKING:
-    from harness.env import Job
-    from harness.ranks import Ranks
+from harness.ranks import Ranks
 
 
 class Tracer(Hook):
@@ -77,5 +72,5 @@ def tracers(job: Job, ranks: Ranks) -> list[Tracer]:
     """Rank 0's tracer where the job asks for one."""
     if not job.profile or not ranks.is_first:
         return []
-    first, last = env.traced_steps(job.profile)
+    first, last = traced_steps(job.profile)
     return [Tracer(first, last, Path(job.result_file), on_gpu=job.device == "gpu")]

@@ -1,7 +1,5 @@
 """What happens to a run after its first epoch: a weight turns to NaN, the system's clock is set back."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

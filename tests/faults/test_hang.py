@@ -1,7 +1,5 @@
 """A reader and a rank that hang: the watchdog ends the run with the stacks of every rank."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

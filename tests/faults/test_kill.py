@@ -4,8 +4,6 @@ Every pair is tried on ranks that train nothing (tests/stand_in.py), which tells
 is killed once in each phase, and each victim twice.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from pathlib import Path

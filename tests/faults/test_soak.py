@@ -1,7 +1,5 @@
 """A long run keeps its memory, file handles and threads, by its own telemetry; SOAK_EPOCHS=1000 for a long one."""
 
-from __future__ import annotations
-
 import json
 import os
 

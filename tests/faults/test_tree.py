@@ -1,7 +1,5 @@
 """kill -9 of each process of a job in turn, the tree as the system shows it: nothing stays, the log says why."""
 
-from __future__ import annotations
-
 import re
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What only a GPU runs, with a CPU or a recorded machine in its place: docs/program.md lists these functions."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import pkgutil

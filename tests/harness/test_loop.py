@@ -1,7 +1,5 @@
 """The loop over batches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock

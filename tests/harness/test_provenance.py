@@ -1,7 +1,5 @@
 """The commit in a log's header is this checkout's, or unknown."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How ranks meet: how many, at which address (in a network of its own where there is one), on which port."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import subprocess

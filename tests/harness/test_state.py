@@ -1,7 +1,5 @@
 """The state of a training program: weights from outside, and what the ranks share."""
 
-from __future__ import annotations
-
 import re
 from unittest import mock
 

@@ -1,7 +1,5 @@
 """The ranks' own times: a log of real ranks names the slow one and why, and ranks that are alike give no name."""
 
-from __future__ import annotations
-
 import json
 import socket
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The sampler: on this machine, on recorded GPUs, with a full disk; and what a log says of it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

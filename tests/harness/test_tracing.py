@@ -1,7 +1,5 @@
 """PROFILE traces steps to a Chrome trace and marks the run; telemetry of the same run says what it cost."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from unittest import mock

@@ -1,7 +1,5 @@
 """The watchdog, in processes that hang in every way, and the clock."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
