@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 from paddle import profiler
 
-from harness.hooks import tracing
+from harness.hooks import telemetry
 from tests import jobs
 from tests.harness import small
 
@@ -27,7 +27,7 @@ def test_steps_are_traced_with_the_kernels_beside_them_until_the_last_or_the_run
     traced, target = [step for step in range(begin, end + 1) if 5 <= step <= 10], profiler.ProfilerTarget
     with mock.patch.object(profiler, "Profiler", autospec=True) as made:  # without a driver it does not start
         kernels = made.return_value
-        with tracing.Tracer(5, 10, tmp_path / "result_0.txt", on_gpu=True) as tracer:
+        with telemetry.Tracer(5, 10, tmp_path / "result_0.txt", on_gpu=True) as tracer:
             for step in range(begin, end + 1):
                 tracer.step_begins(step)
                 assert kernels.start.called == (step >= 5)

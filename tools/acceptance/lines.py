@@ -77,7 +77,7 @@ def on_all(me: Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
         if undone and undone.status == FATAL and time.monotonic() > until:
             raise RunError(f"rank {me.rank}: {undone.found}; another rank has not left this check {LEAVE_S:g} s later")
         time.sleep(0.01)
-    every = me.gather(undone)
+    every = me.comm.allgather(undone)
     if not any(every):
         return verdict
     first = max(filter(None, every), key=lambda one: STATUSES.index(one.status))
