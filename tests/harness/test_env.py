@@ -1,16 +1,20 @@
-"""The job's variables: parsed once, each with a reader, all in docs/settings.md."""
+"""The job's variables: parsed once, each with a reader, all in docs/settings.md; a run's commit; what loads first."""
 
+import ast
 import dataclasses
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from harness import env, libraries, workload
+from harness import env, libraries, provenance, workload
 from tests import jobs
+from tests.needs import need
+from tests.test_architecture import imports, tracked
 
 FP16 = {"DEVICE": "gpu", "PRECISION": "amp_o2", "DGXNGPU": "8", "BATCHSIZE": "408"}
 HOLDS = "FP16 is shown to hold .* 3264 images at 204 to 13056 alone: set one of these, or 0$"
@@ -266,3 +270,75 @@ def test_paddle_is_told_the_ranks_gpu_before_it_is_loaded() -> None:
     environ = os.environ | {"OMPI_COMM_WORLD_LOCAL_RANK": "3"}
     done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "{'FLAGS_selected_gpus': '3'} [3]"
+
+
+# ---- the commit in a log's header is this checkout's, or unknown
+
+
+@pytest.fixture
+def commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of a repository that tracks run_and_time.sh, in place of this one."""
+    need(shutil.which("git") is not None, "git")
+    (tmp_path / "locks").mkdir()
+    for name in ("run_and_time.sh", "locks/run.lock"):
+        (tmp_path / name).write_text("")
+    who = ("-c", "user.name=user", "-c", "user.email=user@example.com")
+    for words in (("init", "--quiet"), ("add", "."), (*who, "commit", "--quiet", "--message", "One")):
+        assert jobs.run(["git", *words], cwd=tmp_path).returncode == 0
+    monkeypatch.setattr(provenance, "REPOSITORY", tmp_path)
+    return jobs.run(["git", "rev-parse", "HEAD"], cwd=tmp_path).stdout.strip()
+
+
+def test_a_shells_git_dir_is_of_another_repository(
+    commit: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_DIR", str(tmp_path_factory.mktemp("other")))
+    source = provenance.source("", "")
+    assert (source.commit, source.dirty) == (commit, False)
+
+
+def test_a_checkout_of_another_user(commit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # git's own, for its tests
+    assert provenance.source("", "").commit == commit
+
+
+def test_an_archive_below_another_repository(commit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unpacked = tmp_path / "unpacked"
+    shutil.copytree(tmp_path / "locks", unpacked / "locks")
+    (unpacked / "run_and_time.sh").write_text("")
+    monkeypatch.setattr(provenance, "REPOSITORY", unpacked)
+    source = provenance.source("", "")
+    assert (source.commit, source.dirty) == (None, None)
+
+
+# ---- Paddle's parts of a zlib stay apart from the system's, whichever way our code is started
+
+
+FIRST, COMMAND = ("program", "harness", "tools"), 'if __name__ == "__main__"'
+USE = """
+import io
+import numpy
+from PIL import Image
+file = io.BytesIO()
+Image.fromarray(numpy.zeros((40, 40), numpy.uint8)).save(file, "PNG")
+Image.open(io.BytesIO(file.getvalue())).load()
+from mpi4py import MPI
+print("whole")
+"""
+
+
+@pytest.mark.parametrize("first", ["harness", "tools.inspect"])
+def test_paddle_before_all_else_breaks_nothing(first: str) -> None:
+    """In a process of its own, as pytest has zlib already; PNG and MPI were what crashed."""
+    done = jobs.run([sys.executable, "-c", f"import {first}\nimport paddle\n{USE}"])
+    assert done.stdout.endswith("whole\n"), done.stderr[-1500:]
+
+
+def test_every_command_has_the_harness_before_paddle(repository: Path) -> None:
+    commands = [path for path in tracked(repository, ".py", but=("tests/",)) if COMMAND in path.read_text()]
+    assert len(commands) > 10
+    for path in commands:
+        tree = ast.parse(path.read_text())
+        top = [name.partition(".")[0] for node, name in imports(tree) if node in tree.body]
+        if path.parent.name not in FIRST:  # `python -m harness.x` has the package first
+            assert "paddle" not in top[: min(top.index(name) if name in top else len(top) for name in FIRST)], path
