@@ -111,7 +111,7 @@ SCHEDULE = Schedule(kind="piecewise", base=0.1, warmup_steps=2, total_steps=9, b
 def test_a_rate_is_copied_to_the_device_where_it_changes_and_at_no_other_step(tmp_path: Path) -> None:
     training = programs.build(schedule=SCHEDULE)
     executor, rate = static.Executor(paddle.CPUPlace()), training.schedule
-    fed = loader.Batch(**programs.images(0, layout="NCHW", channels=3), ids=np.arange(programs.BATCH))
+    fed = loader.Batch(**programs.images(0, training), ids=np.arange(programs.BATCH))
     of_program: list[float] = []  # the rate that each step took
 
     def of_device() -> np.ndarray:
