@@ -5,7 +5,6 @@ import dataclasses
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -163,15 +162,9 @@ def test_a_config_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def told(form: str, **variables: str) -> dict[str, str]:
     """What `python -m harness.env` tells a shell that has these variables alone."""
-    done = subprocess.run(
-        [sys.executable, "-m", "harness.env", form],
-        cwd=env.ROOT,
-        env={"PATH": os.defpath, **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair)
+    alone = [f"{name}={value}" for name, value in ({"PATH": os.defpath} | variables).items()]
+    printed = jobs.printed("env", "-i", *alone, sys.executable, "-m", "harness.env", form)
+    return dict(pair.split("=", 1) for pair in printed.split("\0") if pair)
 
 
 def test_the_shell_is_told_every_value_and_what_goes_to_the_ranks() -> None:
@@ -267,48 +260,34 @@ def test_paddle_is_told_the_ranks_gpu_before_it_is_loaded() -> None:
         import paddle
         print(paddle.get_flags("FLAGS_selected_gpus"), paddle.base.framework._cuda_ids())
     """
-    environ = os.environ | {"OMPI_COMM_WORLD_LOCAL_RANK": "3"}
-    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "{'FLAGS_selected_gpus': '3'} [3]"
+    told = jobs.printed(sys.executable, "-c", script, OMPI_COMM_WORLD_LOCAL_RANK="3")
+    assert told.strip() == "{'FLAGS_selected_gpus': '3'} [3]"
 
 
-# ---- the commit in a log's header is this checkout's, or unknown
-
-
-@pytest.fixture
-def commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Of a repository that tracks run_and_time.sh, in place of this one."""
-    need(shutil.which("git") is not None, "git")
-    (tmp_path / "locks").mkdir()
-    for name in ("run_and_time.sh", "locks/run.lock"):
-        (tmp_path / name).write_text("")
-    who = ("-c", "user.name=user", "-c", "user.email=user@example.com")
-    for words in (("init", "--quiet"), ("add", "."), (*who, "commit", "--quiet", "--message", "One")):
-        assert jobs.run(["git", *words], cwd=tmp_path).returncode == 0
-    monkeypatch.setattr(provenance, "REPOSITORY", tmp_path)
-    return jobs.run(["git", "rev-parse", "HEAD"], cwd=tmp_path).stdout.strip()
-
-
-def test_a_shells_git_dir_is_of_another_repository(
-    commit: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+def test_the_commit_in_a_logs_header_is_this_checkouts_or_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GIT_DIR", str(tmp_path_factory.mktemp("other")))
-    source = provenance.source("", "")
-    assert (source.commit, source.dirty) == (commit, False)
-
-
-def test_a_checkout_of_another_user(commit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # git's own, for its tests
-    assert provenance.source("", "").commit == commit
-
-
-def test_an_archive_below_another_repository(commit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unpacked = tmp_path / "unpacked"
-    shutil.copytree(tmp_path / "locks", unpacked / "locks")
-    (unpacked / "run_and_time.sh").write_text("")
-    monkeypatch.setattr(provenance, "REPOSITORY", unpacked)
-    source = provenance.source("", "")
-    assert (source.commit, source.dirty) == (None, None)
+    """Whoever owns it, whatever repository GIT_DIR names; of an archive below another repository git knows none."""
+    need(shutil.which("git") is not None, "git")
+    checkout, archive = tmp_path / "checkout", tmp_path / "checkout" / "archive"
+    for root in (checkout, archive):
+        (root / "locks").mkdir(parents=True)
+        for name in ("run_and_time.sh", "locks/run.lock"):
+            (root / name).write_text("")
+    who = ("-c", "user.name=user", "-c", "user.email=user@example.com")
+    names = ("run_and_time.sh", "locks")
+    for words in (("init", "--quiet"), ("add", *names), (*who, "commit", "--quiet", "--message", "One")):
+        jobs.printed("git", "-C", str(checkout), *words)
+    commit = jobs.printed("git", "-C", str(checkout), "rev-parse", "HEAD").strip()
+    if os.geteuid() == 0:
+        for path in (checkout, checkout / ".git"):
+            os.chown(path, 1, 1)
+        assert jobs.run(["git", "rev-parse", "HEAD"], cwd=checkout).returncode != 0, "git trusts no other user's"
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other"))
+    for root, found in ((checkout, (commit, False)), (archive, (None, None))):
+        monkeypatch.setattr(provenance, "REPOSITORY", root)
+        source = provenance.source("", "")
+        assert (source.commit, source.dirty) == found
 
 
 # ---- Paddle's parts of a zlib stay apart from the system's, whichever way our code is started
