@@ -14,17 +14,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from scoring.importers import FORMATS
 from tests.scoring.sample_run import Run, mllog, run_of, steady  # noqa: F401
 
 START = datetime.datetime(2023, 7, 28, 7, 50, 0)
-WRITERS: dict[str, Callable[[Run], str]] = {"mllog": mllog}
 
 
 def sample(
-    name: str,
     *,
-    head: str,
     row: str,
+    head: str = "",
     epoch_end: str = "",
     end: str = "",
     listed: str = "",
@@ -33,7 +32,7 @@ def sample(
     meters: str = "row",
     resets_at: int | None = None,
 ) -> Callable[[Run], str]:
-    """The format of that name: templates of what stands before the rows, of a row, of an epoch's end and the log's.
+    """Logs of a format: templates of what stands before the rows, of a row, of an epoch's end and the log's.
 
     A row comes `every` steps (default: the run's), which count from `first` in an epoch. The meters (`time`, `rate`,
     ..) are those of the row, the step or the epoch, and start anew before the step `resets_at` of an epoch. `listed`
@@ -65,7 +64,6 @@ def sample(
         facts |= {"mean_rate": sum(rates) / len(rates), "listed": ", ".join(of_rows)}
         return "".join(f"{line}\n" for line in [*lines, end.format(**facts)] if line)
 
-    WRITERS[name] = text
     return text
 
 
@@ -111,7 +109,6 @@ CLAS = "[{at:%Y/%m/%d %H:%M:%S}] ppcls INFO: "
 
 # PaddleClas ppcls/static/program.py `run`, behind paddle.distributed.launch.
 paddleclas_static = sample(
-    "paddleclas_static",
     head=f"""\
 LAUNCH INFO 2023-07-28 07:49:49,628 nnodes: 1
 LAUNCH INFO 2023-07-28 07:49:49,637 Run Pod: fcxkfi, replicas {{run.devices}}, status ready
@@ -131,7 +128,6 @@ AMP = "AMP :\n    level : O2\n"
 
 # PaddleClas ppcls/engine/train/train.py `train_epoch` and utils.py `log_info`.
 paddleclas_dygraph = sample(
-    "paddleclas_dygraph",
     head=f"""\
 INFO 2023-07-28 07:49:49 launch_utils.py:561] PADDLE_TRAINERS_NUM         {{run.devices}}      |
 {clas_config(AMP)}
@@ -147,7 +143,6 @@ INFO 2023-07-28 07:49:49 launch_utils.py:561] PADDLE_TRAINERS_NUM         {{run.
 
 # PaddleSeg paddleseg/core/train.py `train`.
 paddleseg = sample(
-    "paddleseg",
     head="""\
 grep: warning: GREP_OPTIONS is deprecated; please use an alias or script
 LAUNCH INFO 2023-07-28 07:49:49,637 Run Pod: fcxkfi, replicas {run.devices}, status ready
@@ -167,7 +162,6 @@ model:
 
 # mmcv/runner/hooks/logger/text.py with the IterBasedRunner.
 mmseg = sample(
-    "mmseg",
     head="""\
 GPU 0,1,2,3,4,5,6,7: Tesla V100-SXM2-32GB
 PyTorch: 1.11.0a0+b6df043
@@ -181,7 +175,6 @@ gpu_ids = range(0, {run.devices})
 
 # The same with `_dump_log` and the EpochBasedRunner: `iter` starts anew in each epoch.
 mmcv_json = sample(
-    "mmcv_json",
     head=r"""{{"env_info": "sys.platform: linux\nGPU 0,1,2,3,4,5,6,7: Tesla V100-SXM2-32GB\nPyTorch: 1.11", """
     r""""config": "data = dict(\n    samples_per_gpu={run.batch},\ngpu_ids = range(0, {run.devices})\n", "seed": 0}}""",
     row='{{"mode": "train", "epoch": {number}, "iter": {index}, "lr": 0.00985, "memory": 13479, '
@@ -191,7 +184,6 @@ mmcv_json = sample(
 
 # PaddleCV/image_classification/train.py of PaddlePaddle/models 1.8, with Python's logging stamps.
 paddle18 = sample(
-    "paddle18",
     head="-----------  Configuration Arguments -----------\nmodel: ResNet50\nuse_fp16: False\nbatch_size: 999",
     row="{at:%Y-%m-%d %H:%M:%S},{ms:03d}-INFO: [Pass {epoch}, train batch {before}] "
     "\tloss 6.99500, acc1 0.00391, acc5 0.00781, lr 0.10000, elapse {time:2.4f} sec",
@@ -200,7 +192,6 @@ paddle18 = sample(
 
 # OneFlow-Benchmark Classification/cnns/util.py `Metric`.
 oneflow = sample(
-    "oneflow",
     head="batch_size_per_device = {run.batch}\nnum_nodes = 1\ngpu_num_per_node = {run.devices}\n"
     "Epoch 0: ips: 3 not a rate",
     row="train: epoch 0, iter {step}, loss: 6.505637, top_1: 0.000000, top_k: 0.000000, "
@@ -212,7 +203,6 @@ DLL = "DLL {at:%Y-%m-%d %H:%M:%S.%f} - "
 
 # DeepLearningExamples PyTorch/Classification/ConvNets: a row an iteration, dllogger's standard output.
 nvidia_pytorch = sample(
-    "nvidia_pytorch",
     head="DLL 2023-08-04 05:47:49.926771 - PARAMETER arch : resnet50  batch_size : {run.batch}  amp : True  "
     "local_rank : 0  gpu : 0  world_size : {run.devices} ",
     row=DLL + "Epoch: 0 Iteration: {step}  train.loss : 7.08354 None train.compute_ips : {compute_rate:.2f} images/s "
@@ -229,7 +219,6 @@ DLLL = (
 
 # The same by DLLogger's JSONStreamBackend.
 nvidia_json = sample(
-    "nvidia_json",
     head='DLLL {{"timestamp": "1690530600.0", "elapsedtime": "0.0", "datetime": "2023-07-28 07:50:00.0", '
     '"type": "LOG", "step": "PARAMETER", '
     '"data": {{"arch": "resnet50", "batch_size": {run.batch}, "amp": true, "world_size": {run.devices}}}}}',
@@ -242,7 +231,6 @@ nvidia_json = sample(
 
 # DeepLearningExamples TensorFlow/Classification/ConvNets: total_ips every display_every steps.
 nvidia_tensorflow = sample(
-    "nvidia_tensorflow",
     head="DLL 2022-11-24 04:09:31.727199 - PARAMETER arch : resnet50  mode : training_benchmark  "
     "batch_size : {run.batch}  display_every : 10  amp : False \n"
     "Num GPUs {run.devices}\nPer-GPU Batch Size {run.batch}",
@@ -254,7 +242,6 @@ NVLOG = ":::NVLOGv0.2.3 resnet {unix:.9f} (benchmark_hooks.py"
 
 # The same before DLLogger: benchmark_hooks.py prints a row on two lines.
 nvidia_nvlog = sample(
-    "nvidia_nvlog",
     head="""\
 :::NVLOGv0.2.3 None 1621940020.763555050 (resnet_v1_5.py:94) Name: "resnet50_v1.5"
 :::NVLOGv0.2.3 None 1621940020.961197376 (runner.py:393) Num GPUs: {run.devices}
@@ -268,7 +255,6 @@ CLOSING_TABLE = f"           |{{run.batch:^11}}|\n{'-' * 24}\n{{run.devices:^11}
 
 # DeepLearningExamples MxNet/Classification/RN50v1.5/fit.py under mpirun, with benchmark.py's table.
 nvidia_mxnet = sample(
-    "nvidia_mxnet",
     head="[1,0]<stdout>:DLL 2023-07-31 09:00:37.508909 - PARAMETER arch : resnetv15  dtype : float32  amp : False  "
     "batch_size : {run.global_batch}  gpus : {gpus}  image_shape : [3, 224, 224] \n"
     "[1,0]<stderr>:[09:00:37] ../src/storage/storage.cc[1,0]<stderr>::196: Using Pooled (Naive) StorageManager",
@@ -288,7 +274,6 @@ ARGUMENTS = (
     "arch='resnetv15', batch_size={{run.global_batch}}, dtype='float32', gpus={{gpus}})"
 )
 nvidia_mxnet_speed = sample(
-    "nvidia_mxnet_speed",
     head=ARGUMENTS.format(rank=0) + "\n" + ARGUMENTS.format(rank="{last_rank}"),
     row=SPEED.format(rank=1) + "\n" + SPEED.format(rank=0),
     end="[1,0]<stderr>:2023-07-28 08:49:59,467:INFO: Experiment took: 146.61724376678467 sec\n"
@@ -297,8 +282,6 @@ nvidia_mxnet_speed = sample(
 
 # DeepLearningExamples PaddlePaddle/Classification/RN50v1.5/program.py: values of the last step, not means.
 nvidia_paddle = sample(
-    "nvidia_paddle",
-    head="",
     row=DLL + "Epoch: {epoch} Iteration: {index}  train.loss : 6.9  train.top1 : 0.004  train.top5 : 0.008  "
     "train.data_time : {wait!r}  train.compute_time : {compute!r}  train.batch_time : {time!r}  "
     "train.ips : {rate!r}  train.lr : 0.256 ",
@@ -310,7 +293,6 @@ nvidia_paddle = sample(
 
 # GluonCV's scripts/classification/imagenet/train_imagenet.py.
 gluoncv = sample(
-    "gluoncv",
     head="Namespace(batch_norm=False, batch_size={run.batch}, dtype='float32', model='resnet50_v1b', "
     "num_epochs={epochs}, num_gpus={run.devices}, use_gn=False)",
     row="Epoch[{epoch}] Batch [{before}]\tSpeed: {rate:.6f} samples/sec\taccuracy=0.000957\t",
@@ -331,13 +313,14 @@ KERAS_CONFIG = """\
 
 # TensorFlow models official/utils/misc/keras_utils.py `TimeHistory`, with classifier_trainer.py's words.
 keras = sample(
-    "keras",
     head=KERAS_CONFIG.format(gpus=0, batch=7) + "\n" + KERAS_CONFIG.format(gpus="{run.devices}", batch="{run.batch}"),
     row="I0728 07:50:52.940788 140244211521280 keras_utils.py:133] TimeHistory: {time:.2f} seconds, "
     "{rate:.2f} examples/second between steps {row_start} and {step}",
     listed="'BatchTimestamp<batch_index: {step}, timestamp: {unix}>'",
     end="{{'accuracy_top_1': 0.76, 'step_timestamp_log': [{listed}], 'train_finish_time': 1.0}}",
 )
+
+WRITERS: dict[str, Callable[[Run], str]] = {name: globals()[name] for name in FORMATS}  # each has its format's name
 
 # What a format does not say of the job and must be told.
 OPTIONS = {"paddle18": {"devices": 8, "batch_per_device": 32}, "nvidia_paddle": {"devices": 8, "batch_per_device": 32}}

@@ -12,7 +12,7 @@ import pytest
 
 from scoring.figure.protocols import find
 from scoring.figure.score import run_figure
-from scoring.importers import FORMATS, read_record, table
+from scoring.importers import read_record, table
 from scoring.record import InputError, Record
 from tests.scoring import samples
 from tests.scoring.command import scoring
@@ -62,8 +62,18 @@ def test_published_log(published_logs: Path, file: str) -> None:
     assert (*found, len(record.windows), first, last, record.truncated) == PUBLISHED[file]
 
 
-def test_every_format_has_a_sample() -> None:
-    assert set(samples.WRITERS) == set(FORMATS)
+# The last evaluation of a made log: its value, and its epoch or step.
+QUALITY: dict[str, tuple[float, int | None, int | None]] = {
+    "mllog": (0.76, 2, None),
+    "paddleclas_dygraph": (0.71234, 2, None),
+    "paddleseg": (0.7897, None, 240),
+    "oneflow": (0.71234, 0, None),
+    "nvidia_pytorch": (71.234, 0, None),
+    "nvidia_json": (71.234, 0, None),
+    "mmcv_json": (0.7161, None, 500),
+    "keras": (0.76, None, 240),
+    "gluoncv": (0.24, 1, None),  # the log's own word is the error
+}
 
 
 def test_no_field_stands_for_another(tmp_path: Path, name: str) -> None:
@@ -110,6 +120,7 @@ def test_no_field_stands_for_another(tmp_path: Path, name: str) -> None:
     figure = run_figure(record, find("window")).value
     assert figure == pytest.approx(256 * 220 / sum(run.times[20:]), rel=3e-2)
     assert fourth.loss is None or 1 < fourth.loss < 10
+    assert [(q.value, q.epoch, q.step) for q in record.quality[-1:]] == ([QUALITY[name]] if name in QUALITY else [])
     if name == "paddle18":
         stamped = run_figure(record, find("dlperf"))
         assert stamped.value == pytest.approx(256 * 100 / sum(run.times[20:120]), rel=1e-4)
@@ -131,41 +142,13 @@ def test_the_figure_is_as_the_time_and_the_devices_are(tmp_path: Path, name: str
         assert figure(devices=devices, batch=batch) / (devices * batch) == pytest.approx(once / 256, rel=1e-3)
 
 
-def test_quality(tmp_path: Path, name: str) -> None:
-    """The last evaluation: its value, and its epoch or step."""
-    told = {
-        "mllog": (0.76, 2, None),
-        "paddleclas_dygraph": (0.71234, 2, None),
-        "paddleseg": (0.7897, None, 240),
-        "oneflow": (0.71234, 0, None),
-        "nvidia_pytorch": (71.234, 0, None),
-        "nvidia_json": (71.234, 0, None),
-        "mmcv_json": (0.7161, None, 500),
-        "keras": (0.76, None, 240),
-        "gluoncv": (0.24, 1, None),  # the log's own word is the error
-    }
-    found = read(tmp_path, samples.WRITERS[name](run()), name).quality
-    assert [(last.value, last.epoch, last.step) for last in found[-1:]] == ([told[name]] if name in told else [])
-
-
 @pytest.mark.parametrize(
-    ("writer", "unit", "other"),
-    [
-        (samples.paddleseg, "samples/sec", "instance/sec"),
-        (samples.paddleclas_dygraph, "samples/s", "tokens/s"),
-        (samples.paddleclas_static, "samples/sec", "sequences/sec"),
-        (samples.nvidia_pytorch, "images/s", "sequences/s"),
-        (samples.nvidia_mxnet, "images/s", "tokens/s"),
-    ],
+    "name", ["paddleseg", "paddleclas_dygraph", "paddleclas_static", "nvidia_pytorch", "nvidia_mxnet"]
 )
-def test_a_rate_of_anything_but_images_is_refused(tmp_path: Path, writer: Any, unit: str, other: str) -> None:
-    text = writer(run())
-    assert f" {unit}" in text
-    what = other.partition("/")[0]
-    with pytest.raises(
-        InputError, match=rf"log: line \d+: a rate in {what}/s, not in images/s: score logs of networks"
-    ):
-        read(tmp_path, text.replace(f" {unit}", f" {other}"))
+def test_a_rate_of_anything_but_images_is_refused(tmp_path: Path, name: str) -> None:
+    text = re.sub("(?:images|samples)/s", "tokens/s", samples.WRITERS[name](run()))
+    with pytest.raises(InputError, match=r"log: line \d+: a rate in tokens/s, not in images/s: score logs of networks"):
+        read(tmp_path, text)
 
 
 def test_what_the_log_does_not_say_is_unknown(tmp_path: Path) -> None:
