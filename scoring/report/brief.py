@@ -14,7 +14,7 @@ from scoring.figure import limit
 from scoring.figure.run import RunFigure
 from scoring.record import nodes_of, section
 from scoring.report import blocks, plots
-from scoring.report.blocks import Column, Figure, Inline, Paragraph, Table, Text, absent, at_line, field
+from scoring.report.blocks import NOT_SAID, Column, Figure, Inline, Paragraph, Table, Text, at_line, field
 from scoring.report.content import Group, Report, ReportedRun, timeline
 from scoring.report.text import bounds, counted, interval, number
 
@@ -63,10 +63,10 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
     systems = {getattr(found, "text", found): found for g in report.groups if (found := hardware(g.runs[0]))}
     dates = [day for at, day in enumerate(days.values()) if at in (0, len(days) - 1)]
     return [
-        ("system", _joined(list(systems.values()), "; ") or absent("not said")),
-        ("date", _joined(dates, " to ") or absent("not said")),
-        ("organisation", at_line(run, at, visible(organisation, 80)) if organisation else absent("not said")),
-        ("commit", at_line(run, at_source, commit) if commit else absent("not said")),
+        ("system", _joined(list(systems.values()), "; ") or NOT_SAID),
+        ("date", _joined(dates, " to ") or NOT_SAID),
+        ("organisation", at_line(run, at, visible(organisation, 80)) if organisation else NOT_SAID),
+        ("commit", at_line(run, at_source, commit) if commit else NOT_SAID),
         ("framework", field(run, "framework")),
         ("protocol", f"{report.protocol.name}: {report.protocol.describe()}"),
     ]
