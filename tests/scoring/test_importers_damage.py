@@ -115,16 +115,6 @@ def test_truncated_log_yields_what_it_holds(tmp_path: Path, name: str) -> None:
         assert found in (rows[:11], rows[:12]), row[:left]
 
 
-def test_meters_reset_at_each_epoch(tmp_path: Path) -> None:
-    """Differences of running averages give the windows' own times, on both sides of an epoch's end."""
-    times = samples.steady(60, 0.5) + samples.steady(60, 0.25)
-    record = read(tmp_path, samples.paddleclas_static(samples.run_of(times, epoch_steps=60)))
-    assert [window.epoch for window in record.windows] == [0] * 6 + [1] * 6
-    assert [window.steps for window in record.windows] == [6, 10, 10, 10, 10, 10] * 2
-    for window, at in zip(record.windows[7:], range(70, 120, 10), strict=True):
-        assert window.seconds == pytest.approx(sum(times[at : at + 10]), rel=1e-3)
-
-
 def test_unknown_format(tmp_path: Path) -> None:
     text = "LAUNCH --ips=10.0.0.1\ninfer_imgs: 5\nips: 300 samples/sec.\n"
     with pytest.raises(InputError, match="no line of a known format in 3 lines"):
