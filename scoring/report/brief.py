@@ -32,11 +32,7 @@ def of_all(texts: Sequence[str]) -> str:
 
 def figure_of(group: Group) -> str:
     """The figure with its unit, and whether it is an unverified one of MLPerf's benchmarks."""
-    return _with_unit(group.score.value, _unit(group)) if group.score else "no figure"
-
-
-def _unit(group: Group) -> str:
-    return group.score.shown_unit if group.score else ""
+    return _with_unit(group.score.value, group.score.shown_unit) if group.score else "no figure"
 
 
 def _with_unit(value: float, unit: str) -> str:
@@ -107,7 +103,7 @@ def tiles(report: Report) -> list[tuple[Inline, str, Inline]]:
         near = limit.in_words(result.flops_utilization, result.images_per_joule)
         runs = Text(text=counted(len(result.runs), "run"), href="runs")
         shown = [
-            (figure, _unit(group), f"{system}95 % interval {bounds}.{doubt}"),
+            (figure, result.shown_unit, f"{system}95 % interval {bounds}.{doubt}"),
             (runs, "", of_group(group, "; ".join([*spread, *near]))),
         ]
     times = [run.record.run_time_s for run in group.runs if run.record.run_time_s is not None]
@@ -164,7 +160,7 @@ def unit_of(run: ReportedRun) -> str:
 
 def tables(report: Report) -> list[Table]:
     """Each run, each system where there are several, and the warnings."""
-    units = {run.number: _unit(group) for group in report.groups for run in group.runs}
+    units = {run.number: group.score.shown_unit for group in report.groups if group.score for run in group.runs}
     of_runs: list[Column[ReportedRun]] = [
         Column("run", blocks.run_link),
         Column("figure", lambda run: _figure(run, lambda figure: _with_unit(figure.value, units[run.number])), True),
