@@ -149,16 +149,16 @@ def _link(at: int, row: tuple[str, ...]) -> Text:
 
 def _header_table(title: str, content: Any) -> Table:
     """A section of the log's header."""
-    head, texts = ["name", "value"], _leaves(content)
+    rows: list[list[Inline]]
     if title == "Configuration" and isinstance(content, dict):
-        title, head = "Resolved configuration", [*head, "set by"]
-        settings = ((name, setting) for name, setting in content.items() if isinstance(setting, dict))
-        texts = [(str(name), str(of.get("value")), str(of.get("origin"))) for name, of in settings]
-    rows: list[list[Inline]] = [[Text(text=name, look="code"), *others] for name, *others in texts]
-    return Table(caption=title, head=head, rows=rows)
+        entries = [(str(name), entry) for name, entry in content.items() if isinstance(entry, dict)]
+        rows = [[Text(text=name, look="code"), str(e.get("value")), str(e.get("origin"))] for name, e in entries]
+        return Table(caption="Resolved configuration", head=["name", "value", "set by"], rows=rows)
+    rows = [[Text(text=name, look="code"), value] for name, value in _leaves(content)]
+    return Table(caption=title, head=["name", "value"], rows=rows)
 
 
-def _leaves(content: Any, path: str = "") -> list[tuple[str, ...]]:
+def _leaves(content: Any, path: str = "") -> list[tuple[str, str]]:
     """A nested value as (path, text) pairs."""
     if isinstance(content, dict) and content:
         parts = [(f"{path}.{key}" if path else str(key), value) for key, value in content.items()]
