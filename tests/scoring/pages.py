@@ -87,9 +87,6 @@ class Parsed(HTMLParser):
         if tag not in VOID:
             self._open.append((tag, attributes.get("id")))
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
     def handle_endtag(self, tag: str) -> None:
         opened = self._open.pop()[0]
         assert opened == tag, f"{opened} closed by {tag} at {self.getpos()}"
