@@ -3,8 +3,6 @@
 A row of `CHECKS` is a function that compares the two ways; it gives None where the log has not both.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import math

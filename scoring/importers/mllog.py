@@ -5,8 +5,6 @@ A submission without `step_window` gives one window an epoch, from epoch_start t
 Throughput is in no MLPerf rule: `throughput` and `tracked_stats` are what submitters print.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import re

@@ -1,7 +1,5 @@
 """What a page is made of, as data: the templates render each kind as HTML and as Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Generic, TypeVar

@@ -1,7 +1,5 @@
 """The first screen: what ran, its figure, how far it stands, all runs in one plot, and what to do next."""
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """From records to a report: repeats put together and scored, systems set side by side, and all of it judged."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Sections on what the runs did: loss, quality and time to train; memory and power; variance."""
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics

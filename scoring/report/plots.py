@@ -4,8 +4,6 @@ Each drawing is one panel without width or height, about as wide as a phone, whe
 legend is data, which the page sets as text below: no curve hides under it. Series differ in marker, dash and colour.
 """
 
-from __future__ import annotations
-
 import functools
 import html
 import io

@@ -1,7 +1,5 @@
 """Sections on where it all comes from: the check's findings, the runs' provenance, commands, quoted log lines."""
 
-from __future__ import annotations
-
 import functools
 import io
 import itertools

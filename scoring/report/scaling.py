@@ -1,7 +1,5 @@
 """The device counts of one system side by side: where a step's time goes, the scaling, published tables like it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Sections on speed: throughput over time, where a step's time goes, and scaling."""
 
-from __future__ import annotations
-
 import functools
 import statistics
 from collections.abc import Sequence

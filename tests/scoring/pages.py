@@ -1,7 +1,5 @@
 """Logs made for a report, and what its page holds."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from html.parser import HTMLParser

@@ -4,8 +4,6 @@ Every sample follows the cited source of the tool (which meters it keeps, when i
 prints), so that the tests hold an importer to the tool and not to itself.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import math

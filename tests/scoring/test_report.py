@@ -1,7 +1,5 @@
 """`python -m scoring report`, through its command; the page also in a real headless Chromium (slow)."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

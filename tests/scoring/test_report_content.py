@@ -1,7 +1,5 @@
 """What `python -m scoring report` says of runs, of other people's logs, and of damaged ones."""
 
-from __future__ import annotations
-
 import csv
 import json
 import random
