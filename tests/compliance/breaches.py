@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 
 from tests import make_log
-from tests.compliance import forging as by
+from tests.compliance import altered as by
 from tests.compliance.altered import TOKEN, Altered
 
 Alter = Callable[[Altered], Altered]

@@ -20,10 +20,10 @@ from mlperf_logging.package_checker.power_checker import PowerChecker
 from compliance.__main__ import main
 from compliance.submission.audit import audit
 from tests import make_log
-from tests.compliance import forging as by
+from tests.compliance import altered as by
 from tests.compliance.altered import Altered, foreign, write
 from tests.compliance.rule_logs import Writer
-from tests.compliance.test_corpus import _submissions
+from tests.compliance.test_strict import _submissions
 
 
 def _repository(folder: Path) -> Path:

@@ -15,9 +15,8 @@ from compliance import rules
 from compliance.__main__ import main
 from compliance.official import tools as official
 from tests import jobs, make_log
-from tests.compliance.altered import Altered, foreign, write
+from tests.compliance.altered import Altered, clock, foreign, write
 from tests.compliance.breaches import OFFICIAL, ONLY_WARNS, OURS, checkpoint
-from tests.compliance.forging import clock
 from tests.compliance.test_package import description
 
 STRICT = rules.load("4.0.0").strict

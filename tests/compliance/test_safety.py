@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from compliance import rules
 from compliance.check import check_file
 from tests import jobs, make_log
-from tests.compliance import forging as by
+from tests.compliance import altered as by
 from tests.compliance import fuzz
 from tests.compliance.altered import Altered
 

@@ -11,8 +11,7 @@ import pytest
 from compliance import rules
 from compliance.__main__ import main
 from tests import make_log
-from tests.compliance.altered import Altered, foreign, write
-from tests.compliance.forging import clock, intervals
+from tests.compliance.altered import Altered, clock, foreign, intervals, write
 from tests.compliance.test_check import check, rules_broken
 
 # --- the two verdicts ---
