@@ -20,7 +20,6 @@ from runlog.reader import HeldLog
 from tests import make_log
 from tests.compliance import altered as by
 from tests.compliance.altered import TOKEN, Altered, foreign
-from tests.compliance.breaches import padded
 
 # --- forgeries ---
 
@@ -249,7 +248,7 @@ ODD: dict[str, Odd] = {
     "caches cleared the day before": lambda log: log.later("cache_clear", -86_400_000),
     "the number of batches as eval_samples": lambda log: log.value("eval_samples", 3125),
     "eval_samples with padding": lambda log: log.value("eval_samples", 50_016),
-    "padding that counts, and 3264.0 as the batch": lambda log: padded(log).value("global_batch_size", 3264.0),
+    "padding that counts, and 3264.0 as the batch": lambda log: by.padded(log).value("global_batch_size", 3264.0),
     "accuracies of single precision": _values(_single),
     "accuracies of five digits": _values(lambda value: round(value, 5)),
     "means over 7 workers": _values(lambda value: round(value * 50_000 * 7 + 1) / 350_000),

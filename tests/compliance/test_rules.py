@@ -1,14 +1,20 @@
-"""Alterations of a log, each with the rule that it breaks and the line that is blamed."""
+"""Each rule has a log that breaks it, and is blamed at its line; a good log breaks none."""
 
-import json
+import random
+import re
 from collections.abc import Callable
+from pathlib import Path
 
+import pytest
+
+from compliance import rules
 from tests import make_log
 from tests.compliance import altered as by
-from tests.compliance.altered import TOKEN, Altered
+from tests.compliance.altered import Altered, checkpoint, clock, foreign, intervals, padded, write
+from tests.compliance.test_check import check, errors, rules_broken
 
 Alter = Callable[[Altered], Altered]
-
+STRICT = rules.load("4.0.0").strict
 
 # What breaks a rule of the official checker too: rule, start, alteration, key of the blamed line (None: no line).
 OFFICIAL: list[tuple[str, Callable[[], str], Alter, str | None]] = [
@@ -81,7 +87,7 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
         "eval_start", -1, epoch_num=34).metadata("eval_stop", -1, epoch_num=34).metadata(
         "eval_accuracy", -1, epoch_num=34), "eval_start"),
     ("accuracy-curve", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.4, 7), "eval_accuracy"),
-    ("eval-padding", make_log.closed_run, lambda log: padded(log), "eval_accuracy"),
+    ("eval-padding", make_log.closed_run, padded, "eval_accuracy"),
     ("closed-data", lambda: make_log.closed_run(samples=(1281000, 50_000)), lambda log: log, "train_samples"),
     ("data-label", lambda: make_log.closed_run(samples=(1281167, 49_984)), lambda log: log, "eval_samples"),
     ("target-status", make_log.closed_run, lambda log: log.metadata("run_stop", status="aborted"), "*"),
@@ -169,13 +175,188 @@ def _with_two_sources(log: Altered) -> Altered:
     return log
 
 
-def padded(log: Altered) -> Altered:
-    """1,200 images of padding count as right in each evaluation."""
-    return by.curve(lambda v: [(round(x * 50_000) + 1200) / 51_200 for x in v])(log, log)
+@pytest.mark.parametrize(
+    "text",
+    [
+        make_log.run(),
+        make_log.run(epochs=1),
+        make_log.run(benchmark="resnet", eval_every=2, epochs=5),
+        make_log.closed_run(),
+        make_log.closed_run(hyperparameters=make_log.SGD),
+        make_log.hrnet_run(),
+        make_log.closed_hrnet_run(),
+        Altered(make_log.run()).inside("run_summary", of_a_later_schema=1).text,
+    ],
+    ids=["open", "one epoch", "blocks of two", "closed lars", "closed sgd", "hrnet", "hrnet closed", "a field more"],
+)
+def test_a_good_log_passes(text: str, tmp_path: Path, capsys) -> None:
+    status, [file] = check(capsys, *write(tmp_path, text))
+    assert (status, file["verdict"], errors(file)) == (0, "pass", [])
 
 
-def checkpoint(log: Altered, *, step: int, number: int = 0) -> str:
-    """The event of one that took 1 s of the training, with the time of a window."""
-    value = {"step": step, "file": "x", "mib": 97.5, "blocked_s": 1.0, "write_s": 2.5}
-    fields = log.fields(log.at("step_window", number))
-    return TOKEN + json.dumps(fields | {"key": "checkpoint", "value": value})
+@pytest.mark.parametrize(
+    ("rule", "start", "alter", "key"),
+    OFFICIAL + OURS,
+    ids=lambda v: v if isinstance(v, str) else getattr(v, "__name__", ""),
+)
+def test_a_log_that_breaks_a_rule_is_rejected_at_its_line(rule, start, alter, key, tmp_path: Path, capsys) -> None:
+    log = alter(Altered(start()))
+    path = tmp_path / "result_0.txt"
+    path.write_text(log.text, encoding="utf-8", errors="surrogateescape")
+    status, [file] = check(capsys, path)
+    form = rule in STRICT and STRICT[rule].kind == "form"
+    if rule in ONLY_WARNS:
+        assert (status, file["verdict"], errors(file)) == (0, "pass", [])
+    else:
+        assert (status, file["verdict"]) == (1, "fail")
+        assert file["official"] == ("fail" if (rule, start, alter, key) in OFFICIAL else file["official"])
+        assert not form or "own-log" in rules_broken(file)  # what our writer never writes, others may
+    wanted = "warning" if form else "error"
+    lines = [f["line"] for f in file["findings"] if (f["rule"], f["severity"]) == (rule, wanted)]
+    assert lines, f"{rule} is not among {errors(file)}"
+    if key is None:
+        assert lines == [None]
+    elif key == "*":
+        assert all(line and 1 <= line <= len(log.lines) for line in lines)
+    else:
+        blamed = log.lines[lines[0] - 1]
+        assert f'"key": "{key}"' in blamed
+    [finding, *_] = [f for f in file["findings"] if f["rule"] == rule]
+    assert all(finding[name] for name in ("source", "expected", "actual", "fix"))
+
+
+def test_every_strict_rule_has_a_log_that_breaks_it() -> None:
+    between_runs_or_tools = {
+        *("seeds-differ", "same-configuration", "rcp-convergence", "rcp-hyperparameters", "system-description"),
+        *("official-disagrees", "benchmark-asked", "file-link", "runs-differ", "same-hyperparameters"),
+    }
+    in_force = {name for name, rule in STRICT.items() if rule.in_force}
+    assert {rule for rule, *_ in OURS} == in_force - between_runs_or_tools
+
+
+def test_rules_that_do_not_apply_say_so(tmp_path: Path, capsys) -> None:
+    texts = make_log.run(target=None), make_log.closed_run(samples=(13_056, 50_000))
+    files = [check(capsys, path)[1][0] for path in write(tmp_path, *texts)]
+    notes, others = ({f["rule"]: f["actual"] for f in file["findings"] if f["severity"] == "info"} for file in files)
+    assert notes["eval-schedule"] == "not applied: not a closed run"
+    assert set(notes) >= {"rcp-convergence", "rcp-hyperparameters", "closed-data", "target-status"}
+    assert others["eval-schedule"] == "not applied: not the benchmark's data set"
+    assert rules_broken(files[1]) == {"closed-data"}
+
+
+def test_a_checkpoint_within_an_epoch_is_no_time_of_its_windows(tmp_path: Path, capsys) -> None:
+    log = clock(Altered(make_log.run()), lambda ms: ms + 1000, "step_window", 3)  # the second of epoch 2
+    path = tmp_path / "result_0.txt"
+    for step, number, broken in (
+        (22, 0, {"throughput-agrees"}),  # of epoch 1
+        (44, 2, {"throughput-agrees"}),  # of its end
+        (66, 3, set()),  # it is told when written
+    ):
+        path.write_text(log.add_after("step_window", checkpoint(log, step=step, number=number), number).text)
+        assert rules_broken(check(capsys, path)[1][0]) == broken
+
+
+def test_a_flood_of_breaches_is_counted_not_listed(tmp_path: Path, capsys) -> None:
+    log = Altered(make_log.run())
+    log.add_after("epoch_stop", "\n".join([log.lines[log.at("epoch_stop")]] * 200))
+    _, [file] = check(capsys, *write(tmp_path, log.text))
+    flood = [f["actual"] for f in file["findings"] if f["rule"] == "epoch-order"]
+    assert len(flood) == 11 and "190 more breaches of epoch-order, not listed" in flood
+
+
+@pytest.mark.parametrize("without", [(), ("epoch_start", "epoch_stop")])
+@pytest.mark.parametrize(("shorter", "broken"), [(120, set()), (180, {"epoch-time"})])
+def test_training_cut_from_a_log_is_found(without, shorter: int, broken: set[str], tmp_path: Path, capsys) -> None:
+    """The time between the first block's end and run_stop is squeezed."""
+    log = Altered(foreign(make_log.closed_run())).drop_all(*without)
+    first, last = (log.fields(log.at(key))["time_ms"] for key in ("block_stop", "run_stop"))
+    kept_ms = (32 * 36_000 + 8 * 2_000) / shorter
+    clock(log, lambda ms: first + min((ms - first) / (last - first), 1) * kept_ms, "block_stop")
+    _, [file] = check(capsys, *write(tmp_path, log.text), "--verdict", "strict")
+    assert (file["official"], rules_broken(file)) == ("pass", broken)
+
+
+def test_two_runs_that_diverged_are_not_one(tmp_path: Path, capsys) -> None:
+    diverged = [make_log.closed_run(seed=seed, accuracies=(*(0.001,) * 8, seed * 0.001)) for seed in (1, 2)]
+    _, files = check(capsys, *write(tmp_path, *map(foreign, diverged)))
+    assert not any(f["rule"] == "runs-differ" for file in files for f in file["findings"])
+
+
+@pytest.mark.parametrize(("equal", "found"), [(36, True), (20, True), (4, False)])
+def test_equal_intervals_are_more_than_chance_explains(equal: int, found: bool, tmp_path: Path, capsys) -> None:
+    """One run packaged again: another start and seed, other accuracies; `equal` of 36 epochs took the same time."""
+    chance, texts = random.Random(1), []
+    took = [chance.gauss(36_000, 300) for _ in range(36)]
+    for seed, same in ((1, 36), (2, equal)):
+        log = Altered(foreign(make_log.closed_run(seed=seed)))
+        new_ms = [int(took[n] if n < same else chance.gauss(36_000, 300)) for n in range(36)]
+        texts.append(intervals(log, lambda _, new_ms=new_ms: new_ms).text)
+    write(tmp_path, *texts)
+    _, files = check(capsys, tmp_path, "--verdict", "strict")
+    assert rules_broken(files[1]) == ({"runs-differ"} if found else set())
+    if found:
+        [one] = [f for f in files[1]["findings"] if f["rule"] == "runs-differ"]
+        assert "intervals, to the clock's tick (by chance in 1 of 10^" in one["actual"]
+
+
+def _closed_run_of_4_epochs(epochs: int) -> str:
+    return make_log.closed_run(epochs=epochs, accuracies=(0.7604,))
+
+
+@pytest.mark.parametrize("make", [make_log.run, _closed_run_of_4_epochs, make_log.hrnet_run])
+def test_no_line_of_our_own_log_can_be_deleted(make, tmp_path: Path, capsys) -> None:
+    log = Altered(make(epochs=4))
+    for epoch in range(4):  # as a run writes it: after epoch_stop
+        stop, measured = log.at("epoch_stop", epoch), log.at("epoch_throughput", epoch)
+        fields = log.fields(stop), log.fields(measured)
+        log.write(measured, fields[0] | {"time_ms": fields[1]["time_ms"]})
+        log.write(stop, fields[1] | {"time_ms": fields[0]["time_ms"]})
+    lines = log.lines
+    path = tmp_path / "result_0.txt"
+    path.write_text(log.text)
+    assert check(capsys, path)[0] == 0
+    passed = []
+    for index, line in enumerate(lines):
+        if line.startswith((":::MLLOG", "# {")):
+            path.write_text("\n".join([*lines[:index], *lines[index + 1 :], ""]))
+            if check(capsys, path)[0] == 0:
+                passed.append(line)
+    assert passed == []
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "key", "value", "severity", "batch"),
+    [
+        ("lars", "lars_opt_base_learning_rate", 0, "error", 408),
+        ("lars", "lars_opt_learning_rate_warmup_epochs", -1, "error", 408),
+        ("lars", "model_bn_span", 0, "error", 408),
+        ("sgd", "sgd_opt_base_learning_rate", -0.1, "error", 408),
+        ("sgd", "opt_learning_rate_warmup_epochs", -1, "error", 408),
+        # where verifier and table differ, the verifier is "the source of truth"
+        ("lars", "lars_opt_momentum", 0.95, "warning", 408),
+        ("lars", "lars_opt_momentum", 0.95, None, 4096),  # of 8 devices: from 32k on it may be another one
+        ("sgd", "sgd_opt_momentum", 0.8, "warning", 408),
+        ("sgd", "sgd_opt_learning_rate_decay_poly_power", 1, "warning", 408),
+        ("sgd", "sgd_opt_learning_rate_decay_steps", 0.5, "warning", 408),
+    ],
+)
+def test_the_written_rules_of_hyperparameters(optimizer, key: str, value, severity, batch, tmp_path, capsys) -> None:
+    recipe = (make_log.LARS if optimizer == "lars" else make_log.SGD) | {key: value}
+    of_closed, of_open = write(
+        tmp_path, make_log.closed_run(hyperparameters=recipe, batch=batch), make_log.run(hyperparameters=recipe)
+    )
+    status, [file] = check(capsys, of_closed)
+    found = [f for f in file["findings"] if f["rule"] == f"{key}.value"]
+    assert [(f["class"], f["severity"]) for f in found] == ([("rule", severity)] if severity else [])
+    if severity == "error":
+        assert (status, file["official"]) == (1, "pass")
+        assert f"|resnet |{optimizer if key != 'model_bn_span' else 'sgd'} |{key}" in found[0]["source"]
+        assert check(capsys, of_open)[0] == 0  # the open division may
+    elif severity:
+        assert "read in: training_rules.adoc of version 0.7" in found[0]["source"]
+
+
+def test_a_closed_run_numbers_its_epochs_from_1(tmp_path: Path, capsys) -> None:
+    text = re.sub(r'(epoch_num": )(\d+)', lambda match: f"{match[1]}{int(match[2]) - 1}", make_log.closed_run())
+    _, [file] = check(capsys, *write(tmp_path, text), "--verdict", "strict")
+    assert {f["severity"] for f in file["findings"] if f["rule"] == "epoch_start.metadata"} == {"warning"}  # "should"
