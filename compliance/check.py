@@ -109,8 +109,8 @@ class Report:
 class Checker:
     """Takes the entries of one log; `finish` gives the findings and the run."""
 
-    def __init__(self, ruleset: Ruleset, benchmark: str | None = None) -> None:
-        self._ruleset, self._benchmark_asked = ruleset, benchmark
+    def __init__(self, ruleset: Ruleset) -> None:
+        self._ruleset = ruleset
         self._known = dict.fromkeys([*sorted(keys(ruleset.version)), *schema.EVENTS])
         self._collected = Collected(ruleset.strict)
         self._run = LoggedRun()
@@ -183,7 +183,7 @@ class Checker:
         if event.event_type not in ("", kind):  # the reader told of an unknown one
             self._collected.breach("event-type", line, f"{key} is of type {event.event_type}", f"{key}: {kind}")
 
-    def finish(self) -> tuple[tuple[Finding, ...], LoggedRun]:
+    def finish(self, benchmark_asked: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
         """The findings, errors first, then by line; and the run."""
         run, collected = self._run, self._collected
         if self._empty:
@@ -196,7 +196,7 @@ class Checker:
         self._judge.finish()
         run.first = {key: run.first[key] for key in self._known if key in run.first}
         policy = Policy(ruleset=self._ruleset, run=run, order=self._order, collected=collected)
-        for broken in policy.broken(self._benchmark_asked):
+        for broken in policy.broken(benchmark_asked):
             collected.breach(*broken)
         if others := [found for found in collected.found if found.rule == "known-benchmark"]:
             return (replace(others[0], official=True),), run  # nothing else of it can be judged
@@ -211,9 +211,9 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
 
     Raises OSError if it cannot be read, ValueError if it is no regular file.
     """
-    checker = Checker(ruleset, benchmark)
+    checker = Checker(ruleset)
     checker.feed(read_log(path))
-    findings, run = checker.finish()
+    findings, run = checker.finish(benchmark)
     if checker.misread and any(finding.rule.startswith("line-") for finding in findings):
         findings = official_findings(path, findings, ruleset)
     if path.is_symlink() and path.resolve().parent != path.parent.resolve():

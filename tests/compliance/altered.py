@@ -136,14 +136,9 @@ def rates(log: Altered, factor: float) -> Altered:
         value = fields["value"]
         if fields["key"] == "throughput":
             fields["value"] /= factor
-        for name, by in (
-            ("time_s", factor),
-            ("data_wait_s", factor),
-            ("images_per_s", 1 / factor),
-            ("imgs_sec", 1 / factor),
-        ):
-            if isinstance(value, dict) and name in value:
-                value[name] *= by
+        slower = {"time_s": factor, "data_wait_s": factor, "images_per_s": 1 / factor, "imgs_sec": 1 / factor}
+        for name in slower.keys() & (value if isinstance(value, dict) else {}):
+            value[name] *= slower[name]
         if fields["key"] == "telemetry_summary":
             value["samples"] = int(value["samples"] * factor)
 
@@ -175,10 +170,8 @@ def intervals(log: Altered, change: Callable[[list[float]], list[float]], kind: 
     bounds = [log.fields(log.at(f"{kind}_{end}", n))["time_ms"]
               for n in range(log.text.count(f'"{kind}_start"')) for end in ("start", "stop")]  # fmt: skip
     took = [stop - start for start, stop in zip(bounds[::2], bounds[1::2], strict=True)]
-    moved = 0.0
     for number, (old, new) in enumerate(zip(took, change(took), strict=True)):
-        moved = new - old
-        clock(log, lambda ms, by=moved: ms + by, f"{kind}_stop", number)
+        clock(log, lambda ms, by=new - old: ms + by, f"{kind}_stop", number)
     return by_clock(log)
 
 
@@ -186,20 +179,17 @@ def accuracies(log: Altered) -> list[float]:
     return [log.fields(index)["value"] for index in log.events() if '"eval_accuracy"' in log.lines[index]]
 
 
-def curve(change: Callable[[list[float]], list[float]]) -> Callable[[Altered, Altered], Altered]:
-    def forge(log: Altered, _: Altered) -> Altered:
-        for number, value in enumerate(change(accuracies(log))):
-            log.value("eval_accuracy", value, number)
-        return log
-
-    return forge
+def curve(log: Altered, change: Callable[[list[float]], list[float]]) -> Altered:
+    """Other accuracies."""
+    for number, value in enumerate(change(accuracies(log))):
+        log.value("eval_accuracy", value, number)
+    return log
 
 
-def more_images(added: Callable[[int], int]) -> Callable[[Altered, Altered], Altered]:
+def more_images(log: Altered, other: Altered, added: Callable[[int], int]) -> Altered:
     """The other run's accuracies with some images more at each evaluation."""
-    return lambda log, other: curve(
-        lambda _: [(round(value * 50_000) + added(i)) / 50_000 for i, value in enumerate(accuracies(other))]
-    )(log, other)
+    values = enumerate(accuracies(other))
+    return curve(log, lambda _: [(round(value * 50_000) + added(i)) / 50_000 for i, value in values])
 
 
 def without_block(log: Altered, number: int) -> Altered:
@@ -210,16 +200,12 @@ def without_block(log: Altered, number: int) -> Altered:
     return clock(log, lambda ms: ms - stop_ms + start_ms, "block_start", number)
 
 
-def copied(change: Callable[[Altered], Altered]) -> Callable[[Altered, Altered], Altered]:
-    """The other run a day later, by this one's seed and accuracies, and changed."""
-
-    def forge(log: Altered, other: Altered) -> Altered:
-        seed, own = log.fields(log.at("seed"))["value"], accuracies(log)
-        log.lines = list(other.lines)
-        each(log, "", lambda fields: fields.update(time_ms=fields["time_ms"] + 86_400_000))
-        return curve(lambda _: own)(change(log.seed(seed)), other)
-
-    return forge
+def copied(log: Altered, other: Altered) -> Altered:
+    """The other run a day later, by this one's seed and accuracies."""
+    seed, own = log.fields(log.at("seed"))["value"], accuracies(log)
+    log.lines = list(other.lines)
+    each(log, "", lambda fields: fields.update(time_ms=fields["time_ms"] + 86_400_000))
+    return curve(log.seed(seed), lambda _: own)
 
 
 def replaced(log: Altered, *changes: tuple[str, str]) -> Altered:
@@ -254,26 +240,21 @@ def twice(log: Altered, first: str, last: str, number: int) -> Altered:
     return log
 
 
-def rank_times(**changes: Any) -> Callable[[Altered, Altered], Altered]:
+def rank_times(log: Altered, **changes: Any) -> Altered:
     """The ranks' times of a window, as a run of two ranks logs them."""
-    value = {f"{kind}_{name}_s": s for kind in ("data_wait", "compute")
-             for name, s in (("least", 0.01), ("median", 0.02), ("most", 0.03))}  # fmt: skip
-    value |= {
-        f"{kind}_{name}": at for kind in ("data_wait", "compute") for name, at in (("rank", 1), ("host", "node0"))
-    }
-
-    def forge(log: Altered, _: Altered) -> Altered:
-        index = log.at("step_window")
-        fields = log.fields(index) | {"key": "rank_times", "value": value | changes}
-        log.lines.insert(index, TOKEN + json.dumps(fields | {"metadata": {"step": 22}}))
-        return log
-
-    return forge
+    value: Fields = {}
+    for kind in ("data_wait", "compute"):
+        value |= {f"{kind}_least_s": 0.01, f"{kind}_median_s": 0.02, f"{kind}_most_s": 0.03}
+        value |= {f"{kind}_rank": 1, f"{kind}_host": "node0"}
+    fields = log.fields(index := log.at("step_window"))
+    fields |= {"key": "rank_times", "value": value | changes, "metadata": {"step": 22}}
+    log.lines.insert(index, TOKEN + json.dumps(fields))
+    return log
 
 
 def padded(log: Altered) -> Altered:
     """1,200 images of padding count as right in each evaluation."""
-    return curve(lambda v: [(round(x * 50_000) + 1200) / 51_200 for x in v])(log, log)
+    return curve(log, lambda v: [(round(x * 50_000) + 1200) / 51_200 for x in v])
 
 
 def checkpoint(log: Altered, *, step: int, number: int = 0) -> str:

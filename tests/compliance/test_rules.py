@@ -12,108 +12,105 @@ from tests import make_log
 from tests.compliance import altered as by
 from tests.compliance.altered import Altered, checkpoint, clock, foreign, intervals, padded, write
 from tests.compliance.test_check import check, errors, rules_broken
+from tests.make_log import closed_hrnet_run, closed_run, hrnet_run, run
 
 Alter = Callable[[Altered], Altered]
 STRICT = rules.load("4.0.0").strict
 
 # What breaks a rule of the official checker too: rule, start, alteration, key of the blamed line (None: no line).
 OFFICIAL: list[tuple[str, Callable[[], str], Alter, str | None]] = [
-    ("submission_org.count", make_log.run, lambda log: log.drop("submission_org"), None),
-    ("submission_org.value", make_log.run, lambda log: log.value("submission_org", ""), "submission_org"),
-    ("init_start.order", make_log.run, lambda log: log.move_after("init_start", "run_start"), "init_start"),
-    ("init_stop.order", make_log.run, lambda log: log.drop("init_start"), "init_stop"),
-    ("init_stop.time", make_log.closed_run, lambda log: log.later("init_start", -1.8e6), "init_stop"),
-    ("init_stop.time", make_log.run, lambda log: log.move_after("submission_division", "run_stop"), "init_stop"),
-    ("run_stop.metadata", make_log.run, lambda log: log.without_metadata("run_stop", "status"), "run_stop"),
-    ("epoch_stop.metadata", make_log.run, lambda log: log.without_metadata("epoch_stop", "epoch_num"), "epoch_stop"),
-    ("epoch_start.count", make_log.run, lambda log: log.drop_all("epoch_start", "block_start"), None),
-    ("eval_accuracy.value", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.758, -1), "eval_accuracy"),
-    ("train_samples.count", make_log.run, lambda log: log.repeat("train_samples").value("train_samples", 1438), "*"),
-    ("eval_accuracy.value", make_log.closed_hrnet_run, lambda log: log.value("eval_accuracy", 0.7896, -1), "*"),
+    ("submission_org.count", run, lambda log: log.drop("submission_org"), None),
+    ("submission_org.value", run, lambda log: log.value("submission_org", ""), "submission_org"),
+    ("init_start.order", run, lambda log: log.move_after("init_start", "run_start"), "init_start"),
+    ("init_stop.order", run, lambda log: log.drop("init_start"), "init_stop"),
+    ("init_stop.time", closed_run, lambda log: log.later("init_start", -1.8e6), "init_stop"),
+    ("init_stop.time", run, lambda log: log.move_after("submission_division", "run_stop"), "init_stop"),
+    ("run_stop.metadata", run, lambda log: log.without_metadata("run_stop", "status"), "run_stop"),
+    ("epoch_stop.metadata", run, lambda log: log.without_metadata("epoch_stop", "epoch_num"), "epoch_stop"),
+    ("epoch_start.count", run, lambda log: log.drop_all("epoch_start", "block_start"), None),
+    ("eval_accuracy.value", closed_run, lambda log: log.value("eval_accuracy", 0.758, -1), "eval_accuracy"),
+    ("train_samples.count", run, lambda log: log.repeat("train_samples").value("train_samples", 1438), "*"),
+    ("eval_accuracy.value", closed_hrnet_run, lambda log: log.value("eval_accuracy", 0.7896, -1), "*"),
 ]
 
 ONLY_WARNS = ("event-type", "line-encoding")
 # What only this checker rejects, or warns of.
 OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
-    ("line-json", make_log.run, lambda log: log.line("step_window", lambda line: line.replace("18.0", "NaN")), "*"),
-    ("event-type", make_log.run, lambda log: log.line("seed", lambda line: line.replace("POINT", "point")), "*"),
-    ("line-fields", make_log.run, lambda log: log.line("seed", lambda line: line.replace('"key"', '"no"')), "*"),
-    ("line-duplicate-key", make_log.run, lambda log: log.line("seed", lambda s: s.replace("{", '{"key": 1, ', 1)), "*"),
-    ("line-encoding", make_log.run, lambda log: log.line("seed", lambda s: s.replace("make_log", "\udcff")), "*"),
-    ("line-trailing-text", make_log.run, lambda log: log.line("seed", lambda line: line + "\x1b[0m"), "*"),
-    ("line-several-events", make_log.run, lambda log: log.line("seed", lambda line: line * 2), "*"),
-    ("line-oversized", make_log.run, lambda log: log.value("seed", "1" * 2**20), "*"),
-    ("line-nul", make_log.run, lambda log: log.add_after("seed", "\0\0"), "*"),
-    ("exactly-once", make_log.run, lambda log: log.repeat("run_start"), "run_start"),
-    ("value-type", make_log.run, lambda log: log.value("train_samples", 1437.5), "train_samples"),
-    ("label-type", make_log.run, lambda log: log.value("submission_org", None), "submission_org"),
-    ("label-type", make_log.closed_run, lambda log: log.value("lars_epsilon", False), "lars_epsilon"),
-    ("event-type", make_log.run, lambda log: log.change(
+    ("line-json", run, lambda log: log.line("step_window", lambda line: line.replace("18.0", "NaN")), "*"),
+    ("event-type", run, lambda log: log.line("seed", lambda line: line.replace("POINT", "point")), "*"),
+    ("line-fields", run, lambda log: log.line("seed", lambda line: line.replace('"key"', '"no"')), "*"),
+    ("line-duplicate-key", run, lambda log: log.line("seed", lambda s: s.replace("{", '{"key": 1, ', 1)), "*"),
+    ("line-encoding", run, lambda log: log.line("seed", lambda s: s.replace("make_log", "\udcff")), "*"),
+    ("line-trailing-text", run, lambda log: log.line("seed", lambda line: line + "\x1b[0m"), "*"),
+    ("line-several-events", run, lambda log: log.line("seed", lambda line: line * 2), "*"),
+    ("line-oversized", run, lambda log: log.value("seed", "1" * 2**20), "*"),
+    ("line-nul", run, lambda log: log.add_after("seed", "\0\0"), "*"),
+    ("exactly-once", run, lambda log: log.repeat("run_start"), "run_start"),
+    ("value-type", run, lambda log: log.value("train_samples", 1437.5), "train_samples"),
+    ("label-type", run, lambda log: log.value("submission_org", None), "submission_org"),
+    ("label-type", closed_run, lambda log: log.value("lars_epsilon", False), "lars_epsilon"),
+    ("event-type", run, lambda log: log.change(
         "run_start", lambda fields: fields.update(event_type="POINT_IN_TIME")), "run_start"),
-    ("known-benchmark", make_log.run, lambda log: log.value("submission_benchmark", "vgg"), "submission_benchmark"),
-    ("after-run-stop", make_log.run, lambda log: log.move_after("eval_accuracy", "run_stop", -1), "eval_accuracy"),
-    ("after-run-stop", make_log.run, lambda log: log.move_after("run_stop", "eval_start"), "eval_accuracy"),
-    ("open-at-stop", make_log.run, lambda log: log.move_after("run_stop", "eval_start"), "eval_stop"),
-    ("line-order", make_log.run, lambda log: log.later("eval_accuracy", -101, 1), "eval_accuracy"),
-    ("time-order", make_log.run, lambda log: log.later("eval_accuracy", -102, 1), "eval_accuracy"),
-    ("label-time", make_log.run, lambda log: log.move_after("seed", "run_start"), "seed"),
-    ("run-time", make_log.run, lambda log: log.later("run_stop", -1e6), "run_stop"),
-    ("epoch-order", make_log.run, lambda log: log.metadata("epoch_start", 1, epoch_num=7), "*"),
-    ("open-at-stop", make_log.run, lambda log: log.drop("epoch_stop", -1), "run_stop"),
-    ("epoch-order", make_log.run, lambda log: log.repeat("epoch_start", 1), "*"),
-    ("epoch-order", make_log.run, lambda log: log.metadata("epoch_start", epoch_num="1"), "epoch_start"),
-    ("block-order", make_log.run, lambda log: log.drop("block_stop", -1), "run_stop"),
-    ("block-order", make_log.run, lambda log: log.metadata("block_start", 1, first_epoch_num=3), "*"),
-    ("block-order", make_log.run, lambda log: log.drop("block_start", 1), "*"),
-    ("block-order", make_log.run, lambda log: log.metadata("block_start", 2, epoch_count=2), "block_stop"),
-    ("eval-order", make_log.run, lambda log: log.metadata("eval_accuracy", 1, epoch_num=3), "*"),
-    ("open-at-stop", make_log.run, lambda log: log.drop("eval_stop", -1), "run_stop"),
-    ("eval-order", make_log.run, lambda log: log.repeat("eval_accuracy"), "*"),
-    ("eval-order", make_log.run, lambda log: log.drop_all(
-        "eval_start", "eval_stop", "block_start", "block_stop"), "*"),
-    ("eval-order", make_log.run, lambda log: log.drop_all("eval_start", "eval_stop").metadata(
+    ("known-benchmark", run, lambda log: log.value("submission_benchmark", "vgg"), "submission_benchmark"),
+    ("after-run-stop", run, lambda log: log.move_after("eval_accuracy", "run_stop", -1), "eval_accuracy"),
+    ("after-run-stop", run, lambda log: log.move_after("run_stop", "eval_start"), "eval_accuracy"),
+    ("open-at-stop", run, lambda log: log.move_after("run_stop", "eval_start"), "eval_stop"),
+    ("line-order", run, lambda log: log.later("eval_accuracy", -101, 1), "eval_accuracy"),
+    ("time-order", run, lambda log: log.later("eval_accuracy", -102, 1), "eval_accuracy"),
+    ("label-time", run, lambda log: log.move_after("seed", "run_start"), "seed"),
+    ("run-time", run, lambda log: log.later("run_stop", -1e6), "run_stop"),
+    ("epoch-order", run, lambda log: log.metadata("epoch_start", 1, epoch_num=7), "*"),
+    ("open-at-stop", run, lambda log: log.drop("epoch_stop", -1), "run_stop"),
+    ("epoch-order", run, lambda log: log.repeat("epoch_start", 1), "*"),
+    ("epoch-order", run, lambda log: log.metadata("epoch_start", epoch_num="1"), "epoch_start"),
+    ("block-order", run, lambda log: log.drop("block_stop", -1), "run_stop"),
+    ("block-order", run, lambda log: log.metadata("block_start", 1, first_epoch_num=3), "*"),
+    ("block-order", run, lambda log: log.drop("block_start", 1), "*"),
+    ("block-order", run, lambda log: log.metadata("block_start", 2, epoch_count=2), "block_stop"),
+    ("eval-order", run, lambda log: log.metadata("eval_accuracy", 1, epoch_num=3), "*"),
+    ("open-at-stop", run, lambda log: log.drop("eval_stop", -1), "run_stop"),
+    ("eval-order", run, lambda log: log.repeat("eval_accuracy"), "*"),
+    ("eval-order", run, lambda log: log.drop_all("eval_start", "eval_stop", "block_start", "block_stop"), "*"),
+    ("eval-order", run, lambda log: log.drop_all("eval_start", "eval_stop").metadata(
         "eval_accuracy", -1, epoch_num=5), "eval_accuracy"),
-    ("eval-schedule", make_log.closed_run, lambda log: log.drop("eval_start", 2).drop("eval_stop", 2).drop(
+    ("eval-schedule", closed_run, lambda log: log.drop("eval_start", 2).drop("eval_stop", 2).drop(
         "eval_accuracy", 2), "*"),
-    ("eval-schedule", lambda: make_log.closed_run(epochs=35, eval_every=5), lambda log: log, "*"),
-    ("eval-means", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.123456, 0), "eval_accuracy"),
-    ("eval-means", make_log.run, lambda log: log.value("eval_accuracy", 0.3125, 0), "eval_accuracy"),
-    ("eval-samples", make_log.run, lambda log: log.value("eval_samples", 361.0), "eval_accuracy"),
-    ("eval-samples", make_log.closed_run, lambda log: by.curve(
-        lambda v: [(round(x * 49_500) + 1) / 49_500 for x in v])(log, log), "eval_accuracy"),
-    ("value-type", make_log.hrnet_run, lambda log: log.value("eval_accuracy", -0.1, 0), "eval_accuracy"),
-    ("value-type", make_log.run, lambda log: log.value("eval_accuracy", 5.0, -1), "eval_accuracy"),
-    ("eval-late", make_log.closed_run, lambda log: log.metadata(
+    ("eval-schedule", lambda: closed_run(epochs=35, eval_every=5), lambda log: log, "*"),
+    ("eval-means", closed_run, lambda log: log.value("eval_accuracy", 0.123456, 0), "eval_accuracy"),
+    ("eval-means", run, lambda log: log.value("eval_accuracy", 0.3125, 0), "eval_accuracy"),
+    ("eval-samples", run, lambda log: log.value("eval_samples", 361.0), "eval_accuracy"),
+    ("eval-samples", closed_run, lambda log: by.curve(
+        log, lambda v: [(round(x * 49_500) + 1) / 49_500 for x in v]), "eval_accuracy"),
+    ("value-type", hrnet_run, lambda log: log.value("eval_accuracy", -0.1, 0), "eval_accuracy"),
+    ("value-type", run, lambda log: log.value("eval_accuracy", 5.0, -1), "eval_accuracy"),
+    ("eval-late", closed_run, lambda log: log.metadata(
         "eval_start", -1, epoch_num=34).metadata("eval_stop", -1, epoch_num=34).metadata(
         "eval_accuracy", -1, epoch_num=34), "eval_start"),
-    ("accuracy-curve", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.4, 7), "eval_accuracy"),
-    ("eval-padding", make_log.closed_run, padded, "eval_accuracy"),
-    ("closed-data", lambda: make_log.closed_run(samples=(1281000, 50_000)), lambda log: log, "train_samples"),
-    ("data-label", lambda: make_log.closed_run(samples=(1281167, 49_984)), lambda log: log, "eval_samples"),
-    ("target-status", make_log.closed_run, lambda log: log.metadata("run_stop", status="aborted"), "*"),
-    ("target-status", make_log.closed_run, lambda log: log.value("eval_accuracy", 0.7, -1), "*"),
-    ("target-status", lambda: make_log.run(status="aborted"), lambda log: log, "*"),
-    ("run-status", make_log.run, lambda log: log.metadata("run_stop", status="aborted"), "run_stop"),
-    ("rank-zero", make_log.run, lambda log: log.line("epoch_stop", lambda line: f"[1,3]<stdout>:{line}"), "epoch_stop"),
-    ("rank-zero", make_log.run, lambda log: log.metadata("epoch_stop", rank=1), "epoch_stop"),
-    ("cache-cleared", make_log.closed_run, lambda log: log.metadata("cache_clear", status="skipped"), "cache_clear"),
-    ("cache-cleared", make_log.closed_run, lambda log: log.value("cache_clear", False), "cache_clear"),
-    ("throughput-agrees", make_log.run, lambda log: log.inside("epoch_throughput", images_per_s=40.0), "*"),
-    ("throughput-agrees", make_log.run, lambda log: log.inside(
-        "epoch_throughput", time_s=35.2, images_per_s=40.0), "*"),
-    ("epoch-images", make_log.run, lambda log: log.inside(
-        "epoch_throughput", images=1344, images_per_s=37.333), "*"),
-    ("before-run-start", make_log.run, lambda log: log.move_after("run_start", "epoch_start"), "*"),
-    ("epoch-time", make_log.run, lambda log: by.intervals(log, lambda took: [0, *took[1:]]), "*"),
-    ("run-status", make_log.run, lambda log: log.repeat("run_stop").metadata(
-        "run_stop", -1, status="aborted"), "run_stop"),
-    ("own-log", make_log.run, lambda log: log.repeat("seed").value("seed", 7, -1), "seed"),
-    ("own-log", make_log.run, lambda log: log.repeat("run_summary"), "run_summary"),
-    ("own-log", make_log.run, lambda log: _with_two_sources(log), "*"),
-    ("own-log", make_log.run, lambda log: log.change(
+    ("accuracy-curve", closed_run, lambda log: log.value("eval_accuracy", 0.4, 7), "eval_accuracy"),
+    ("eval-padding", closed_run, padded, "eval_accuracy"),
+    ("closed-data", lambda: closed_run(samples=(1281000, 50_000)), lambda log: log, "train_samples"),
+    ("data-label", lambda: closed_run(samples=(1281167, 49_984)), lambda log: log, "eval_samples"),
+    ("target-status", closed_run, lambda log: log.metadata("run_stop", status="aborted"), "*"),
+    ("target-status", closed_run, lambda log: log.value("eval_accuracy", 0.7, -1), "*"),
+    ("target-status", lambda: run(status="aborted"), lambda log: log, "*"),
+    ("run-status", run, lambda log: log.metadata("run_stop", status="aborted"), "run_stop"),
+    ("rank-zero", run, lambda log: log.line("epoch_stop", lambda line: f"[1,3]<stdout>:{line}"), "epoch_stop"),
+    ("rank-zero", run, lambda log: log.metadata("epoch_stop", rank=1), "epoch_stop"),
+    ("cache-cleared", closed_run, lambda log: log.metadata("cache_clear", status="skipped"), "cache_clear"),
+    ("cache-cleared", closed_run, lambda log: log.value("cache_clear", False), "cache_clear"),
+    ("throughput-agrees", run, lambda log: log.inside("epoch_throughput", images_per_s=40.0), "*"),
+    ("throughput-agrees", run, lambda log: log.inside("epoch_throughput", time_s=35.2, images_per_s=40.0), "*"),
+    ("epoch-images", run, lambda log: log.inside("epoch_throughput", images=1344, images_per_s=37.333), "*"),
+    ("before-run-start", run, lambda log: log.move_after("run_start", "epoch_start"), "*"),
+    ("epoch-time", run, lambda log: by.intervals(log, lambda took: [0, *took[1:]]), "*"),
+    ("run-status", run, lambda log: log.repeat("run_stop").metadata("run_stop", -1, status="aborted"), "run_stop"),
+    ("own-log", run, lambda log: log.repeat("seed").value("seed", 7, -1), "seed"),
+    ("own-log", run, lambda log: log.repeat("run_summary"), "run_summary"),
+    ("own-log", run, lambda log: _with_two_sources(log), "*"),
+    ("own-log", run, lambda log: log.change(
         "run_summary", lambda fields: fields["value"].pop("resumed")), "run_summary"),
     *(
-        ("own-log", make_log.run, lambda log, key=key, value=value: log.value(key, value), key)
+        ("own-log", run, lambda log, key=key, value=value: log.value(key, value), key)
         for key, value in (
             *(("submission_org", "Other"), ("submission_platform", "DGX"), ("submission_status", "cloud")),
             *(("submission_division", "closed"), ("global_batch_size", 64), ("train_samples", 1440), ("seed", 7)),
@@ -121,7 +118,7 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
         )
     ),
     *(
-        ("own-log", make_log.run, lambda log, old=old, new=new: by.replaced(log, (old, new)), key)
+        ("own-log", run, lambda log, old=old, new=new: by.replaced(log, (old, new)), key)
         for old, new, key in (
             ('"WORKLOAD": {"value": "rn50"', '"WORKLOAD": {"value": "hrnet"', "submission_benchmark"),
             ('"DATA": {"value": "real"', '"DATA": {"value": "synthetic"', "run_summary"),
@@ -139,7 +136,7 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
         )
     ),
     *(
-        ("own-log", make_log.run, alter, key)
+        ("own-log", run, alter, key)
         for alter, key in (
             (lambda log: log.move_after("telemetry_summary", "run_start"), "telemetry_summary"),
             (lambda log: log.inside("run_summary", resumed=True), "run_summary"),
@@ -159,14 +156,14 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
             (lambda log: log.add_after("step_window", checkpoint(log, step=23), 0), "checkpoint"),
         )
     ),
-    ("cache-cleared", make_log.closed_run, lambda log: log.later("cache_clear", 3e4), "cache_clear"),
-    ("cache-order", make_log.closed_run, lambda log: log.later("cache_clear", -3.7e6), "cache_clear"),
-    ("cache-order", make_log.closed_run, lambda log: log.move_after("cache_clear", "run_start"), "cache_clear"),
-    ("run-resumed", lambda: make_log.run(summary={"resumed": True}), lambda log: log, "run_summary"),
-    ("run-profiled", lambda: make_log.run(summary={"profiled": True}), lambda log: log, "run_summary"),
-    ("null-gpu", make_log.run, lambda log: by.replaced(log, ('"gpus": []', '"gpus": [{"name": "Null GPU"}]')), "*"),
-    ("run-mode", lambda: make_log.run(summary={"mode": "throughput"}), lambda log: log, "run_summary"),
-    ("run-mode", lambda: make_log.run(summary={"data": "synthetic"}), lambda log: log, "run_summary"),
+    ("cache-cleared", closed_run, lambda log: log.later("cache_clear", 3e4), "cache_clear"),
+    ("cache-order", closed_run, lambda log: log.later("cache_clear", -3.7e6), "cache_clear"),
+    ("cache-order", closed_run, lambda log: log.move_after("cache_clear", "run_start"), "cache_clear"),
+    ("run-resumed", lambda: run(summary={"resumed": True}), lambda log: log, "run_summary"),
+    ("run-profiled", lambda: run(summary={"profiled": True}), lambda log: log, "run_summary"),
+    ("null-gpu", run, lambda log: by.replaced(log, ('"gpus": []', '"gpus": [{"name": "Null GPU"}]')), "*"),
+    ("run-mode", lambda: run(summary={"mode": "throughput"}), lambda log: log, "run_summary"),
+    ("run-mode", lambda: run(summary={"data": "synthetic"}), lambda log: log, "run_summary"),
 ]  # fmt: skip
 
 
@@ -178,14 +175,14 @@ def _with_two_sources(log: Altered) -> Altered:
 @pytest.mark.parametrize(
     "text",
     [
-        make_log.run(),
-        make_log.run(epochs=1),
-        make_log.run(benchmark="resnet", eval_every=2, epochs=5),
-        make_log.closed_run(),
-        make_log.closed_run(hyperparameters=make_log.SGD),
-        make_log.hrnet_run(),
-        make_log.closed_hrnet_run(),
-        Altered(make_log.run()).inside("run_summary", of_a_later_schema=1).text,
+        run(),
+        run(epochs=1),
+        run(benchmark="resnet", eval_every=2, epochs=5),
+        closed_run(),
+        closed_run(hyperparameters=make_log.SGD),
+        hrnet_run(),
+        closed_hrnet_run(),
+        Altered(run()).inside("run_summary", of_a_later_schema=1).text,
     ],
     ids=["open", "one epoch", "blocks of two", "closed lars", "closed sgd", "hrnet", "hrnet closed", "a field more"],
 )
@@ -235,7 +232,7 @@ def test_every_strict_rule_has_a_log_that_breaks_it() -> None:
 
 
 def test_rules_that_do_not_apply_say_so(tmp_path: Path, capsys) -> None:
-    texts = make_log.run(target=None), make_log.closed_run(samples=(13_056, 50_000))
+    texts = run(target=None), closed_run(samples=(13_056, 50_000))
     files = [check(capsys, path)[1][0] for path in write(tmp_path, *texts)]
     notes, others = ({f["rule"]: f["actual"] for f in file["findings"] if f["severity"] == "info"} for file in files)
     assert notes["eval-schedule"] == "not applied: not a closed run"
@@ -245,7 +242,7 @@ def test_rules_that_do_not_apply_say_so(tmp_path: Path, capsys) -> None:
 
 
 def test_a_checkpoint_within_an_epoch_is_no_time_of_its_windows(tmp_path: Path, capsys) -> None:
-    log = clock(Altered(make_log.run()), lambda ms: ms + 1000, "step_window", 3)  # the second of epoch 2
+    log = clock(Altered(run()), lambda ms: ms + 1000, "step_window", 3)  # the second of epoch 2
     path = tmp_path / "result_0.txt"
     for step, number, broken in (
         (22, 0, {"throughput-agrees"}),  # of epoch 1
@@ -257,7 +254,7 @@ def test_a_checkpoint_within_an_epoch_is_no_time_of_its_windows(tmp_path: Path, 
 
 
 def test_a_flood_of_breaches_is_counted_not_listed(tmp_path: Path, capsys) -> None:
-    log = Altered(make_log.run())
+    log = Altered(run())
     log.add_after("epoch_stop", "\n".join([log.lines[log.at("epoch_stop")]] * 200))
     _, [file] = check(capsys, *write(tmp_path, log.text))
     flood = [f["actual"] for f in file["findings"] if f["rule"] == "epoch-order"]
@@ -268,7 +265,7 @@ def test_a_flood_of_breaches_is_counted_not_listed(tmp_path: Path, capsys) -> No
 @pytest.mark.parametrize(("shorter", "broken"), [(120, set()), (180, {"epoch-time"})])
 def test_training_cut_from_a_log_is_found(without, shorter: int, broken: set[str], tmp_path: Path, capsys) -> None:
     """The time between the first block's end and run_stop is squeezed."""
-    log = Altered(foreign(make_log.closed_run())).drop_all(*without)
+    log = Altered(foreign(closed_run())).drop_all(*without)
     first, last = (log.fields(log.at(key))["time_ms"] for key in ("block_stop", "run_stop"))
     kept_ms = (32 * 36_000 + 8 * 2_000) / shorter
     clock(log, lambda ms: first + min((ms - first) / (last - first), 1) * kept_ms, "block_stop")
@@ -277,7 +274,7 @@ def test_training_cut_from_a_log_is_found(without, shorter: int, broken: set[str
 
 
 def test_two_runs_that_diverged_are_not_one(tmp_path: Path, capsys) -> None:
-    diverged = [make_log.closed_run(seed=seed, accuracies=(*(0.001,) * 8, seed * 0.001)) for seed in (1, 2)]
+    diverged = [closed_run(seed=seed, accuracies=(*(0.001,) * 8, seed * 0.001)) for seed in (1, 2)]
     _, files = check(capsys, *write(tmp_path, *map(foreign, diverged)))
     assert not any(f["rule"] == "runs-differ" for file in files for f in file["findings"])
 
@@ -288,7 +285,7 @@ def test_equal_intervals_are_more_than_chance_explains(equal: int, found: bool, 
     chance, texts = random.Random(1), []
     took = [chance.gauss(36_000, 300) for _ in range(36)]
     for seed, same in ((1, 36), (2, equal)):
-        log = Altered(foreign(make_log.closed_run(seed=seed)))
+        log = Altered(foreign(closed_run(seed=seed)))
         new_ms = [int(took[n] if n < same else chance.gauss(36_000, 300)) for n in range(36)]
         texts.append(intervals(log, lambda _, new_ms=new_ms: new_ms).text)
     write(tmp_path, *texts)
@@ -300,10 +297,10 @@ def test_equal_intervals_are_more_than_chance_explains(equal: int, found: bool, 
 
 
 def _closed_run_of_4_epochs(epochs: int) -> str:
-    return make_log.closed_run(epochs=epochs, accuracies=(0.7604,))
+    return closed_run(epochs=epochs, accuracies=(0.7604,))
 
 
-@pytest.mark.parametrize("make", [make_log.run, _closed_run_of_4_epochs, make_log.hrnet_run])
+@pytest.mark.parametrize("make", [run, _closed_run_of_4_epochs, hrnet_run])
 def test_no_line_of_our_own_log_can_be_deleted(make, tmp_path: Path, capsys) -> None:
     log = Altered(make(epochs=4))
     for epoch in range(4):  # as a run writes it: after epoch_stop
@@ -342,9 +339,7 @@ def test_no_line_of_our_own_log_can_be_deleted(make, tmp_path: Path, capsys) -> 
 )
 def test_the_written_rules_of_hyperparameters(optimizer, key: str, value, severity, batch, tmp_path, capsys) -> None:
     recipe = (make_log.LARS if optimizer == "lars" else make_log.SGD) | {key: value}
-    of_closed, of_open = write(
-        tmp_path, make_log.closed_run(hyperparameters=recipe, batch=batch), make_log.run(hyperparameters=recipe)
-    )
+    of_closed, of_open = write(tmp_path, closed_run(hyperparameters=recipe, batch=batch), run(hyperparameters=recipe))
     status, [file] = check(capsys, of_closed)
     found = [f for f in file["findings"] if f["rule"] == f"{key}.value"]
     assert [(f["class"], f["severity"]) for f in found] == ([("rule", severity)] if severity else [])
@@ -357,6 +352,6 @@ def test_the_written_rules_of_hyperparameters(optimizer, key: str, value, severi
 
 
 def test_a_closed_run_numbers_its_epochs_from_1(tmp_path: Path, capsys) -> None:
-    text = re.sub(r'(epoch_num": )(\d+)', lambda match: f"{match[1]}{int(match[2]) - 1}", make_log.closed_run())
+    text = re.sub(r'(epoch_num": )(\d+)', lambda match: f"{match[1]}{int(match[2]) - 1}", closed_run())
     _, [file] = check(capsys, *write(tmp_path, text), "--verdict", "strict")
     assert {f["severity"] for f in file["findings"] if f["rule"] == "epoch_start.metadata"} == {"warning"}  # "should"
