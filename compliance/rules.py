@@ -1,5 +1,4 @@
-"""Our own rules, which are data in compliance/rules beside mlperf-logging's, what a benchmark
-fixes, what a machine can do, and findings."""
+"""Our own rules, which are data in compliance/rules beside mlperf-logging's, what bounds a run, and findings."""
 
 import functools
 from collections import Counter
