@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from compliance.strict.machine import TRAINING_FLOP
+from compliance.rules import TRAINING_FLOP
 from runlog.run import real
 from scoring.published.cards import Card, card_of
 from scoring.record import Record, config_of, nodes_of

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compliance.notice import NOT_VERIFIED, TRADEMARK, UNVERIFIED
+from compliance import NOT_VERIFIED, TRADEMARK, UNVERIFIED
 from runlog.stats import median_set, olympic_mean
 from runlog.text import called, safe_lines
 from runlog.verdict import Verdict, as_text
