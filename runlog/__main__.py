@@ -1,7 +1,5 @@
 """`python -m runlog`: the schema of our log, and the end of a log whose ranks are gone."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """The schema as JSON Schema, and values of its types as JSON."""
 
-from __future__ import annotations
-
 import dataclasses
 import types
 import typing

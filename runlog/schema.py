@@ -8,8 +8,6 @@ name is the key in the log. A field that is None is written as null: it was not 
 left out where it is None. `images` count those of all ranks. Durations are by the monotonic clock.
 """
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Generic, TypeVar
 

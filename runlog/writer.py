@@ -3,8 +3,6 @@
 Every line is on the disk before the next step begins.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """How near a figure is to its machine's limit: the share of the data sheet's FLOP/s, and images a joule."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """One run's figure under a protocol, and the windows that it is made of."""
 
-from __future__ import annotations
-
 import bisect
 import dataclasses
 import itertools

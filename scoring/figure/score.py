@@ -1,7 +1,5 @@
 """From runs to one figure under a protocol: `score`, a pure function, and `python -m scoring score`."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import itertools

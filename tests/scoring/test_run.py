@@ -1,7 +1,5 @@
 """One run's figure where its log is at odds with itself, is very long, or holds rows of unequal work."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
