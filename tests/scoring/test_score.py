@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from scoring.figure import limit, protocols
+from scoring.figure import protocols
+from scoring.figure.run import FLOPS, images_per_joule, utilization
 from scoring.record import InputError, Record
 from tests import make_log
 from tests.jobs import REPOSITORY
@@ -328,7 +329,7 @@ def of_gpu(name: str, memory_gib: float | None) -> dict[str, Any]:
 
 def test_the_flops_are_those_counted_of_the_fp32_programs() -> None:
     golden = json.loads((REPOSITORY / "tests/tools/golden/programs.json").read_text())
-    for (model, *_), flops in limit.FLOPS.items():
+    for (model, *_), flops in FLOPS.items():
         names = [n for n in golden if n.startswith("hrnet_fp32" if "hrnet" in model else "fp32_")]
         assert names and {golden[name]["flops"] / int(name.split("_")[-2][1:]) for name in names} == {flops}
 
@@ -345,9 +346,9 @@ def test_the_flops_are_those_counted_of_the_fp32_programs() -> None:
     ],
 )
 def test_a_figure_is_a_share_of_the_cards_peak(fields: dict[str, Any], peak: float) -> None:
-    assert limit.utilization([record(**fields)] * 2, 16_000.0) == pytest.approx(16_000 * 24_299_077_632 / (8 * peak))
+    assert utilization([record(**fields)] * 2, 16_000.0) == pytest.approx(16_000 * 24_299_077_632 / (8 * peak))
     hrnet = record(model="fcn_hrnetw18", sizes={"height": 512, "width": 1024}, **fields)
-    assert limit.utilization([hrnet], 100.0) == pytest.approx(100 * 220_648_587_264 / (8 * peak))
+    assert utilization([hrnet], 100.0) == pytest.approx(100 * 220_648_587_264 / (8 * peak))
 
 
 @pytest.mark.parametrize(
@@ -363,14 +364,14 @@ def test_a_figure_is_a_share_of_the_cards_peak(fields: dict[str, Any], peak: flo
     ],
 )
 def test_what_a_log_does_not_say_gives_no_share(fields: dict[str, Any]) -> None:
-    assert limit.utilization([record(), record(**fields)], 16_000.0) is None
+    assert utilization([record(), record(**fields)], 16_000.0) is None
 
 
 def test_images_a_joule_are_those_of_all_runs() -> None:
     runs = [record(telemetry={"joules_per_image": joules}) for joules in (0.5, 0.3)]
-    assert limit.images_per_joule(runs) == pytest.approx(2 / 0.8)
+    assert images_per_joule(runs) == pytest.approx(2 / 0.8)
     for joules in (None, 0, "1", True):
-        assert limit.images_per_joule([*runs, record(telemetry={"joules_per_image": joules})]) is None
+        assert images_per_joule([*runs, record(telemetry={"joules_per_image": joules})]) is None
 
 
 def test_score_and_report_say_it(tmp_path: Path) -> None:
