@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 
 from runlog.text import visible
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
-from scoring.figure import limit
 from scoring.figure.run import RunFigure
 from scoring.record import nodes_of, section
 from scoring.report import blocks, plots
@@ -98,11 +97,10 @@ def tiles(report: Report) -> list[tuple[Inline, str, Inline]]:
         doubt = " One clock: nothing else in the log confirms the times." if one_clock else ""
         figure = of_group(group, number(result.value))
         spread = [f"standard deviation {number(result.spread)} over {result.spread_over}"] if result.spread else []
-        near = limit.in_words(result.flops_utilization, result.images_per_joule)
         runs = Text(text=counted(len(result.runs), "run"), href="runs")
         shown = [
             (figure, result.shown_unit, f"{system}95 % interval {bounds}.{doubt}"),
-            (runs, "", of_group(group, "; ".join([*spread, *near]))),
+            (runs, "", of_group(group, "; ".join([*spread, *result.limits]))),
         ]
     times = [run.record.run_time_s for run in group.runs if run.record.run_time_s is not None]
     if times and group.record.mode != "throughput" and (result is None or result.unit != "minutes"):

@@ -1,7 +1,5 @@
 """Step times that are known, as what really happened in a run."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -21,7 +21,7 @@ import psutil
 
 from harness import env, loader, nvidia, provenance, records
 from runlog.errors import RunError
-from runlog.json_schema import as_json
+from runlog.schema import as_json
 
 GIB = 2**30
 _FOR_12 = provenance.is_for_cuda_12()
