@@ -4,8 +4,6 @@ Those of the first list need what `pip install .` brings. Those of the second tr
 checkout and the packages of [train]. In a checkout each is also to be had as `python -m MODULE`.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

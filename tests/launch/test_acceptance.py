@@ -1,7 +1,5 @@
 """`./run_and_time.sh --acceptance --short` on this machine, without a GPU: verdict, report, exit status."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

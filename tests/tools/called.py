@@ -1,7 +1,5 @@
 """Commands of tools/ called in the tests' own process: to start one takes seconds."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

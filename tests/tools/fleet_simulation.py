@@ -1,7 +1,5 @@
 """Fleets that are made up: steps with correlated jitter, stalls and nodes that differ a little, as real ones do."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

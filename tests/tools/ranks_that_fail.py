@@ -1,7 +1,5 @@
 """A rank of test_acceptance_checks.py, with checks that fail: `python ranks_that_fail.py RESULT stuck|alike`."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The comparisons of an acceptance: each passes on its control and fails on a fault."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

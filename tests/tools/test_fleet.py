@@ -1,7 +1,5 @@
 """The report on a fleet, its page, its files and its exit status; and a real one on the ranks of this machine."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

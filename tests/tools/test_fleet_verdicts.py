@@ -1,7 +1,5 @@
 """Verdicts on made-up fleets: slow parts are named as what they are, healthy fleets give no name; rounds of pairs."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from typing import Any

@@ -3,8 +3,6 @@
 python -m tests.tools.test_inspect [NAME...]   writes golden/programs.json anew; look at the difference
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """The table at the end of a job, from logs as the training side writes them."""
 
-from __future__ import annotations
-
 import functools
 import re
 import sys

@@ -1,7 +1,5 @@
 """The search for a strategy: what it tries, what it takes for better, and one real search on CPU ranks."""
 
-from __future__ import annotations
-
 import math
 import os
 import re
@@ -148,6 +146,9 @@ def made(rate: float, losses: Sequence[float]) -> Record:
     return Record(file="f", sha256="", lines=2, format="mllog", windows=windows, header=header)
 
 
+Ways = dict[str, tuple[list[float], float]]
+
+
 class Machine:
     """In place of real runs: (images/s of turn n, added to the last loss, of the control to the first) of each way."""
 
@@ -163,7 +164,6 @@ class Machine:
 
 
 STEADY = [40.0, 40.2, 39.9, 40.1, 40.0]
-Ways = dict[str, tuple[list[float], float]]
 BASE: Ways = {"base": (STEADY, 0.0), "control": (STEADY[:1], 1e-5)}
 
 

@@ -1,7 +1,5 @@
 """The view of a run: over logs that are growing, finished, aborted, and cut in the middle of a line."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -6,8 +6,6 @@ writes each line to a file when it is done. Then `--report FOLDER` puts the jobs
 and the exit status (0: none is fatal, 1: some are). What was not run is never ok.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json

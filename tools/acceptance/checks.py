@@ -6,8 +6,6 @@ on the same images, so that the mean of the gradients is that of one rank: the r
 ranks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

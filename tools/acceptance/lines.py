@@ -1,7 +1,5 @@
 """The checks of each job of an acceptance, and the line that each of them becomes, on all ranks together."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time
@@ -39,7 +37,7 @@ class Lines:
         """`result`: the job's log, beside which the lines are written."""
         self._path, self._precision = result and result.with_suffix(".lines"), precision
 
-    def run(self, me: Ranks, name: str, check: Callable[[], Verdict]) -> None:
+    def run(self, me: "Ranks", name: str, check: Callable[[], Verdict]) -> None:
         """Runs a check on all ranks, and notes and prints what it found."""
         started_s = time.monotonic()
         verdict = on_all(me, name, check)
@@ -56,7 +54,7 @@ class Lines:
                 file.write(json.dumps(value) + "\n")
 
 
-def on_all(me: Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
+def on_all(me: "Ranks", name: str, check: Callable[[], Verdict]) -> Verdict:
     """What a check found on this rank, or, where a rank could not do it, that on all ranks, once all have left it.
 
     `me` must have a communicator that the check does not use.

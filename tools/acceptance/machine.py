@@ -3,8 +3,6 @@
 Weights come from the CPU's start-up program, as a GPU draws others from the same seed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What the doctor sees on a node: facts, without judgement."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

@@ -5,8 +5,6 @@ then calls it again, without mpirun: `python -m tools.fleet fleet.json` judges, 
 An earlier fleet.json is a baseline. Exit status: 0 if every node passes, 1 if one does not, 2 for wrong use.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

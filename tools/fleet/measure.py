@@ -3,8 +3,6 @@
 Where the job has one node its ranks take the nodes' place, so that the GPUs of one machine are compared.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

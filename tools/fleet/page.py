@@ -1,7 +1,5 @@
 """The page on a fleet: who is named, a map of bandwidth and latency from node to node, and what differs."""
 
-from __future__ import annotations
-
 import bisect
 import statistics
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """What a fleet's acceptance measured, fleet.json: whether it is whole, and in what its nodes differ."""
 
-from __future__ import annotations
-
 import json
 import math
 import platform

@@ -1,7 +1,5 @@
 """Which nodes of a fleet exchange data with which, in rounds of pairs: no pair twice, each node once a round."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

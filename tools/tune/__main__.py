@@ -7,8 +7,6 @@ The job is the environment's, as for ./run_and_time.sh; each measurement is one 
 form writes `config_<SYSTEM>_tuned.sh`, the second shows the base at each batch size.
 """
 
-from __future__ import annotations
-
 import argparse
 import signal
 import statistics

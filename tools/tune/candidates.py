@@ -1,7 +1,5 @@
 """What a search for a strategy tries: changes to the base that make sense for a job."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from harness import env

@@ -1,7 +1,5 @@
 """The measuring of a search for a strategy: real runs in turns, and what is taken for better."""
 
-from __future__ import annotations
-
 import math
 import shlex
 import statistics
