@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests import jobs, make_log
-from tests.tools.called import called
 from tools import summarize
 
 
@@ -17,7 +16,7 @@ def row(stdout: str, name: str) -> str:
     return found
 
 
-summarized = functools.partial(called, summarize.main)
+summarized = functools.partial(jobs.called, summarize.main)
 
 
 def test_quality_has_the_name_of_the_models_measure(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import sys
 from rich.console import Console
 
 from tests import jobs, make_log
-from tests.tools.called import called
 from tools import watch
 
 LOG = make_log.run()  # three epochs of two windows
@@ -24,7 +23,7 @@ def event(key, value=None, kind="POINT_IN_TIME", **metadata):
     return f":::MLLOG {json.dumps(body)}\n"
 
 
-command = functools.partial(called, watch.main)
+command = functools.partial(jobs.called, watch.main)
 
 
 def text(state, now_s):

@@ -19,7 +19,7 @@ from harness.__main__ import main as ranks_main
 from runlog.errors import one_line
 from runlog.json_schema import as_json
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, as_text, worst
-from tools.acceptance.lines import CHECKS
+from tools.acceptance import CHECKS
 
 FORMAT = {"format": "paddle-reference-acceptance", "version": 2}  # 2: its lines are runlog.verdict's
 

@@ -22,6 +22,7 @@ ORDER = (
     *("InfiniBand", "NIC", "MTU", "NCCL_", "UCX_", "OMPI_", "image", "lock", "code", "library", "kernel"),
     *("governor", "huge pages", "transparent huge pages", "data mount", "firmware", "BIOS"),
 )
+EXCHANGE_MIB = 4  # of an all-reduce between two nodes
 CLOCK_S = 0.5  # between two nodes' clocks
 
 

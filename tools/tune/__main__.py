@@ -24,8 +24,8 @@ from runlog.errors import one_line
 from runlog.verdict import FATAL, OK, Verdict, as_text
 from scoring.figure import spread
 from scoring.record import Record
-from tools.tune.candidates import BASE, CONTROL, Candidate, candidates
-from tools.tune.runs import ROOT, Runner, allowed_loss, better, finalists, judge_candidate, rate, shown
+from tools.tune import search
+from tools.tune.search import BASE, CONTROL, ROOT, Candidate, Runner, rate
 
 BATCHES = "32,64,96,128,160,192,224,256"
 LEAST_REPEATS = 3
@@ -41,7 +41,7 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
         tempfile.TemporaryFile(dir=args.folder).close()
     except OSError as error:
         raise ValueError(f"--folder {args.folder}: {error.strerror}: give a folder that this user may write") from None
-    every = {way.name: way for way in candidates(job)}
+    every = {way.name: way for way in search.candidates(job)}
     wanted = args.only.split(",") if args.only else every
     if unknown := [name for name in wanted if name not in every]:
         raise ValueError(f"--only {','.join(unknown)}: must be of {','.join(every)}")
@@ -56,10 +56,10 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
         return 0
     final, allowed = judged(runner, "screen", (BASE, CONTROL, *ways), args.repeats)
     lines = as_text(final.values()).splitlines()
-    if again := finalists(final):
+    if again := search.finalists(final):
         final, _ = judged(runner, "confirm", (BASE, *again), args.repeats, allowed)
         lines += ["measured again, on runs that had no part in the choice:", *as_text(final.values()).splitlines()]
-    winner, *_ = (*better(final), BASE)
+    winner, *_ = (*search.better(final), BASE)
     nothing = "the base; nothing was really better, so this file changes nothing"
     lines.append(f"chosen: {nothing if winner == BASE else winner.name}")
     print("\n".join(lines), flush=True)  # before the file, which may fail: hours went into them
@@ -81,10 +81,10 @@ def judged(
     runs, failed = runner.take(title, ways, repeats)
     of_base = runs.pop(BASE)
     if allowed is None:
-        allowed = allowed_loss([*of_base, *runs.pop(CONTROL)])
+        allowed = search.allowed_loss([*of_base, *runs.pop(CONTROL)])
     rates = [rate(run) for run in of_base]
-    verdicts = {BASE: Verdict(check=BASE.name, status=OK, found=shown(rates), figures={"images_per_s": rates})}
-    verdicts |= {way: judge_candidate(way.name, found, of_base, allowed) for way, found in runs.items()}
+    verdicts = {BASE: Verdict(check=BASE.name, status=OK, found=search.shown(rates), figures={"images_per_s": rates})}
+    verdicts |= {way: search.judge_candidate(way.name, found, of_base, allowed) for way, found in runs.items()}
     for way, reason in failed.items():
         verdicts[way] = Verdict(check=way.name, status=FATAL, found=f"refused: {reason}")
     return verdicts, allowed
