@@ -11,7 +11,6 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import paddle
@@ -21,19 +20,18 @@ from paddle import static
 
 from harness import env, state, workload
 from harness.loader import ReaderConfig
-from paddle_rn50 import config, data, model
+from paddle_rn50 import config, data
 from program.passes import gradients
 from runlog import schema
 from runlog.errors import RunError
 from runlog.verdict import FATAL, OK, UNKNOWN, judged
 from tests import jobs
 from tests.null_gpu import door
-from tests.program import lower, programs
 from tools.acceptance import CHECKS
 from tools.acceptance import __main__ as acceptance_command
 from tools.acceptance import checks as acceptance
 from tools.acceptance import speed as acceptance_speed
-from tools.acceptance.machine import Lines, NotPossible, first_weights
+from tools.acceptance.machine import Lines, NotPossible
 from tools.doctor import checks as doctor_checks
 
 GOLDEN = np.array(acceptance.GOLDEN["losses"]["1"])
@@ -155,12 +153,6 @@ def test_a_batch_that_lies_on_the_device_is_read_by_a_program_where_there_are_ke
             assert np.array_equal(acceptance.copied(machine, source), image.astype(np.float32))
 
 
-def test_memory_is_the_most_of_any_rank_against_the_card() -> None:
-    machine = on_a_gpu(of_earlier=lambda check: {"throughput": [1024.0, 20480.0]}[check])
-    verdict = acceptance_speed.peak_memory(machine)
-    assert (verdict.status, verdict.found) == ("ok", "20.0 of 40 GiB at batch 256")
-
-
 @pytest.mark.parametrize(
     ("rate", "batch", "pixels", "device", "ranks", "status"),
     [
@@ -213,47 +205,23 @@ def test_a_check_runs_where_the_device_can_do_it(capability: int, precision: str
         acceptance.Machine.possible(machine, check)
 
 
-def test_what_needs_a_check_that_failed_fails_with_its_name() -> None:
-    machine: Any = SimpleNamespace(measured={})
+def test_memory_is_the_most_of_any_rank_against_the_card_and_needs_the_throughput() -> None:
+    machine = on_a_gpu(measured={"throughput": [1024.0, 20480.0]})
+    machine.of_earlier = functools.partial(acceptance.Machine.of_earlier, machine)
+    verdict = acceptance_speed.peak_memory(machine)
+    assert (verdict.status, verdict.found) == ("ok", "20.0 of 40 GiB at batch 256")
+    machine.measured.clear()
     with pytest.raises(RunError, match="needs what the check of throughput measures, which failed"):
-        acceptance.Machine.of_earlier(machine, "throughput")
+        acceptance_speed.peak_memory(machine)
 
 
-def first_losses(name: str, device: str, weights: dict[str, np.ndarray]) -> list[float]:
-    """Losses of three steps from the weights and images of an acceptance; a GPU's program is lowered to the CPU."""
-    built = programs.build(name=name, device=device)
-    if device == "gpu":
-        lower.lower(built.main, built.startup, ranks=1)
-    fed = data.ImageFormat(size=32, **({"layout": "NHWC", "channels": 4} if device == "gpu" else {}))
-    executor, losses = static.Executor(paddle.CPUPlace()), []
-    with static.scope_guard(static.Scope()):
-        executor.run(built.startup)
-        state.set_weights(built.main, weights)
-        for step in range(3):
-            feed = programs.images(step, programs.build())
-            feed["image"] = acceptance.as_fed(feed["image"], fed)
-            built.schedule.send(executor.place)
-            losses.append(float(executor.run(built.main, feed=feed, fetch_list=[built.loss])[0]))
-            built.schedule.step()
-    return losses
-
-
-def test_weights_and_images_reach_the_half_precision_program_as_they_do_the_plain_one() -> None:
-    paddle.enable_static()
-    with mock.patch.object(model, "STAGES", programs.STAGES):
-        weights = first_weights(programs.RECIPE)
-    plain = first_losses("fp32", "cpu", weights)
-    assert np.allclose(first_losses("amp_o2", "gpu", weights), plain, rtol=1e-5, atol=0)
-    weights["stem.conv.w"] = weights["stem.conv.w"][:, ::-1]
-    assert not np.allclose(first_losses("amp_o2", "gpu", weights), plain, rtol=1e-4, atol=0)
-
-
-def test_a_half_precision_program_is_fed_half_of_four_channels() -> None:
+def test_images_and_filters_of_three_channels_reach_a_program_of_four() -> None:
     image = np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2)
     fed = acceptance.as_fed(image, data.ImageFormat(size=2, layout="NHWC", channels=4, half=True))
     assert (fed.shape, fed.dtype) == ((2, 2, 2, 4), np.float16)
-    assert not fed[..., 3].any()
-    assert np.array_equal(fed[..., :3].transpose(0, 3, 1, 2), image)
+    filters = state.padded(image, (2, 4, 2, 2))
+    for found in (fed.transpose(0, 3, 1, 2), filters):
+        assert np.array_equal(found[:, :3], image) and not found[:, 3].any()
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -267,9 +235,8 @@ def test_the_pooling_passes_and_a_wrong_window_fails(layout: str, monkeypatch: p
 
     def with_another_window(main: static.Program) -> int:
         changed = spread(main)
-        for op in main.global_block().ops:
-            if op.type == "pool2d" and op.attr("paddings") == [6, 6]:
-                op.desc._set_attr("exclusive", True)
+        (op,) = [op for op in main.global_block().ops if op.type == "pool2d" and op.attr("paddings") == [6, 6]]
+        op.desc._set_attr("exclusive", True)
         return changed
 
     monkeypatch.setattr(gradients, "spread_mean", with_another_window)
@@ -479,3 +446,5 @@ def test_wrong_use_is_refused() -> None:
         ({"DEVICE": "gpu", "STRATEGY": "cuda_graph=1"}, f"STRATEGY: cuda_graph=1: {said}"),
     ):
         jobs.refused(reported("--precisions", **variables), f"error: {error}\n")
+    for device, precisions in (("cpu", "fp32\n"), ("gpu", "fp32\ntf32\namp_o1\namp_o2\n")):
+        assert reported("--precisions", DEVICE=device).stdout == precisions
