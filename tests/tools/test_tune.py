@@ -20,9 +20,8 @@ from runlog.errors import RunError
 from scoring.record import Record, Window
 from tests import jobs
 from tests.program import programs
-from tools.tune import __main__ as tune
-from tools.tune import search
-from tools.tune.search import CONTROL, SERIAL, Candidate, candidates
+from tools import tune
+from tools.tune import CONTROL, SERIAL, Candidate, candidates
 
 CPU = env.Job()
 
@@ -170,7 +169,7 @@ def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, ways: Ways) -> tuple
     """A search in which the ways, beside the base and the control, have these rates and losses; its config file."""
     only = ",".join(way.name for way in candidates(CPU) if way.name in ways)
     machine, file = Machine(BASE | ways), folder / "config_CPU_tuned.sh"
-    monkeypatch.setattr(search.Runner, "run", lambda self, way, turn: machine.run(way))
+    monkeypatch.setattr(tune.Runner, "run", lambda self, way, turn: machine.run(way))
     done = jobs.called(tune.main, "--only", only, "--folder", folder, LOGDIR=str(folder))
     return done, file.read_text() if file.exists() else ""
 
@@ -273,7 +272,7 @@ def test_without_a_base_or_a_control_nothing_is_chosen(
 
 
 def test_the_allowed_difference_is_that_of_the_bases_own_runs_and_of_the_controls() -> None:
-    allowed = search.allowed_loss([made(40.0, losses) for losses in ((2.0, 1.0), (2.0, 1.5), (2.001, 1.0))])
+    allowed = tune.allowed_loss([made(40.0, losses) for losses in ((2.0, 1.0), (2.0, 1.5), (2.001, 1.0))])
     assert allowed.tolist() == pytest.approx([0.01 + 2e-6, 5.0 + 1e-6])
 
 
