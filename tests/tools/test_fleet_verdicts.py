@@ -157,7 +157,7 @@ def test_a_baseline_finds_what_the_nodes_make_hides() -> None:
 )
 def test_each_node_meets_other_ones_in_each_round(nodes: int, count: int) -> None:
     found = fleet_measure.rounds([""] * nodes)
-    assert len(found) == fleet_measure.rounds_of(nodes) == count
+    assert len(found) == fleet_measure.round_count(nodes) == count
     pairs = [(pair.a, pair.b) for pairs in found for pair in pairs]
     assert len(pairs) == len(set(pairs)) and all(0 <= a < b < nodes for a, b in pairs)
     for of_round in found:
@@ -173,7 +173,7 @@ def test_groups_are_measured_inside_and_across(nodes: int, size: int, mixed: boo
     count = -(-nodes // size)
     groups = [f"leaf{node % count if mixed else node // size}" for node in range(nodes)]
     found = fleet_measure.rounds(groups)
-    assert len(found) <= fleet_measure.rounds_of(nodes)
+    assert len(found) <= fleet_measure.round_count(nodes)
     pairs = [pair for of_round in found for pair in of_round]
     assert len({(pair.a, pair.b) for pair in pairs}) == len(pairs)
     assert all(pair.across == (groups[pair.a] != groups[pair.b]) for pair in pairs)

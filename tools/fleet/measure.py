@@ -172,7 +172,7 @@ class Pair:
     across: bool  # of two switch groups
 
 
-def rounds_of(nodes: int) -> int:
+def round_count(nodes: int) -> int:
     """Rounds for so many nodes: log2 of them, and at least three where there are so many partners."""
     if nodes < 2:
         return 0
@@ -187,8 +187,8 @@ def tournament(nodes: Sequence[int], turn: int) -> list[tuple[int, int]]:
     if turn >= last:
         return []
     order = [seats[last], *(seats[(turn + i) % last] for i in range(last))]
-    pairs = zip(order[: len(order) // 2], reversed(order[len(order) // 2 :]), strict=True)
-    return [(a, b) for a, b in pairs if a is not None and b is not None]
+    seated = zip(order[: len(order) // 2], reversed(order[len(order) // 2 :]), strict=True)
+    return [(a, b) for a, b in seated if a is not None and b is not None]
 
 
 def rounds(groups: Sequence[str]) -> list[list[Pair]]:
@@ -199,7 +199,7 @@ def rounds(groups: Sequence[str]) -> list[list[Pair]]:
     """
     names = list(dict.fromkeys(groups))
     ordered = sorted(range(len(groups)), key=lambda node: names.index(groups[node]))
-    total = rounds_of(len(groups))
+    total = round_count(len(groups))
     members = [[node for node in ordered if groups[node] == name] for name in names]
     inside = total if len(names) == 1 else total // 2
     taken = [[pair for nodes in members for pair in tournament(nodes, turn)] for turn in range(inside)]
@@ -208,11 +208,11 @@ def rounds(groups: Sequence[str]) -> list[list[Pair]]:
         shift = turn * (largest + 1)
         taken.append([(ordered[i], ordered[half + (i + shift) % half]) for i in range(half)])
     seen, found = set[Pair](), list[list[Pair]]()
-    for pairs in taken:
-        of_round = [Pair(a=min(p), b=max(p), across=groups[p[0]] != groups[p[1]]) for p in pairs]
+    for of_turn in taken:
+        of_round = [Pair(a=min(p), b=max(p), across=groups[p[0]] != groups[p[1]]) for p in of_turn]
         found.append([pair for pair in of_round if pair not in seen])
         seen.update(of_round)
-    return [pairs for pairs in found if pairs]
+    return [of_round for of_round in found if of_round]
 
 
 def groups_of(text: str, nodes: int) -> list[str]:
