@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 
@@ -68,6 +70,22 @@ def run(
     """A command, to its end, with `variables` in a clean environment."""
     settings = _settings(cwd, variables)
     return subprocess.run(command, capture_output=True, timeout=timeout_s, check=False, **settings)
+
+
+def called(main: Callable[[], int], *arguments: object, **variables: str | int) -> subprocess.CompletedProcess[str]:
+    """The same of a command of Python, called in this process, as to start one takes seconds."""
+    argv, out, err = [main.__module__, *map(str, arguments)], io.StringIO(), io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", argv),
+        mock.patch.dict(os.environ, environment(**variables), clear=True),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            status = main()
+        except SystemExit as ended:  # argparse's
+            status = int(ended.code or 0)
+    return subprocess.CompletedProcess(argv, status, out.getvalue(), err.getvalue())
 
 
 def printed(*command: str, **variables: str) -> str:

@@ -4,14 +4,12 @@ Those of the first list need what `pip install .` brings. Those of the second tr
 checkout and the packages of [train]. In a checkout each is also to be had as `python -m MODULE`.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys
 from importlib import metadata
 
-from compliance.commands import COMMANDS as COMPLIANCE
+from compliance import COMMANDS as COMPLIANCE
 from scoring.commands import COMMANDS as SCORING
 
 # {command: (module with `main() -> int`, what it does)}; the first two modules have commands of their own
@@ -23,7 +21,7 @@ PUBLISHING = {
 TRAINING = {
     "doctor": ("tools.doctor.__main__", "what will fail in a run, before it"),
     "inspect": ("tools.inspect", "the training program of a configuration, without a GPU"),
-    "tune": ("tools.tune.__main__", "search the fastest strategy of this machine"),
+    "tune": ("tools.tune", "search the fastest strategy of this machine"),
     "acceptance": ("tools.acceptance.__main__", "report on what ./run_and_time.sh --acceptance ran"),
     "fleet": ("tools.fleet.__main__", "name the slow node by what ./run_and_time.sh --fleet measured"),
     "pack": ("tools.pack", "make RecordIO of an image folder"),

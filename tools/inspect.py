@@ -1,7 +1,5 @@
 """The training program of any configuration and rank count, without a GPU: its counts, and rooflines of them."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """`paddle-reference` where a wheel is installed: its packages lie below `paddle_reference`, apart from all others'."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

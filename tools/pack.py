@@ -6,8 +6,6 @@ read back from the disk as training reads it, and compared with what the file of
 of the largest image, which a GPU's decoder is told, lie beside in `<part>.sizes.json`; `--sizes` only finds these.
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import hashlib

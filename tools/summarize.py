@@ -4,8 +4,6 @@
 and report.html. Exit status: 0, or 1 where a log of a training run fails its check.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import statistics

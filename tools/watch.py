@@ -3,8 +3,6 @@
 Reads the newest log under LOGDIR and the telemetry files beside it; it never writes and knows nothing but them.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -4,7 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from compliance.notice import NOT_VERIFIED, TRADEMARK, UNVERIFIED
+from compliance import NOT_VERIFIED, TRADEMARK, UNVERIFIED
 from compliance.submission.description import read_description
 from compliance.submission.package import HASHES, MANIFEST, form_of
 from compliance.submission.runs import sha256

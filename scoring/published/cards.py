@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compliance.strict.machine import peaks
+from compliance.rules import peaks
 from scoring.published.table import Published, read_published, read_rows, select
 
 NAMED_GIB = 1.5  # a GPU named 40 GB has 39.4 to 40 GiB for NVML

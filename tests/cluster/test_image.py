@@ -13,7 +13,7 @@ from tests import jobs
 from tests.cluster import containers
 from tests.cluster.containers import GOLDEN_JOB, USER, build_image, buildkit_client, docker, facts, need, run
 from tests.harness import small
-from tools.acceptance.lines import CHECKS
+from tools.acceptance import CHECKS
 from tools.doctor.checks import CAPABILITIES
 
 LIMIT_BYTES = 7.6e9

@@ -1,15 +1,13 @@
 """Fleets that are made up: steps with correlated jitter, stalls and nodes that differ a little, as real ones do."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from runlog.verdict import WARNING
+from tools.fleet import measure as fleet_measure
 from tools.fleet import record as fleet_record
-from tools.fleet import rounds as fleet_rounds
 from tools.fleet import verdicts as fleet_verdicts
 
 STEPS = 8  # of a turn
@@ -58,14 +56,14 @@ def record(
     """
     rng = np.random.default_rng([nodes, seed])
 
-    def series(slower: dict[int, float], *, count: int = nodes, turns: int = fleet_rounds.TURNS) -> Any:
+    def series(slower: dict[int, float], *, count: int = nodes, turns: int = fleet_measure.TURNS) -> Any:
         return tuple(x.tolist() for x in times(rng, noise, count=count, turns=turns, slower=slower))
 
     step, disk, network, link = (slow.get(part, {}) for part in ("step", "disk", "network", "link"))
     median, mean = series(step)
     metrics = {"step_s": median, "step_mean_s": mean, "memory_s_per_gib": series({})[0], "input_s": series({})[0]}
     metrics["disk_s_per_gib"] = series(disk)[0]
-    pairs = [pair for of_round in fleet_rounds.rounds(groups or [""] * nodes) for pair in of_round]
+    pairs = [pair for of_round in fleet_measure.rounds(groups or [""] * nodes) for pair in of_round]
     slower = {
         i: (1 + link.get((pair.a, pair.b), 0.0))
         * max(1 + network.get(node, 0.0) for node in (pair.a, pair.b))
@@ -73,7 +71,7 @@ def record(
         - 1
         for i, pair in enumerate(pairs)
     }
-    sizes = {"count": len(pairs), "turns": fleet_rounds.LINK_TURNS}
+    sizes = {"count": len(pairs), "turns": fleet_measure.LINK_TURNS}
     of_links = {name: series(slower, **sizes)[0] for name in fleet_verdicts.LINK_METRICS}
     found = fleet_record.FORMAT | {
         **{"whole_s": [1.1, 1.2], "took_s": 100.0, "system": "64xCPU", "time": "2026-11-22T18:00:00Z"},

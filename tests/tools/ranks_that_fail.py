@@ -1,6 +1,4 @@
-"""A rank of test_acceptance_checks.py, with checks that fail: `python ranks_that_fail.py RESULT stuck|alike`."""
-
-from __future__ import annotations
+"""A rank of test_acceptance.py, with checks that fail: `python ranks_that_fail.py RESULT stuck|alike`."""
 
 import sys
 from dataclasses import replace
@@ -9,7 +7,7 @@ from typing import Any
 
 from harness import env, ranks
 from runlog.verdict import Verdict, judged
-from tools.acceptance import lines as acceptance
+from tools.acceptance import machine as acceptance
 
 job, _ = env.read()
 root = ranks.start(job)

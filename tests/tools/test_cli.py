@@ -1,7 +1,5 @@
 """`paddle-reference`, installed as a user installs it: into an empty environment, without what training needs."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

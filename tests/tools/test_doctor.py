@@ -1,7 +1,5 @@
 """The doctor, on this machine through its command, and on recorded answers of machines with GPUs."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

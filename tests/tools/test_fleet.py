@@ -1,7 +1,5 @@
 """The report on a fleet, its page, its files and its exit status; and a real one on the ranks of this machine."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -15,7 +13,6 @@ from tests import jobs
 from tests.browser import TOO_SMALL, UNFOLD, Opened, opened  # noqa: F401
 from tests.harness import small
 from tests.scoring.pages import HOSTILE
-from tests.tools.called import called
 from tests.tools.fleet_simulation import record as record_of
 from tools.fleet import __main__ as fleet
 from tools.fleet import measure as fleet_measure
@@ -32,7 +29,7 @@ def report(folder: Path, record: dict[str, Any], *arguments: object) -> subproce
     """What the command says and leaves of a record."""
     path = folder / "fleet.json"
     path.write_text(json.dumps(record))
-    return called(fleet.main, path, *arguments)
+    return jobs.called(fleet.main, path, *arguments)
 
 
 def test_a_slow_node_is_named_left_out_and_kept_from_the_hosts(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Verdicts on made-up fleets: slow parts are named as what they are, healthy fleets give no name; rounds of pairs."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from typing import Any
@@ -10,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.tools.fleet_simulation import Noise, named, record
-from tools.fleet import rounds as fleet_rounds
+from tools.fleet import measure as fleet_measure
 from tools.fleet import verdicts as fleet_verdicts
 
 KINDS = {
@@ -158,8 +156,8 @@ def test_a_baseline_finds_what_the_nodes_make_hides() -> None:
     [(1, 0), (2, 1), (3, 3), (4, 3), (5, 3), (6, 3), (7, 3), (8, 3), (12, 4), (16, 4), (31, 5), (64, 6), (1024, 10)],
 )
 def test_each_node_meets_other_ones_in_each_round(nodes: int, count: int) -> None:
-    found = fleet_rounds.rounds([""] * nodes)
-    assert len(found) == fleet_rounds.count(nodes) == count
+    found = fleet_measure.rounds([""] * nodes)
+    assert len(found) == fleet_measure.round_count(nodes) == count
     pairs = [(pair.a, pair.b) for pairs in found for pair in pairs]
     assert len(pairs) == len(set(pairs)) and all(0 <= a < b < nodes for a, b in pairs)
     for of_round in found:
@@ -174,8 +172,8 @@ def test_each_node_meets_other_ones_in_each_round(nodes: int, count: int) -> Non
 def test_groups_are_measured_inside_and_across(nodes: int, size: int, mixed: bool) -> None:
     count = -(-nodes // size)
     groups = [f"leaf{node % count if mixed else node // size}" for node in range(nodes)]
-    found = fleet_rounds.rounds(groups)
-    assert len(found) <= fleet_rounds.count(nodes)
+    found = fleet_measure.rounds(groups)
+    assert len(found) <= fleet_measure.round_count(nodes)
     pairs = [pair for of_round in found for pair in of_round]
     assert len({(pair.a, pair.b) for pair in pairs}) == len(pairs)
     assert all(pair.across == (groups[pair.a] != groups[pair.b]) for pair in pairs)
@@ -190,7 +188,7 @@ def test_groups_are_measured_inside_and_across(nodes: int, size: int, mixed: boo
 
 
 def test_a_group_is_given_for_each_node() -> None:
-    assert fleet_rounds.groups_of("", 3) == ["", "", ""]
-    assert fleet_rounds.groups_of("s1,s1,s2", 3) == ["s1", "s1", "s2"]
+    assert fleet_measure.groups_of("", 3) == ["", "", ""]
+    assert fleet_measure.groups_of("s1,s1,s2", 3) == ["s1", "s1", "s2"]
     with pytest.raises(ValueError, match="names 2 groups: give one for each of the 3 HOSTS"):
-        fleet_rounds.groups_of("s1,s2", 3)
+        fleet_measure.groups_of("s1,s2", 3)

@@ -3,8 +3,6 @@
 python -m tests.tools.test_inspect [NAME...]   writes golden/programs.json anew; look at the difference
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -24,7 +22,6 @@ from scoring.published.cards import figures_of, read_cards
 from scoring.published.table import nearest, read_published, select
 from tests import jobs
 from tests.program import programs
-from tests.tools.called import called
 from tools import inspect
 
 GOLDEN_FILE = Path(__file__).with_name("golden") / "programs.json"
@@ -240,7 +237,7 @@ def test_the_command_prints_json() -> None:
     ],
 )
 def test_wrong_use_ends_in_one_line(arguments: str, words: str) -> None:
-    done = called(inspect.main, *arguments.split())
+    done = jobs.called(inspect.main, *arguments.split())
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert (done.returncode, done.stdout) == (2, "") and words in error
 

@@ -1,7 +1,5 @@
 """`tools.pack`: what it writes, how it goes on after a kill, and what it refuses."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

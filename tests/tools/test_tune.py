@@ -1,7 +1,5 @@
 """The search for a strategy: what it tries, what it takes for better, and one real search on CPU ranks."""
 
-from __future__ import annotations
-
 import math
 import os
 import re
@@ -22,10 +20,8 @@ from runlog.errors import RunError
 from scoring.record import Record, Window
 from tests import jobs
 from tests.program import programs
-from tests.tools.called import called
-from tools.tune import __main__ as tune
-from tools.tune import runs as tune_runs
-from tools.tune.candidates import CONTROL, SERIAL, Candidate, candidates
+from tools import tune
+from tools.tune import CONTROL, SERIAL, Candidate, candidates
 
 CPU = env.Job()
 
@@ -116,7 +112,7 @@ def test_on_a_cpu_fewer_processes_make_the_same_update() -> None:
     ],
 )
 def test_wrong_use_ends_in_one_line(arguments: str, variables: dict[str, str], reason: str) -> None:
-    done = called(tune.main, "--dry-run", *arguments.split(), **variables)
+    done = jobs.called(tune.main, "--dry-run", *arguments.split(), **variables)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("error: ") and reason in done.stderr
 
@@ -128,7 +124,7 @@ def test_a_dry_run_prints_each_command_and_runs_nothing(tmp_path: Path) -> None:
         (["--batches"], batches, "5 turns of 8 runs; "),
         (["--only", "enable_inplace=1"], [base, *changes], "5 turns of 2 runs and one control, "),
     ):
-        done = called(tune.main, *arguments, "--dry-run", LOGDIR=str(tmp_path))
+        done = jobs.called(tune.main, *arguments, "--dry-run", LOGDIR=str(tmp_path))
         shown = re.findall(r"^env MODE=throughput .* (\S+) \S*run_and_time\.sh$", done.stdout, re.M)
         assert [text if text in runs else base for text in shown] == runs
         assert done.stdout.splitlines()[-1].startswith(summary) and list(tmp_path.iterdir()) == []
@@ -148,6 +144,9 @@ def made(rate: float, losses: Sequence[float]) -> Record:
     return Record(file="f", sha256="", lines=2, format="mllog", windows=windows, header=header)
 
 
+Ways = dict[str, tuple[list[float], float]]
+
+
 class Machine:
     """In place of real runs: (images/s of turn n, added to the last loss, of the control to the first) of each way."""
 
@@ -163,7 +162,6 @@ class Machine:
 
 
 STEADY = [40.0, 40.2, 39.9, 40.1, 40.0]
-Ways = dict[str, tuple[list[float], float]]
 BASE: Ways = {"base": (STEADY, 0.0), "control": (STEADY[:1], 1e-5)}
 
 
@@ -171,8 +169,8 @@ def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, ways: Ways) -> tuple
     """A search in which the ways, beside the base and the control, have these rates and losses; its config file."""
     only = ",".join(way.name for way in candidates(CPU) if way.name in ways)
     machine, file = Machine(BASE | ways), folder / "config_CPU_tuned.sh"
-    monkeypatch.setattr(tune_runs.Runner, "run", lambda self, way, turn: machine.run(way))
-    done = called(tune.main, "--only", only, "--folder", folder, LOGDIR=str(folder))
+    monkeypatch.setattr(tune.Runner, "run", lambda self, way, turn: machine.run(way))
+    done = jobs.called(tune.main, "--only", only, "--folder", folder, LOGDIR=str(folder))
     return done, file.read_text() if file.exists() else ""
 
 
@@ -274,7 +272,7 @@ def test_without_a_base_or_a_control_nothing_is_chosen(
 
 
 def test_the_allowed_difference_is_that_of_the_bases_own_runs_and_of_the_controls() -> None:
-    allowed = tune_runs.allowed_loss([made(40.0, losses) for losses in ((2.0, 1.0), (2.0, 1.5), (2.001, 1.0))])
+    allowed = tune.allowed_loss([made(40.0, losses) for losses in ((2.0, 1.0), (2.0, 1.5), (2.001, 1.0))])
     assert allowed.tolist() == pytest.approx([0.01 + 2e-6, 5.0 + 1e-6])
 
 

@@ -1,1 +1,11 @@
 """What a user runs first on a new machine: does it compute right, and how fast?"""
+
+# The checks of each job, in the order in which they run: the figures first, as a crash costs the lines after it. A
+# capture binds its process, so nothing may come after it.
+EACH, LAST = ("losses", "throughput", "memory", "evaluation"), ("captured",)
+CHECKS = {
+    "fp32": ("sensors", *EACH, "layout", "pooling", "all-reduce", "input", *LAST),
+    "tf32": (*EACH, *LAST),
+    "amp_o1": (*EACH, *LAST),
+    "amp_o2": (*EACH, "pooling", "all-reduce", "input", *LAST),
+}

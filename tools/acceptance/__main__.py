@@ -6,8 +6,6 @@ writes each line to a file when it is done. Then `--report FOLDER` puts the jobs
 and the exit status (0: none is fatal, 1: some are). What was not run is never ok.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json
@@ -19,9 +17,9 @@ from typing import Any
 from harness import env, provenance
 from harness.__main__ import main as ranks_main
 from runlog.errors import one_line
-from runlog.json_schema import as_json
+from runlog.schema import as_json
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, as_text, worst
-from tools.acceptance.lines import CHECKS
+from tools.acceptance import CHECKS
 
 FORMAT = {"format": "paddle-reference-acceptance", "version": 2}  # 2: its lines are runlog.verdict's
 

@@ -6,8 +6,6 @@ on the same images, so that the mean of the gradients is that of one rank: the r
 ranks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json
@@ -32,11 +30,10 @@ from paddle_rn50 import config, data
 from paddle_rn50.train import ResNet50
 from program import count, ops, precision
 from program.passes import edit, gradients
-from runlog.json_schema import as_json
+from runlog.schema import as_json
 from runlog.verdict import Verdict, judged
-from tools.acceptance import speed as acceptance_speed
-from tools.acceptance.lines import CHECKS, Lines, NotPossible
-from tools.acceptance.machine import BATCH, SEED, SIDE, Machine, as_fed, fitted_weights
+from tools.acceptance import CHECKS, speed
+from tools.acceptance.machine import BATCH, SEED, SIDE, Lines, Machine, NotPossible, as_fed, fitted_weights
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "paddle_rn50" / "golden.json").read_text())
 SENSORS = ("memory_mib", "power_w", "temperature_c", "utilization_percent")
@@ -317,8 +314,8 @@ def same_bits(launched: np.ndarray, replayed: np.ndarray) -> Verdict:
 FUNCTIONS: dict[str, Callable[[Machine], Verdict]] = {
     "sensors": sensors,
     "losses": losses,
-    "throughput": acceptance_speed.throughput,
-    "memory": acceptance_speed.peak_memory,
+    "throughput": speed.throughput,
+    "memory": speed.peak_memory,
     "layout": layout,
     "pooling": pooling,
     "all-reduce": all_reduce,

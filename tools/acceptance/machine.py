@@ -3,12 +3,14 @@
 Weights come from the CPU's start-up program, as a GPU draws others from the same seed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
-from collections.abc import Iterator
+import json
+import time
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from program import build
 from program.ops import LOSS_VALUE
 from program.optimizers import Schedule
 from runlog.errors import RunError
-from tools.acceptance.lines import NotPossible
+from runlog.verdict import FATAL, STATUSES, UNKNOWN, Verdict, as_text
 from tools.doctor import checks as doctor_checks
 
 BATCH, SIDE, SEED = 32, 32, 7  # of the recorded losses
@@ -35,10 +37,15 @@ Images = list[tuple[np.ndarray, np.ndarray]]  # image [N, 3, H, W] float32 and l
 # PaddleClas starts from it too. A dynamic scale finds its size by skipping steps, and the recorded job skips none.
 LOSS_SCALE = 128
 TF32_CAPABILITY = 80
+LEAVE_S = 60.0  # in which the other ranks leave a check that one rank could not do
 STEPS, SHORT_STEPS = 20, 4  # of the recorded job
 # Checks that need none of Paddle's kernels: DALI, NVML and NCCL have their own.
 WITHOUT_KERNELS = ("sensors", "input", "all-reduce")
 ON_A_GPU = {**dict.fromkeys(("sensors", "memory", "input"), "no GPU"), "captured": "a CPU has no CUDA graphs"}
+
+
+class NotPossible(Exception):
+    """The machine lacks what a check needs; the message says what."""
 
 
 class Machine:
@@ -177,3 +184,60 @@ def fitted_weights(batches: Images, recipe: config.Recipe) -> dict[str, np.ndarr
     ridge = RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram))
     fitted = x.T @ np.linalg.solve(gram + ridge, np.eye(recipe.classes)[label[:, 0]])
     return weights | {"fc.w": fitted[:-1].astype(np.float32), "fc.b": fitted[-1].astype(np.float32)}
+
+
+# ---- the line that a check becomes, on all ranks together
+
+
+class Lines:
+    """The lines of one job, written as they are done; `Lines(None)` is that of every rank but the first."""
+
+    def __init__(self, result: Path | None, precision: str) -> None:
+        """`result`: the job's log, beside which the lines are written."""
+        self._path, self._precision = result and result.with_suffix(".lines"), precision
+
+    def run(self, me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> None:
+        """Runs a check on all ranks, and notes and prints what it found."""
+        started_s = time.monotonic()
+        verdict = on_all(me, name, check)
+        figures = {**verdict.figures, "took_s": round(time.monotonic() - started_s, 1)}
+        verdict = replace(verdict, where=self._precision, figures=figures)
+        self.note(verdict.as_dict())
+        if self._path:
+            print(as_text([verdict]), end="", flush=True)
+
+    def note(self, value: dict[str, Any]) -> None:
+        """Appends a line of JSON to the job's file."""
+        if self._path:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(value) + "\n")
+
+
+def on_all(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
+    """What a check found on this rank, or, where a rank could not do it, that on all ranks, once all have left it.
+
+    `me` must have a communicator that the check does not use.
+
+    Raises RunError where a rank failed, and another did not leave the check in time, as one that waits for it: the
+    job must end.
+    """
+    undone = None
+    try:
+        verdict = check()
+    except NotPossible as reason:
+        undone = Verdict(check=name, status=UNKNOWN, found=str(reason))
+    except Exception as reason:  # noqa: BLE001 - the boundary of a check: its line says what it was
+        traceback.print_exc()
+        undone = Verdict(check=name, status=FATAL, found=" ".join(str(reason).split()) or type(reason).__name__)
+    left, until = me.comm.Ibarrier(), time.monotonic() + LEAVE_S
+    while not left.Test():
+        if undone and undone.status == FATAL and time.monotonic() > until:
+            raise RunError(f"rank {me.rank}: {undone.found}; another rank has not left this check {LEAVE_S:g} s later")
+        time.sleep(0.01)
+    every = me.comm.allgather(undone)
+    if not any(every):
+        return verdict
+    first = max(filter(None, every), key=lambda one: STATUSES.index(one.status))
+    if all(every) or first.status == UNKNOWN:
+        return first
+    return replace(first, found=f"rank {every.index(first)}: {first.found}")

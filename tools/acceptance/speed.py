@@ -1,7 +1,5 @@
 """The checks of an acceptance that measure: throughput beside what others published, and memory."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path

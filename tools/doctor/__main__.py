@@ -4,8 +4,6 @@ Each node's first rank looks at its node (`probe`), rank 0 judges what all of th
 The job is the environment's, as for a run.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import socket

@@ -1,7 +1,5 @@
 """The doctor's judgement of what it saw: each node, what must be the same on all, and their ranks and clocks."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import resource

@@ -1,7 +1,5 @@
 """What the doctor sees on a node: facts, without judgement."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os
@@ -21,7 +19,7 @@ import psutil
 
 from harness import env, loader, nvidia, provenance, records
 from runlog.errors import RunError
-from runlog.json_schema import as_json
+from runlog.schema import as_json
 
 GIB = 2**30
 _FOR_12 = provenance.is_for_cuda_12()
@@ -185,14 +183,7 @@ def _packed(packed: records.Records) -> dict[str, Any]:
         undecodable = [f"{name}: {reason}" for name, image in samples if (reason := loader.decode_error(image))]
     except RunError as error:
         undecodable = [str(error)]
-    return {
-        "name": f"{packed.files[0].name} ({packed.form})",
-        "samples": len(packed),
-        "sha256": hashlib.sha256(packed.places.tobytes()).hexdigest(),
-        "looked_at": None,
-        "absent": [],
-        "undecodable": "; ".join(undecodable),
-    }
+    return _part(f"{packed.files[0].name} ({packed.form})", len(packed), packed.places.tobytes(), undecodable)
 
 
 def _listed(root: Path, part: str) -> dict[str, Any]:
@@ -210,14 +201,14 @@ def _listed(root: Path, part: str) -> dict[str, Any]:
     samples = dict.fromkeys(root / files[i] for i in (0, len(files) // 2, -1))
     there = (path if path.exists() else path.with_name(_other_label(path.name)) for path in samples)
     undecodable = [f"{path}: {error}" for path in there if (error := loader.decode_error(path))]
-    return {
-        "name": name,
-        "samples": len(lines),
-        "sha256": hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest(),
-        "looked_at": looked_at,
-        "absent": absent,
-        "undecodable": "; ".join(undecodable),
-    }
+    facts = _part(name, len(lines), os.fsencode("\n".join(lines)), undecodable)
+    return facts | {"looked_at": looked_at, "absent": absent}
+
+
+def _part(name: str, samples: int, listing: bytes, undecodable: list[str]) -> dict[str, Any]:
+    """Facts of `train` or `val` whose samples are all there."""
+    sha256, why = hashlib.sha256(listing).hexdigest(), "; ".join(undecodable)
+    return {"name": name, "samples": samples, "sha256": sha256, "looked_at": None, "absent": [], "undecodable": why}
 
 
 def _files(line: str) -> list[str]:

@@ -3,8 +3,6 @@
 Where the job has one node its ranks take the nodes' place, so that the GPUs of one machine are compared.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools
@@ -13,7 +11,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +25,25 @@ from harness.env import Job, Origins
 from harness.hooks.watchdog import WATCHDOG
 from paddle_rn50.train import ResNet50
 from program.passes import edit
-from runlog.json_schema import as_json
+from runlog.schema import as_json
 from runlog.verdict import FATAL
-from tools.acceptance.lines import NotPossible
-from tools.acceptance.machine import Machine
+from tools.acceptance.machine import Machine, NotPossible
 from tools.doctor.checks import clock_offset_s, judge_node
 from tools.doctor.node import probe
-from tools.fleet import rounds as fleet_rounds
-from tools.fleet.record import FORMAT, facts
+from tools.fleet.record import EXCHANGE_MIB, FORMAT, facts
 from tools.fleet.verdicts import NOT_POSSIBLE
 
 SEED = 1
 STEP_S, LEAST_STEPS, MOST_STEPS = 2.0, 3, 200  # of a turn
+# Measuring alone ends after so many turns, or so many times TURN_S seconds.
+TURNS, TURN_S = 16, 4.0  # alone: steps, memory, disk, input
 LEAST_TURNS = 6  # also where they take longer than they should: five have an interval
 COPY_MIB, DISK_MIB, DISK_S = 128, 32, 1.0
 FILES = 5000  # of DATADIR that are looked at
 BATCHES = 6  # of the input pipeline, a turn
 PINGS, EXCHANGES = 50, 2  # of a pair, a turn
+LINK_TURNS = 5  # each pair, in each round
+LEAST_ROUNDS = 3  # below three partners a slow link cannot be told from a slow node
 WHOLE_S = 5.0
 # What decides how long a step and the input take: another record with other values is no baseline.
 JOB = ("workload", "recipe", "precision", "layout", "batchsize", "image_size", "device", "dgxngpu")
@@ -160,6 +160,75 @@ def programs(machine: Machine) -> tuple[Callable[[], float], Callable[[], float]
     return lambda: step(alone), lambda: step(training.main)
 
 
+# ---- which nodes exchange data with which: rounds of pairs, no pair twice, each node once a round
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two nodes, by number, that exchange data in a round."""
+
+    a: int
+    b: int
+    across: bool  # of two switch groups
+
+
+def round_count(nodes: int) -> int:
+    """Rounds for so many nodes: log2 of them, and at least three where there are so many partners."""
+    if nodes < 2:
+        return 0
+    most = nodes - 1 if nodes % 2 == 0 else nodes  # an odd fleet leaves one node out of each round
+    return min(most, max(LEAST_ROUNDS, math.ceil(math.log2(nodes))))
+
+
+def tournament(nodes: Sequence[int], turn: int) -> list[tuple[int, int]]:
+    """Round `turn` of the circle method, in which all meet once in n - 1 rounds (n odd: n, one is left out of each)."""
+    seats: list[int | None] = [*nodes] if len(nodes) % 2 == 0 else [*nodes, None]
+    last = len(seats) - 1
+    if turn >= last:
+        return []
+    order = [seats[last], *(seats[(turn + i) % last] for i in range(last))]
+    seated = zip(order[: len(order) // 2], reversed(order[len(order) // 2 :]), strict=True)
+    return [(a, b) for a, b in seated if a is not None and b is not None]
+
+
+def rounds(groups: Sequence[str]) -> list[list[Pair]]:
+    """The rounds for nodes of these switch groups, one name a node.
+
+    With one group each node meets other nodes. With several, the first half of the rounds is inside the groups and the
+    other half across them, so that all pairs of a round take the same kind of way and load each group's uplink at once.
+    """
+    names = list(dict.fromkeys(groups))
+    ordered = sorted(range(len(groups)), key=lambda node: names.index(groups[node]))
+    total = round_count(len(groups))
+    members = [[node for node in ordered if groups[node] == name] for name in names]
+    inside = total if len(names) == 1 else total // 2
+    taken = [[pair for nodes in members for pair in tournament(nodes, turn)] for turn in range(inside)]
+    half, largest = len(ordered) // 2, max(map(len, members), default=1)
+    for turn in range(total - inside):  # the first half of the nodes with the second, shifted by a group and one
+        shift = turn * (largest + 1)
+        taken.append([(ordered[i], ordered[half + (i + shift) % half]) for i in range(half)])
+    seen, found = set[Pair](), list[list[Pair]]()
+    for of_turn in taken:
+        of_round = [Pair(a=min(p), b=max(p), across=groups[p[0]] != groups[p[1]]) for p in of_turn]
+        found.append([pair for pair in of_round if pair not in seen])
+        seen.update(of_round)
+    return [of_round for of_round in found if of_round]
+
+
+def groups_of(text: str, nodes: int) -> list[str]:
+    """The switch group of each node by SWITCH_GROUPS; empty: they are all in one.
+
+    Raises ValueError where it names another number of nodes.
+    """
+    groups = text.split(",") if text else [""] * nodes
+    if len(groups) != nodes:
+        raise ValueError(f"SWITCH_GROUPS={text}: names {len(groups)} groups: give one for each of the {nodes} HOSTS")
+    return groups
+
+
+# ---- its measuring, and that of all together
+
+
 def wait(comm: MPI.Comm) -> None:
     """A barrier that leaves the cores to those who still measure."""
     request = comm.Ibarrier()
@@ -170,7 +239,7 @@ def wait(comm: MPI.Comm) -> None:
 def exchange(comm: MPI.Comm, other: int) -> dict[str, float]:
     """Seconds of an exchange of 8 bytes (median), and of an all-reduce of EXCHANGE_MIB between two (mean)."""
     small, answer = np.zeros(1), np.zeros(1)
-    mine = np.ones(fleet_rounds.EXCHANGE_MIB * 2**18, np.float32)
+    mine = np.ones(EXCHANGE_MIB * 2**18, np.float32)
     theirs, pings = np.empty_like(mine), []
     for _ in range(PINGS):
         began = time.perf_counter()
@@ -185,9 +254,9 @@ def exchange(comm: MPI.Comm, other: int) -> dict[str, float]:
 
 def pairs(comm: MPI.Comm, groups: list[str]) -> list[dict[str, Any]]:
     """Every link of the rounds, LINK_TURNS times and once to warm up, as the first of its two leaders has it."""
-    found: dict[fleet_rounds.Pair, dict[str, list[float]]] = {}
+    found: dict[Pair, dict[str, list[float]]] = {}
     me = comm.Get_rank()
-    for turn, of_round in itertools.product(range(fleet_rounds.LINK_TURNS + 1), fleet_rounds.rounds(groups)):
+    for turn, of_round in itertools.product(range(LINK_TURNS + 1), rounds(groups)):
         WATCHDOG.beat("exchanging data in pairs")
         wait(comm)
         for pair in of_round:
@@ -237,7 +306,7 @@ def main(job: Job, origins: Origins) -> None:
     """Measures on this rank; rank 0 writes the record beside RESULT_FILE."""
     began = time.monotonic()
     me = ranks.start(job)
-    groups = fleet_rounds.groups_of(job.switch_groups, job.dgxnnodes)
+    groups = groups_of(job.switch_groups, job.dgxnnodes)
     ranks.connect(job, me)
     paddle.enable_static()
     hosts, unit = job.hosts.split(","), me.rank // job.dgxngpu
@@ -251,12 +320,12 @@ def main(job: Job, origins: Origins) -> None:
         step(), whole()
     alone = Alone(machine, step)
     turns_began = time.monotonic()
-    for turn in range(fleet_rounds.TURNS + 1):
+    for turn in range(TURNS + 1):
         wait(me.comm)
         alone.turn()
         if turn == 0:  # warms caches up, and is no turn
             alone.values, alone.steps = {}, []
-        late = time.monotonic() - turns_began > fleet_rounds.TURNS * fleet_rounds.TURN_S
+        late = time.monotonic() - turns_began > TURNS * TURN_S
         if me.comm.bcast(late) and turn >= LEAST_TURNS:
             break
     metrics = joined(hosts, me.comm.allgather((unit, alone.values, alone.failed)))

@@ -1,7 +1,5 @@
 """What a fleet's acceptance measured, fleet.json: whether it is whole, and in what its nodes differ."""
 
-from __future__ import annotations
-
 import json
 import math
 import platform
@@ -24,6 +22,7 @@ ORDER = (
     *("InfiniBand", "NIC", "MTU", "NCCL_", "UCX_", "OMPI_", "image", "lock", "code", "library", "kernel"),
     *("governor", "huge pages", "transparent huge pages", "data mount", "firmware", "BIOS"),
 )
+EXCHANGE_MIB = 4  # of an all-reduce between two nodes
 CLOCK_S = 0.5  # between two nodes' clocks
 
 

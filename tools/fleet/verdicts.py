@@ -12,8 +12,6 @@ Those of all nodes, links and metrics together that are named by chance are one 
 nodes of a healthy fleet differ as a normal distribution does.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

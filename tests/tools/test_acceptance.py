@@ -1,16 +1,16 @@
-"""The comparisons of an acceptance: each passes on its control and fails on a fault."""
-
-from __future__ import annotations
+"""An acceptance: each comparison passes on its control and fails on a fault; and the command on a CPU."""
 
 import contextlib
 import functools
 import json
 import math
 import re
+import shutil
+import sys
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import paddle
@@ -20,16 +20,18 @@ from paddle import static
 
 from harness import env, state, workload
 from harness.loader import ReaderConfig
-from paddle_rn50 import config, data, model
+from paddle_rn50 import config, data
 from program.passes import gradients
 from runlog import schema
 from runlog.errors import RunError
+from runlog.verdict import FATAL, OK, UNKNOWN, judged
 from tests import jobs
-from tests.program import lower, programs
+from tests.null_gpu import door
+from tools.acceptance import CHECKS
+from tools.acceptance import __main__ as acceptance_command
 from tools.acceptance import checks as acceptance
 from tools.acceptance import speed as acceptance_speed
-from tools.acceptance.lines import CHECKS, NotPossible
-from tools.acceptance.machine import first_weights
+from tools.acceptance.machine import Lines, NotPossible
 from tools.doctor import checks as doctor_checks
 
 GOLDEN = np.array(acceptance.GOLDEN["losses"]["1"])
@@ -151,12 +153,6 @@ def test_a_batch_that_lies_on_the_device_is_read_by_a_program_where_there_are_ke
             assert np.array_equal(acceptance.copied(machine, source), image.astype(np.float32))
 
 
-def test_memory_is_the_most_of_any_rank_against_the_card() -> None:
-    machine = on_a_gpu(of_earlier=lambda check: {"throughput": [1024.0, 20480.0]}[check])
-    verdict = acceptance_speed.peak_memory(machine)
-    assert (verdict.status, verdict.found) == ("ok", "20.0 of 40 GiB at batch 256")
-
-
 @pytest.mark.parametrize(
     ("rate", "batch", "pixels", "device", "ranks", "status"),
     [
@@ -209,47 +205,23 @@ def test_a_check_runs_where_the_device_can_do_it(capability: int, precision: str
         acceptance.Machine.possible(machine, check)
 
 
-def test_what_needs_a_check_that_failed_fails_with_its_name() -> None:
-    machine: Any = SimpleNamespace(measured={})
+def test_memory_is_the_most_of_any_rank_against_the_card_and_needs_the_throughput() -> None:
+    machine = on_a_gpu(measured={"throughput": [1024.0, 20480.0]})
+    machine.of_earlier = functools.partial(acceptance.Machine.of_earlier, machine)
+    verdict = acceptance_speed.peak_memory(machine)
+    assert (verdict.status, verdict.found) == ("ok", "20.0 of 40 GiB at batch 256")
+    machine.measured.clear()
     with pytest.raises(RunError, match="needs what the check of throughput measures, which failed"):
-        acceptance.Machine.of_earlier(machine, "throughput")
+        acceptance_speed.peak_memory(machine)
 
 
-def first_losses(name: str, device: str, weights: dict[str, np.ndarray]) -> list[float]:
-    """Losses of three steps from the weights and images of an acceptance; a GPU's program is lowered to the CPU."""
-    built = programs.build(name=name, device=device)
-    if device == "gpu":
-        lower.lower(built.main, built.startup, ranks=1)
-    fed = data.ImageFormat(size=32, **({"layout": "NHWC", "channels": 4} if device == "gpu" else {}))
-    executor, losses = static.Executor(paddle.CPUPlace()), []
-    with static.scope_guard(static.Scope()):
-        executor.run(built.startup)
-        state.set_weights(built.main, weights)
-        for step in range(3):
-            feed = programs.images(step, programs.build())
-            feed["image"] = acceptance.as_fed(feed["image"], fed)
-            built.schedule.send(executor.place)
-            losses.append(float(executor.run(built.main, feed=feed, fetch_list=[built.loss])[0]))
-            built.schedule.step()
-    return losses
-
-
-def test_weights_and_images_reach_the_half_precision_program_as_they_do_the_plain_one() -> None:
-    paddle.enable_static()
-    with mock.patch.object(model, "STAGES", programs.STAGES):
-        weights = first_weights(programs.RECIPE)
-    plain = first_losses("fp32", "cpu", weights)
-    assert np.allclose(first_losses("amp_o2", "gpu", weights), plain, rtol=1e-5, atol=0)
-    weights["stem.conv.w"] = weights["stem.conv.w"][:, ::-1]
-    assert not np.allclose(first_losses("amp_o2", "gpu", weights), plain, rtol=1e-4, atol=0)
-
-
-def test_a_half_precision_program_is_fed_half_of_four_channels() -> None:
+def test_images_and_filters_of_three_channels_reach_a_program_of_four() -> None:
     image = np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2)
     fed = acceptance.as_fed(image, data.ImageFormat(size=2, layout="NHWC", channels=4, half=True))
     assert (fed.shape, fed.dtype) == ((2, 2, 2, 4), np.float16)
-    assert not fed[..., 3].any()
-    assert np.array_equal(fed[..., :3].transpose(0, 3, 1, 2), image)
+    filters = state.padded(image, (2, 4, 2, 2))
+    for found in (fed.transpose(0, 3, 1, 2), filters):
+        assert np.array_equal(found[:, :3], image) and not found[:, 3].any()
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -263,9 +235,8 @@ def test_the_pooling_passes_and_a_wrong_window_fails(layout: str, monkeypatch: p
 
     def with_another_window(main: static.Program) -> int:
         changed = spread(main)
-        for op in main.global_block().ops:
-            if op.type == "pool2d" and op.attr("paddings") == [6, 6]:
-                op.desc._set_attr("exclusive", True)
+        (op,) = [op for op in main.global_block().ops if op.type == "pool2d" and op.attr("paddings") == [6, 6]]
+        op.desc._set_attr("exclusive", True)
         return changed
 
     monkeypatch.setattr(gradients, "spread_mean", with_another_window)
@@ -299,3 +270,181 @@ def test_a_rank_that_waits_for_one_that_failed_ends_with_the_job(tmp_path: Path)
     assert done.returncode != 0
     assert "error: rank 1: alone; another rank has not left this check 1 s later" in done.stderr
     assert not (tmp_path / "fp32.lines").exists()
+
+
+# ---- `./run_and_time.sh --acceptance --short` on this machine, without a GPU: verdict, report, exit status
+
+ON_A_CPU = ("losses", "layout", "pooling", "all-reduce", "evaluation")
+
+
+class Accepted:
+    """An acceptance that ended with `status`, its results below `folder`: what it printed, and its report."""
+
+    def __init__(self, status: int, folder: Path, *command: str, **job: Any) -> None:
+        command = command or ("./run_and_time.sh", "--acceptance")
+        done = jobs.run(command, **{"LOGDIR": folder, "DGXNGPU": 1, "DATA_CACHE": folder, **job})
+        assert done.returncode == status, done.stdout + done.stderr
+        self.stdout, self.stderr = done.stdout, done.stderr
+        (path,) = (folder / "acceptance").glob("*.json")
+        self.report = json.loads(path.read_text())
+        self.lines: list[dict[str, Any]] = self.report["lines"]
+        self.found = {(line["check"], line["where"]): line["status"] for line in self.lines}
+
+    def with_status(self, status: str) -> set[tuple[str, str]]:
+        return {key for key, found in self.found.items() if found == status}
+
+
+SHORT = ("./run_and_time.sh", "--acceptance", "--short")
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_all_that_a_cpu_can_run_passes_and_nothing_else_does(tmp_path: Path) -> None:
+    done = Accepted(0, tmp_path, *SHORT, DGXNGPU=2)
+    assert done.report["verdict"] == "5 ok, 0 fatal, 23 unknown, in the short form"
+    assert f"verdict   {done.report['verdict']}" in done.stdout
+    assert done.with_status(OK) == {(check, "fp32") for check in ON_A_CPU}
+    (throughput,) = (line for line in done.lines if line["check"] == "throughput" and line["where"] == "fp32")
+    assert throughput["found"].endswith("; none published for this card, precision and image size")
+    reasons = {line["found"] for line in done.lines if line["status"] == UNKNOWN and line != throughput}
+    assert reasons == {
+        "no GPU: DEVICE=cpu",
+        "a CPU has no CUDA graphs: DEVICE=cpu",
+        *(
+            f"PRECISION={name}: a CPU has no kernels for it: use fp32 or DEVICE=gpu"
+            for name in ("tf32", "amp_o1", "amp_o2")
+        ),
+    }
+    assert len(done.report["nodes"]) == 1
+    assert done.report["source"]["lock_sha256"]
+    # The figure of the minute stands in a log that the scorer reads.
+    (log,) = (tmp_path / "acceptance").glob("*/fp32.txt")
+    command = [sys.executable, "-m", "scoring", "score", str(log), "--protocol", "window", "--runs", "1", "--json"]
+    score = jobs.run(command)
+    assert json.loads(score.stdout)["value"] == pytest.approx(throughput["figures"]["images_per_s"], rel=0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_each_job_of_a_gpu_has_its_throughput_whatever_fails_before_it(tmp_path: Path) -> None:
+    """On a null GPU, which computes nothing, so that all losses are wrong."""
+    job = {"DEVICE": "gpu", "BATCHSIZE": 4, "IMAGE_SIZE": 64, "RECIPE": "nvidia_cosine", "THREADS": 1}
+    done = Accepted(1, tmp_path, str(door.RUN), *SHORT, timeout_s=900, NULLGPU_OUT=tmp_path, **job)
+    assert not [line for line in done.lines if line["found"].startswith("not run")]
+    found = done.found
+    for precision in CHECKS:
+        assert found["losses", precision] == FATAL
+        assert (found["throughput", precision], found["memory", precision]) == (UNKNOWN, OK)  # of 64 pixels
+        assert found["captured", precision] == FATAL
+    assert found["all-reduce", "fp32"] == UNKNOWN  # one rank
+
+
+def planned(folder: Path, plan: str) -> Path:
+    """A checkout with another plan of checks."""
+    copy = jobs.checkout(folder / "copy")
+    (copy / "tools").unlink()
+    shutil.copytree(jobs.REPOSITORY / "tools", copy / "tools")
+    lines = copy / "tools" / "acceptance" / "__init__.py"
+    text, found = re.subn(r"(?ms)^CHECKS = {.*?^}$", f"CHECKS = {plan}", lines.read_text())
+    assert found == 1
+    lines.write_text(text)
+    return copy
+
+
+@pytest.mark.null_gpu
+@pytest.mark.xdist_group("ranks")
+def test_a_captured_step_stands_beside_the_launched_one(tmp_path: Path) -> None:
+    """On two null GPUs, which compute nothing: both have all of its steps, and what was not trained has not passed."""
+    copy = planned(tmp_path, '{"amp_o2": ("captured",)}')
+    settings = {**door.FEW, "DGXNGPU": 2, "NULLGPU_OUT": tmp_path}
+    (line,) = Accepted(1, tmp_path, str(door.RUN), "./run_and_time.sh", "--acceptance", cwd=copy, **settings).lines
+    assert line["found"] == "20 losses are alike, and none differs from the one before: nothing was trained"
+    assert np.shape(line["figures"]["replayed"]) == (2, 20)
+    for process in door.read(tmp_path):
+        launched = [step for step in process.training if step.of("cudnn work")]
+        assert (len(launched), len(process.replayed)) == (20, 20)
+        assert all(step.counts["graph", "launch"] == 1 for step in process.replayed)
+        everything = sum((step.counts for step in process.steps), start=Counter[tuple[str, str]]())
+        assert not everything["graph", "refused"] and not everything["graph", "stale copy"]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_what_is_not_as_recorded_fails_alone(tmp_path: Path) -> None:
+    recorded = json.loads((jobs.REPOSITORY / "paddle_rn50" / "golden.json").read_text())
+    recorded["losses"]["1"][2] *= 1.001
+    recorded["evaluation"]["correct"] += 30
+    copy = jobs.checkout(tmp_path / "copy", golden=json.dumps(recorded))
+    done = Accepted(1, tmp_path, *SHORT, cwd=copy)
+    assert done.report["verdict"] == "2 ok, 2 fatal, 24 unknown, in the short form"
+    assert done.with_status(FATAL) == {("losses", "fp32"), ("evaluation", "fp32")}
+    assert done.found["all-reduce", "fp32"] == UNKNOWN  # one rank
+
+
+@pytest.mark.xdist_group("ranks")
+def test_a_job_of_which_nothing_is_possible_here_has_not_failed(tmp_path: Path) -> None:
+    """As that of TF32 on a V100; here a plan of the two checks that one rank of a CPU cannot do stands in for it."""
+    copy = planned(tmp_path, '{"fp32": ("input", "all-reduce")}')
+    done = Accepted(0, tmp_path, cwd=copy)
+    assert (done.report["verdict"], done.stderr) == ("0 ok, 0 fatal, 2 unknown", "")
+    assert {file.name for file in (tmp_path / "acceptance").glob("*/*")} == {"fp32.lines", "fp32.stderr"}
+
+
+@pytest.mark.xdist_group("ranks")
+def test_a_job_that_is_not_done_when_the_time_is_up_is_ended(tmp_path: Path) -> None:
+    copy = jobs.checkout(tmp_path / "copy")
+    times = copy / "launch" / "common.sh"
+    text = times.read_text()
+    assert "ACCEPTANCE_END_S=900\n" in text
+    times.write_text(text.replace("ACCEPTANCE_END_S=900\n", "ACCEPTANCE_END_S=8\n"))
+    done = Accepted(1, tmp_path, cwd=copy)
+    said = "it was not done after the 8 s that an acceptance may take"
+    assert done.stderr.startswith(f"error: {said}")
+    assert [line["found"] for line in done.lines if line["where"] == "fp32"][-1] == f"not run: {said}"
+
+
+@pytest.mark.xdist_group("ranks")
+def test_what_the_machine_lacks_of_what_was_asked_for_fails(tmp_path: Path) -> None:
+    done = Accepted(1, tmp_path, DEVICE="gpu")
+    assert done.report["verdict"] == "0 ok, 28 fatal, 0 unknown"
+    for line in done.lines:
+        assert line["found"].startswith("not run: DGXNGPU=1: ")
+        assert " has 0 GPUs" in line["found"]
+
+
+reported = functools.partial(jobs.called, acceptance_command.main)
+
+
+def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> None:
+    folder = tmp_path / "X-1"
+    folder.mkdir()
+    lines = Lines(folder / "fp32.txt", "fp32")
+    lines.note({"nodes": [{"host": "node"}]})
+    lines.note(judged("losses", True, "0 off", "none off", where="fp32").as_dict())
+    (folder / "fp32.failed").write_text("out of memory at BATCHSIZE=256\n")
+    done = reported("--report", folder, DEVICE="gpu")
+    assert done.returncode == 1
+    report = json.loads((tmp_path / "X-1.json").read_text())
+    assert report["verdict"] == "1 ok, 27 fatal, 0 unknown"
+    found = {(line["check"], line["where"]): line["found"] for line in report["lines"]}
+    assert found["losses", "fp32"] == "0 off"
+    assert found["memory", "fp32"] == "not run: out of memory at BATCHSIZE=256"
+    assert found["losses", "tf32"] == "not run: its job did not run it"
+    assert report["nodes"] == [{"host": "node"}]
+    (tmp_path / "X-2").mkdir()
+    done = reported("--report", tmp_path / "X-2", DEVICE="cpu")
+    assert done.returncode == 1 and "verdict   0 ok, 10 fatal, 18 unknown" in done.stdout  # nothing run, nothing passed
+
+
+def test_wrong_use_is_refused() -> None:
+    jobs.refused(
+        jobs.run_and_time("--short"), "error: --short: give --check, or --fleet, or --acceptance, or --acceptance -"
+    )
+    said = "the acceptance launches its steps, and compares a captured one by itself: leave it out"
+    for variables, error in (
+        ({"WORKLOAD": "hrnet"}, "WORKLOAD=hrnet: the acceptance trains ResNet-50: set WORKLOAD=rn50"),
+        ({"DEVICE": "gpu", "STRATEGY": "cuda_graph=1"}, f"STRATEGY: cuda_graph=1: {said}"),
+    ):
+        jobs.refused(reported("--precisions", **variables), f"error: {error}\n")
+    for device, precisions in (("cpu", "fp32\n"), ("gpu", "fp32\ntf32\namp_o1\namp_o2\n")):
+        assert reported("--precisions", DEVICE=device).stdout == precisions

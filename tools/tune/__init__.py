@@ -1,1 +1,0 @@
-"""The search for the fastest strategy and batch size."""
