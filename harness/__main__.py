@@ -1,7 +1,5 @@
 """One rank of a job: `python -m harness`, started by mpirun on every rank (see launch/trials.sh)."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import signal

@@ -4,8 +4,6 @@
 training and 360 for evaluation is stratified and fixed.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from pathlib import Path

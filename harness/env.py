@@ -6,8 +6,6 @@ into the log where a value came from. The shell gets all of it by `load_job` of 
 belongs to a recipe, not here.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import difflib
@@ -24,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.libraries import LIBRARIES, SECRET, TF32_OVERRIDE, handed_on, secrets, settings_of
+from harness.libraries import LIBRARIES, SECRET, TF32_OVERRIDE, handed_on, mkl_settings, secrets
 from program.strategy import Strategy, parse
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -323,8 +321,24 @@ def refusal(**changed: str) -> str:
 
 
 def runtime(job: Job) -> dict[str, str]:
-    """Settings that Paddle and its libraries read from the environment when they are loaded."""
-    return settings_of(job, gpu=os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0"))
+    """Settings that Paddle and its libraries read from this rank's environment when they are loaded."""
+    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "FLAGS_paddle_num_threads")
+    settings = dict.fromkeys(threads, str(job.threads_per_rank))
+    settings["GLOG_minloglevel"] = "2"  # Paddle's C++ chatter below errors
+    if job.device == "cpu":
+        # The parallel executor's scheduling costs more than it gains on a few cores.
+        settings["FLAGS_new_executor_serial_run"] = "1"
+        if job.workload == "hrnet":  # a sixth faster, having many small tensors; ResNet-50 gains nothing
+            settings["FLAGS_eager_delete_tensor_gb"] = "1"
+        return settings | mkl_settings(Path("/proc/cpuinfo").read_text())
+    settings["CUDA_MODULE_LOADING"] = "LAZY"  # else the driver loads 1.8 GB of kernels, of which a run takes few
+    settings["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi numbers them, and what is sampled of them
+    settings["FLAGS_selected_gpus"] = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0")  # else GPU 0
+    if job.precision == "fp32":
+        settings[TF32_OVERRIDE] = "0"  # Ampere would compute "FP32" in TF32
+    if job.workload == "hrnet":
+        settings["FLAGS_dynamic_static_unified_comm"] = "0"  # passes/sync_bn.py says why, and refuses another value
+    return settings
 
 
 def libraries(environ: Mapping[str, str] | None = None) -> dict[str, str]:

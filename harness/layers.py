@@ -1,7 +1,5 @@
 """Layers of the networks. Variables are named after their layer: two programs of the same names share the weights."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import paddle

@@ -4,8 +4,6 @@ One pipeline function of a workload serves CPU and GPU, the device being its par
 `harness.sampling`, so that a sample looks the same at any rank count, batch size and prefetch depth.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from abc import ABC, abstractmethod
@@ -40,7 +38,7 @@ class ReaderConfig:
     seed: int  # of the run
 
     @classmethod
-    def of_rank(cls, job: Job, local_rank: int, image: Any, *, batch: int, seed: int) -> ReaderConfig:
+    def of_rank(cls, job: Job, local_rank: int, image: Any, *, batch: int, seed: int) -> "ReaderConfig":
         """How this rank of a job reads batches of images of this format."""
         threads = job.data_threads or job.threads_per_rank
         return cls(batch=batch, image=image, device=job.device, device_id=local_rank, threads=threads, seed=seed)
@@ -110,7 +108,7 @@ class Loader(ABC):
         inputs: tuple[Any, ...] = future.result()
         return inputs
 
-    def __iter__(self) -> Loader:
+    def __iter__(self) -> "Loader":
         return self
 
     def __next__(self) -> Batch:

@@ -1,7 +1,5 @@
 """Memory of a GPU, reckoned before a run; and out of memory, told in one line: the batch, the memory, what to lower."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import resource

@@ -1,7 +1,5 @@
 """What NVML and `nvidia-smi` say of a node's GPUs; every question may go unanswered, and the answer is then None."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import subprocess

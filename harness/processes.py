@@ -1,7 +1,5 @@
 """Ends processes with those that started them: by Linux as a parent dies, or all that this one started."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

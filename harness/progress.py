@@ -1,7 +1,5 @@
 """What a person sees while a run goes on: a bar where there is a terminal, plain lines where there is none."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ class Timing:
     time_s: float = 0.0
     data_wait_s: float = 0.0
 
-    def add(self, other: Timing) -> None:
+    def add(self, other: "Timing") -> None:
         """Adds a later stretch."""
         self.steps += other.steps
         self.images += other.images
@@ -46,7 +44,7 @@ class Progress:
         self._bar: _Bar | None = None
         self._task: Any = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> "Progress":
         if self._kind == "bar":
             # mpirun stands between us and the terminal, so that rich cannot see it by itself.
             console = Console(file=sys.stdout, force_terminal=True, width=env.columns())

@@ -1,7 +1,5 @@
 """Where a run comes from: code, packages and machine, for the header of its log; and the machine's page cache."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib.metadata

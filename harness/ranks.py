@@ -3,8 +3,6 @@
 MPI starts the ranks and carries small host-side values. Gradients go by NCCL on GPUs and by gloo on CPUs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -13,7 +11,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import HTTPServer
-from typing import Any
 
 import numpy as np
 import psutil
@@ -49,35 +46,15 @@ class Ranks:
         """Whether this rank writes the log."""
         return self.rank == 0
 
-    def broadcast(self, value: Any) -> Any:
-        """`value` of rank 0."""
-        return self.comm.bcast(value)
-
-    def gather(self, value: Any) -> list[Any]:
-        """`value` of every rank, in order of rank, on every rank."""
-        return self.comm.allgather(value)
-
     def mean(self, value: float) -> float:
         """Mean of `value` over the ranks."""
-        return self.sum(value) / self.size
-
-    def sum(self, value: float) -> float:
-        """Sum of `value` over the ranks."""
-        return float(self.comm.allreduce(value))
-
-    def most(self, value: int) -> int:
-        """Largest `value` of the ranks."""
-        return int(self.comm.allreduce(value, op=MPI.MAX))
+        return float(self.comm.allreduce(value)) / self.size
 
     def table(self, *values: float) -> np.ndarray | None:
         """On rank 0 the `values` of every rank, as (values, ranks); elsewhere None."""
         gathered = np.empty((self.size, len(values))) if self.is_first else None
         self.comm.Gather(np.array(values, dtype=np.float64), gathered)
         return None if gathered is None else gathered.T
-
-    def barrier(self) -> None:
-        """Waits for every rank."""
-        self.comm.Barrier()
 
 
 @contextlib.contextmanager
@@ -208,14 +185,14 @@ def _listen_on(own: str, meeting: str) -> None:
 
 def connect(job: env.Job, ranks: Ranks) -> None:
     """Tells Paddle's fleet about the ranks and, on a CPU, opens gloo between them."""
-    endpoints = ranks.gather(f"{_address(job, ranks)}:{_hold_port()}")
+    endpoints = ranks.comm.allgather(f"{_address(job, ranks)}:{_hold_port()}")
     env.export_trainer(ranks.rank, endpoints)
     if job.device == "cpu" and ranks.size > 1:
         import paddle
 
         if ranks.is_first and job.gloo_port:
             _check_free(job.gloo_port)
-        port = ranks.broadcast(job.gloo_port or _hold_port())
+        port = ranks.comm.bcast(job.gloo_port or _hold_port())
         host = endpoints[0].rpartition(":")[0]
         # Paddle forks helpers for the rendezvous; mpirun would wait for whoever holds a dead rank's pipes.
         os.register_at_fork(after_in_child=lambda: end_with_parent(signal.SIGKILL))

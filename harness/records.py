@@ -9,8 +9,6 @@ MXNet's payload is an IRHeader and an encoded image. A line of the index is `key
 TFRecord: length, its CRC, a tf.train.Example, its CRC. A line of DALI's index is `offset size`.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import struct

@@ -5,8 +5,6 @@ samples of a step depend neither on the number of ranks nor on a library's rando
 go on from any sample of an epoch.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """A run that has begun: its log, ranks, hooks and start; and what its log says before and between the steps."""
 
-from __future__ import annotations
-
 import contextlib
 import secrets
 from collections.abc import Iterator
@@ -15,7 +13,7 @@ from paddle import static
 from harness import env, memory, provenance, ranks, sampling
 from harness.embedded import make
 from harness.env import MODELS, Job, Origins
-from harness.hooks import Hook, checkpoint, telemetry, tracing
+from harness.hooks import Hook, checkpoint, telemetry
 from harness.hooks.watchdog import WATCHDOG
 from harness.progress import Progress, Timing
 from harness.ranks import Ranks
@@ -75,7 +73,7 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
     start = checkpoint.find(job, me, identity)
     if start.position.epoch > task.epochs:
         raise ValueError(f"{start.path}: its run has done all of its {task.epochs} epochs: set RESUME=no")
-    seed = start.position.seed if start.path else me.broadcast(job.seed if job.seed >= 0 else secrets.randbits(31))
+    seed = start.position.seed if start.path else me.comm.bcast(job.seed if job.seed >= 0 else secrets.randbits(31))
     steps = sampling.steps_per_epoch(task.dataset.train_samples, job.global_batch)
     total_steps = task.epochs * steps if job.mode == "train" else job.warmup_steps + job.measured_steps
     with (
@@ -86,7 +84,7 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
         checkpoint.Keeper(job, me, log, start=start, run=identity, seed=seed, steps_per_epoch=steps) as keeper,
         contextlib.ExitStack() as stack,
     ):
-        hooks: list[Hook] = [*telemetry.samplers(job, me), *tracing.tracers(job, me)]
+        hooks = telemetry.of_rank(job, me)
         for hook in hooks:
             stack.enter_context(hook)
         preamble(log, job, origins, me, recipe=recipe, dataset=task.dataset)
@@ -120,13 +118,13 @@ def data_set(job: Job, me: Ranks, embedded: Any) -> tuple[str, Path]:
     folder = Path(job.data_cache) / embedded.NAME
     if me.local_rank == 0:
         make(folder, embedded.write)
-    me.barrier()
+    me.comm.Barrier()
     return embedded.NAME, folder
 
 
 def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:
     """Provenance, submission and cache events, up to `init_start`; `recipe` is the workload's frozen dataclass."""
-    nodes = {node.host: node for node in ranks.gather(provenance.node())}
+    nodes = {node.host: node for node in ranks.comm.allgather(provenance.node())}
     hardware = schema.Hardware(nodes=list(nodes.values()), device=job.device, math_mode=job.precision)
     log.section(schema.LOG, schema.Format())
     log.section(schema.SOURCE, provenance.source(job.source_commit, job.image_digest))
@@ -144,7 +142,7 @@ def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: A
     WATCHDOG.beat("flushing the page cache and building the programs")
     if ranks.local_rank == 0:
         done = provenance.clear_caches(job)
-    for flushed in ranks.gather(done):
+    for flushed in ranks.comm.allgather(done):
         if flushed:
             log.event(schema.CACHE_CLEAR, flushed.status == "done", flushed)
     log.mark(schema.INIT_START)
@@ -213,15 +211,15 @@ def start_clock(log: RunLog, ranks: Ranks) -> None:
     """Ends the preparation; from here on training data may be touched. A barrier stands on both sides."""
     WATCHDOG.beat("waiting for the other ranks to be ready")
     log.mark(schema.INIT_STOP)
-    ranks.barrier()
+    ranks.comm.Barrier()
     log.mark(schema.RUN_START)
-    ranks.barrier()
+    ranks.comm.Barrier()
 
 
 def log_telemetry(log: RunLog, ranks: Ranks, hooks: tuple[Hook, ...]) -> None:
     """Sums up what the nodes' samplers saw."""
     mine = [hook.summary() for hook in hooks if isinstance(hook, telemetry.Sampler)]
-    if nodes := [node for of_rank in ranks.gather(mine) for node in of_rank]:
+    if nodes := [node for of_rank in ranks.comm.allgather(mine) for node in of_rank]:
         log.event(schema.TELEMETRY_SUMMARY, telemetry.summarize(nodes))
 
 

@@ -1,7 +1,5 @@
 """The state of a run in Paddle's scope: what a checkpoint keeps and what the ranks share."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -86,7 +84,7 @@ def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
     Of the state that every rank has: Paddle's automatic mode gives each rank a part of it.
     """
     mine = dict(tensors(main))
-    for name in sorted(set(mine).intersection(*ranks.gather(set(mine)))):
+    for name in sorted(set(mine).intersection(*ranks.comm.allgather(set(mine)))):
         tensor = mine[name]
         value = np.array(tensor)
         ranks.comm.Bcast(value.reshape(-1).view(np.uint8))  # as bytes: MPI knows no half precision

@@ -3,8 +3,6 @@
 Started on every rank by `python -m harness`, which has read the job and set up the process.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
@@ -15,8 +13,7 @@ from paddle import static
 from harness import loader, ranks, sampling, session, state, workload
 from harness.env import Job, Origins
 from harness.hooks import checkpoint
-from harness.hooks.capture import CapturedStep
-from harness.loop import COUNTED, Evaluator, LaunchedStep, NotFinite, Trainer
+from harness.loop import COUNTED, CapturedStep, Evaluator, LaunchedStep, NotFinite, Trainer
 from program import build
 from runlog import schema
 from runlog.errors import RunError
@@ -70,7 +67,7 @@ def main(job: Job, origins: Origins) -> None:
                 to_target(run, trainer, source, lambda: evaluated(evaluator, eval_batches, task))
         except NotFinite as error:
             raise RunError(f"{error}; {run.keeper.last_good}") from error
-        me.barrier()
+        me.comm.Barrier()
         run.log.mark(schema.RUN_STOP, schema.Ended(status="success"))
         session.log_telemetry(run.log, me, run.hooks)
         batches.close()

@@ -3,8 +3,6 @@
 `paddle_<workload>/train.py` has one subclass of `Workload`, called WORKLOAD; all else of a run is the harness's.
 """
 
-from __future__ import annotations
-
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator

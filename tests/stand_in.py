@@ -35,8 +35,8 @@ def main(job: Job, origins: Origins) -> None:
     """
     me = ranks.start(job)
     with open_log(Path(job.result_file) if me.is_first else None) as log, contextlib.ExitStack() as stack:
-        for sampler in telemetry.samplers(job, me):
-            stack.enter_context(sampler)
+        for hook in telemetry.of_rank(job, me):
+            stack.enter_context(hook)
         rank = _Rank(job, me, log)
         rank.begin(origins)
         if job.mode == "throughput":
@@ -44,7 +44,7 @@ def main(job: Job, origins: Origins) -> None:
             rank.train(job.measured_steps, epoch=1, phase="measured")
         else:
             rank.train_to_target(job.max_epochs or 2)
-        me.barrier()
+        me.comm.Barrier()
         log.mark(schema.RUN_STOP, schema.Ended(status="success"))
 
 
@@ -71,7 +71,7 @@ class _Rank:
         summary |= {"framework": "a stand-in", "model": "resnet50_v1.5"}
         log.event(schema.RUN_SUMMARY, schema.RunSummary(**summary))
         log.mark(schema.INIT_STOP)
-        self._ranks.barrier()
+        self._ranks.comm.Barrier()
         log.mark(schema.RUN_START)
 
     def train(self, steps: int, *, epoch: int, phase: str) -> None:
@@ -96,7 +96,7 @@ class _Rank:
             return  # it has nothing to save: a signal ends the rank at once
         for number in SIGNALS:  # only now, as the trainer does: before there is anything to save a signal ends the rank
             signal.signal(number, self._on_signal)
-        if asked := max(self._ranks.gather(self._asked)):
+        if asked := max(self._ranks.comm.allgather(self._asked)):
             raise RunError(f"stopped by signal {SIGNALS[signal.Signals(asked)]} after step {self._step}")
 
     def _on_signal(self, number: int, frame: object) -> None:

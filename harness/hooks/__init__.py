@@ -1,7 +1,5 @@
 """What a run does beside its steps; the loop calls each hook where its class says."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 from harness.progress import Timing

@@ -8,8 +8,6 @@ memory, so that no step waits for the disk.
 All randomness of a run is a function of (seed, epoch, sample): the seed and the position stand for random states.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -22,22 +20,20 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from harness import state
+from harness.env import Job
 from harness.hooks import Hook
+from harness.progress import Timing
+from harness.ranks import Ranks
 from program import build
 from program.passes import resnet_unit
 from runlog import schema
 from runlog.errors import RunError
-
-if TYPE_CHECKING:
-    from harness.env import Job
-    from harness.progress import Timing
-    from harness.ranks import Ranks
-    from runlog.writer import RunLog
+from runlog.writer import RunLog
 
 SUFFIX = ".safetensors"
 MIB = 2**20
@@ -166,7 +162,7 @@ def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
     if job.resume == "no":
         return Start()
     start = _find(job, run, ranks.size) if ranks.is_first else Start()
-    position, path = ranks.broadcast((start.position, start.path))
+    position, path = ranks.comm.bcast((start.position, start.path))
     return Start(position=position, path=path, arrays=start.arrays)
 
 
@@ -232,7 +228,7 @@ class Keeper(Hook):
     """Writes the checkpoints of a training run; every rank has one, rank 0's writes.
 
     A checkpoint is due every CHECKPOINT_EPOCHS, every CHECKPOINT_MINUTES, and when a signal of SIGNALS asks the run to
-    end. The ranks agree on it at the end of a window of steps, in one all-reduce of an integer.
+    end. The ranks agree on it at the end of a window of steps, by one integer of each.
     """
 
     def __init__(
@@ -274,7 +270,7 @@ class Keeper(Hook):
         """For a message: the last checkpoint that is whole; every rank must ask."""
         self._join()
         good = f"the last good checkpoint is {self._kept[-1]}, from which RESUME=auto goes on" if self._kept else ""
-        return str(self._ranks.broadcast(good or "there is no checkpoint of this run"))
+        return str(self._ranks.comm.bcast(good or "there is no checkpoint of this run"))
 
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
         """Writes a checkpoint where one is due; seconds that it took from the training.
@@ -288,7 +284,7 @@ class Keeper(Hook):
             self._handlers = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         every_s = 60 * self._job.checkpoint_minutes
         late = self._ranks.is_first and bool(every_s) and time.monotonic() - self._last_s >= every_s
-        asked = self._ranks.most(2 * self._signal + late)
+        asked = max(self._ranks.comm.allgather(2 * self._signal + late))
         if not asked:
             return 0.0
         started = time.perf_counter()

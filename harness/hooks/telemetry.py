@@ -1,12 +1,10 @@
-"""Samples a node's sensors while a run goes on: one thread on each node's first rank, one JSON-lines file a node.
+"""Samples a node's sensors while a run goes on, and traces some of its steps.
 
-The file is `<log without .txt>.node<n>.telemetry.jsonl`, a line a sample; what a node cannot say is null. GPUs
-are those that CUDA shows the job, in its order: the first is local rank 0's. Counters (energy, NVLink, disk, network)
-count from when the machine or driver started: take differences. The sampler's own CPU time is in its summary, so that
-every run says what its telemetry cost.
+One thread on each node's first rank samples into `<log without .txt>.node<n>.telemetry.jsonl`, a line a sample; what a
+node cannot say is null. GPUs are those that CUDA shows the job, in its order: the first is local rank 0's. Counters
+(energy, NVLink, disk, network) count from when the machine or driver started: take differences. The sampler's own CPU
+time is in its summary, so that every run says what its telemetry cost.
 """
-
-from __future__ import annotations
 
 import contextlib
 import json
@@ -15,18 +13,16 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
 from harness import nvidia
+from harness.env import Job, traced_steps
 from harness.hooks import Hook
+from harness.progress import Timing
+from harness.ranks import Ranks
 from runlog.schema import TelemetrySummary
-
-if TYPE_CHECKING:
-    from harness.env import Job
-    from harness.progress import Timing
-    from harness.ranks import Ranks
 
 INFINIBAND = Path("/sys/class/infiniband")
 
@@ -48,7 +44,7 @@ class Sampler(Hook):
         self._peaks: dict[str, float | None] = {"memory_mib": None, "temperature_c": None}  # of a GPU of the job
         self.power_w: float | None = None  # of the job's GPUs on this node at the last sample
 
-    def __enter__(self) -> Sampler:
+    def __enter__(self) -> "Sampler":
         self._handles, _ = self._exit.enter_context(nvidia.opened())
         self._nvlinked = [nvidia.nvlinks(handle) > 0 for handle in self._handles]
         psutil.cpu_percent()  # the first answer is about nothing, later ones about the time since
@@ -201,10 +197,73 @@ def prometheus(sample: dict[str, Any]) -> str:
     return "".join(lines)
 
 
-def samplers(job: Job, ranks: Ranks) -> list[Sampler]:
-    """This node's sampler on its first rank, where the job asks for one."""
-    if not job.telemetry_s or ranks.local_rank:
-        return []
-    path = Path(job.result_file).with_suffix(f".node{ranks.rank // job.dgxngpu}.telemetry.jsonl")
-    gpus = job.dgxngpu if job.device == "gpu" else 0
-    return [Sampler(path, every_s=job.telemetry_s, job_gpus=gpus, prometheus=job.telemetry_prometheus)]
+# ---- a trace of steps
+
+
+class Tracer(Hook):
+    """PROFILE=steps:a-b: records the steps `first` to `last`, counted from 1, until it is left at the latest.
+
+    Rank 0 writes `<log without .txt>.trace.json`, in Chrome's trace format (chrome://tracing, Perfetto): for each step
+    what it waited for input and what the executor took on the host. On a GPU Paddle's profiler, which needs CUDA, adds
+    `<log without .txt>.kernels.trace.json` with operators and kernels; the two share no clock. A run that was traced is
+    marked and may not be published; one that ends before the last of the steps leaves a trace of those that it did.
+    """
+
+    def __init__(self, first: int, last: int, log: Path, *, on_gpu: bool) -> None:
+        self._first, self._last = first, last
+        self._path = log.with_suffix(".trace.json")
+        self._kernels = log.with_suffix(".kernels.trace.json") if on_gpu else None
+        self._events: list[dict[str, Any]] = []
+        self._profiler: Any = None
+        self._written = False
+
+    def close(self) -> None:
+        """Writes the trace of a run that ended before the last of the steps."""
+        if not self._written:
+            left = "the trace ends before it" if self._events else "there is no trace"
+            said = f"PROFILE=steps:{self._first}-{self._last}: the run had no step {self._last}: {left}"
+            print(f"warning: {said}", file=sys.stderr, flush=True)
+            self._write()
+
+    def step_begins(self, step: int) -> None:
+        """Starts Paddle's profiler at the first step."""
+        # A run that goes on from a checkpoint may begin between the two.
+        if self._kernels and not self._profiler and self._first <= step <= self._last:
+            from paddle import profiler
+
+            target = profiler.ProfilerTarget
+            self._profiler = profiler.Profiler(
+                targets=[target.CPU, target.GPU],
+                on_trace_ready=lambda done: done.export(str(self._kernels), "json"),
+            )
+            self._profiler.start()
+
+    def step_ends(self, step: int, began_s: float, ready_s: float) -> None:
+        """Records the step, and writes the trace after the last one."""
+        if not self._first <= step <= self._last:
+            return
+        ended_s = time.perf_counter()
+        for name, begin_s, end_s in (("input", began_s, ready_s), ("executor", ready_s, ended_s)):
+            event = {"name": name, "ph": "X", "pid": 0, "tid": 0, "ts": begin_s * 1e6, "dur": (end_s - begin_s) * 1e6}
+            self._events.append(event | {"args": {"step": step}})
+        if step == self._last:
+            self._write()
+
+    def _write(self) -> None:
+        self._written = True
+        if self._profiler:
+            self._profiler.stop()
+        if self._events:
+            self._path.write_text(json.dumps({"traceEvents": self._events, "displayTimeUnit": "ms"}))
+
+
+def of_rank(job: Job, ranks: Ranks) -> list[Hook]:
+    """What the job asks of this rank: on the first of a node its sampler, on the first of all the tracer."""
+    log, hooks = Path(job.result_file), list[Hook]()
+    if job.telemetry_s and not ranks.local_rank:
+        path = log.with_suffix(f".node{ranks.rank // job.dgxngpu}.telemetry.jsonl")
+        gpus = job.dgxngpu if job.device == "gpu" else 0
+        hooks.append(Sampler(path, every_s=job.telemetry_s, job_gpus=gpus, prometheus=job.telemetry_prometheus))
+    if job.profile and ranks.is_first:
+        hooks.append(Tracer(*traced_steps(job.profile), log, on_gpu=job.device == "gpu"))
+    return hooks

@@ -7,8 +7,6 @@ the others write theirs. Should the interpreter itself be stuck, faulthandler's 
 Time to the end of a hung run: the limit, plus TICK_S at most, plus GRACE_S; stuck in the interpreter, GRACE_S more.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import sys

@@ -1,6 +1,6 @@
 """kill -9 of each process of a job on two containers in turn, the tree as the system shows it.
 
-Ranks stand in for such that train (tests/stand_in.py); tests/faults/test_tree.py is the same on one node.
+Ranks stand in for such that train (tests/stand_in.py); tests/faults/test_kill.py has the same on one node.
 """
 
 from __future__ import annotations

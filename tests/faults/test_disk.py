@@ -1,7 +1,5 @@
 """A full disk, a log folder that is gone or read-only: the run says so and ends in order, or does without."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

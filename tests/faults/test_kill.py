@@ -4,19 +4,18 @@ Every pair is tried on ranks that train nothing (tests/stand_in.py), which tells
 is killed once in each phase, and each victim twice.
 """
 
-from __future__ import annotations
-
+import re
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from harness.hooks import checkpoint
 from tests import jobs
 from tests.harness import small
-
-pytestmark = pytest.mark.slow
 
 
 def half_written(log: Path) -> bool:
@@ -58,6 +57,7 @@ TRAINS = [
 STANDS_IN = [(phase, victim, False) for phase in PHASES if phase != "checkpoint's write" for victim in VICTIMS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("phase", "victim", "trains"), TRAINS + STANDS_IN)
 def test_kill_9(tmp_path, standing_in, phase, victim, trains):
     logdir, last = tmp_path / "logs", phase == "last log line"
@@ -91,3 +91,44 @@ def test_kill_9(tmp_path, standing_in, phase, victim, trains):
     before = log.read_bytes()
     again = jobs.run_and_time(cwd=checkout, **{**small.TRAINING, "LOGDIR": logdir, "DATADIR": tmp_path / "data"})
     assert again.returncode == 2 and "never overwritten" in again.stderr and log.read_bytes() == before
+
+
+# ---- each process of a job in turn, the tree as the system shows it
+
+
+# {a word of the command: the reason in the log}
+TREE = {
+    "run_and_time.sh": r"run_and_time.sh was killed: stopped by signal HUP",
+    "launch/trials.sh": r"launch/trials.sh was killed: stopped by signal HUP",
+    "launch.trial": r"launch/trial.py was ended by signal 9",
+    "mpirun": r"mpirun was ended by signal 9",
+    "-m harness": r"process rank \d with PID \d+ on node \S+ exited on signal 9 \(Killed\)",
+}
+
+
+def role_of(process: psutil.Process) -> str:
+    """The word of TREE that the process's own command has."""
+    if process.name() in ("mpirun", "prterun"):
+        return "mpirun"
+    line = " ".join(process.cmdline())
+    return next((word for word in TREE if word in line.partition(" -- ")[0]), line)
+
+
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.parametrize("role", TREE)
+def test_nothing_stays_of_a_job_when_one_process_is_killed(standing_in: Path, tmp_path: Path, role: str) -> None:
+    log = tmp_path / "CPU/rn50/result_0.txt"
+    endless = {"MODE": "throughput", "MEASURED_STEPS": 100_000}
+    job = start(tmp_path, tmp_path, cwd=standing_in, TMPDIR=tmp_path, **endless)
+    jobs.until(lambda: jobs.trains(log), job)
+    tree = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
+    assert {role_of(process) for process in tree} == set(TREE)
+    segments = [Path(m.path) for m in jobs.rank_of(tmp_path, 0).memory_maps() if m.path.startswith("/dev/shm/")]
+    assert segments and all(path.exists() for path in segments)
+    tree[[role_of(process) for process in tree].index(role)].send_signal(signal.SIGKILL)
+    job.communicate(timeout=jobs.LIMIT_S)
+    assert job.returncode != 0
+    jobs.until(lambda: not jobs.processes(tmp_path), why=lambda: jobs.processes(tmp_path))
+    assert re.fullmatch(TREE[role], jobs.abort_reason(log))
+    segments += [path.parent for path in segments if path.parent.name.startswith("ranks.")]
+    assert [path for path in (*tmp_path.iterdir(), *segments) if path.exists() and path.name != "CPU"] == []

@@ -1,7 +1,5 @@
 """What docs/security.md claims, where no other test holds it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """What the tests of both workloads do with a loader."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import itertools

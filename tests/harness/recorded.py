@@ -4,8 +4,6 @@ The V100's matrix is the published reports' (see test_doctor.py); the A100's is 
 underlined heading, NVSwitch links, a NUMA column. Values are those of idle cards of these models.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import sys

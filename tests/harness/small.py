@@ -3,8 +3,6 @@
 Its ResNet has one block in each stage, of the same operators: a job takes half the time of one with ResNet-50.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import subprocess

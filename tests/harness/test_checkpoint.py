@@ -1,7 +1,5 @@
 """Checkpoints: the file, the choice of one to go on from, and runs that were killed and went on."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import json

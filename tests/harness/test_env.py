@@ -1,16 +1,19 @@
-"""The job's variables: parsed once, each with a reader, all in docs/settings.md."""
+"""The job's variables: parsed once, each with a reader, all in docs/settings.md; a run's commit; what loads first."""
 
+import ast
 import dataclasses
 import os
 import re
-import subprocess
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from harness import env, libraries, workload
+from harness import env, libraries, provenance, workload
 from tests import jobs
+from tests.needs import need
+from tests.test_architecture import imports, tracked
 
 FP16 = {"DEVICE": "gpu", "PRECISION": "amp_o2", "DGXNGPU": "8", "BATCHSIZE": "408"}
 HOLDS = "FP16 is shown to hold .* 3264 images at 204 to 13056 alone: set one of these, or 0$"
@@ -159,15 +162,9 @@ def test_a_config_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def told(form: str, **variables: str) -> dict[str, str]:
     """What `python -m harness.env` tells a shell that has these variables alone."""
-    done = subprocess.run(
-        [sys.executable, "-m", "harness.env", form],
-        cwd=env.ROOT,
-        env={"PATH": os.defpath, **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair)
+    alone = [f"{name}={value}" for name, value in ({"PATH": os.defpath} | variables).items()]
+    printed = jobs.printed("env", "-i", *alone, sys.executable, "-m", "harness.env", form)
+    return dict(pair.split("=", 1) for pair in printed.split("\0") if pair)
 
 
 def test_the_shell_is_told_every_value_and_what_goes_to_the_ranks() -> None:
@@ -263,6 +260,64 @@ def test_paddle_is_told_the_ranks_gpu_before_it_is_loaded() -> None:
         import paddle
         print(paddle.get_flags("FLAGS_selected_gpus"), paddle.base.framework._cuda_ids())
     """
-    environ = os.environ | {"OMPI_COMM_WORLD_LOCAL_RANK": "3"}
-    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "{'FLAGS_selected_gpus': '3'} [3]"
+    told = jobs.printed(sys.executable, "-c", script, OMPI_COMM_WORLD_LOCAL_RANK="3")
+    assert told.strip() == "{'FLAGS_selected_gpus': '3'} [3]"
+
+
+def test_the_commit_in_a_logs_header_is_this_checkouts_or_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever owns it, whatever repository GIT_DIR names; of an archive below another repository git knows none."""
+    need(shutil.which("git") is not None, "git")
+    checkout, archive = tmp_path / "checkout", tmp_path / "checkout" / "archive"
+    for root in (checkout, archive):
+        (root / "locks").mkdir(parents=True)
+        for name in ("run_and_time.sh", "locks/run.lock"):
+            (root / name).write_text("")
+    who = ("-c", "user.name=user", "-c", "user.email=user@example.com")
+    names = ("run_and_time.sh", "locks")
+    for words in (("init", "--quiet"), ("add", *names), (*who, "commit", "--quiet", "--message", "One")):
+        jobs.printed("git", "-C", str(checkout), *words)
+    commit = jobs.printed("git", "-C", str(checkout), "rev-parse", "HEAD").strip()
+    if os.geteuid() == 0:
+        for path in (checkout, checkout / ".git"):
+            os.chown(path, 1, 1)
+        assert jobs.run(["git", "rev-parse", "HEAD"], cwd=checkout).returncode != 0, "git trusts no other user's"
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other"))
+    for root, found in ((checkout, (commit, False)), (archive, (None, None))):
+        monkeypatch.setattr(provenance, "REPOSITORY", root)
+        source = provenance.source("", "")
+        assert (source.commit, source.dirty) == found
+
+
+# ---- Paddle's parts of a zlib stay apart from the system's, whichever way our code is started
+
+
+FIRST, COMMAND = ("program", "harness", "tools"), 'if __name__ == "__main__"'
+USE = """
+import io
+import numpy
+from PIL import Image
+file = io.BytesIO()
+Image.fromarray(numpy.zeros((40, 40), numpy.uint8)).save(file, "PNG")
+Image.open(io.BytesIO(file.getvalue())).load()
+from mpi4py import MPI
+print("whole")
+"""
+
+
+@pytest.mark.parametrize("first", ["harness", "tools.inspect"])
+def test_paddle_before_all_else_breaks_nothing(first: str) -> None:
+    """In a process of its own, as pytest has zlib already; PNG and MPI were what crashed."""
+    done = jobs.run([sys.executable, "-c", f"import {first}\nimport paddle\n{USE}"])
+    assert done.stdout.endswith("whole\n"), done.stderr[-1500:]
+
+
+def test_every_command_has_the_harness_before_paddle(repository: Path) -> None:
+    commands = [path for path in tracked(repository, ".py", but=("tests/",)) if COMMAND in path.read_text()]
+    assert len(commands) > 10
+    for path in commands:
+        tree = ast.parse(path.read_text())
+        top = [name.partition(".")[0] for node, name in imports(tree) if node in tree.body]
+        if path.parent.name not in FIRST:  # `python -m harness.x` has the package first
+            assert "paddle" not in top[: min(top.index(name) if name in top else len(top) for name in FIRST)], path

@@ -1,7 +1,5 @@
 """What only a GPU runs, with a CPU or a recorded machine in its place: docs/program.md lists these functions."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import pkgutil
@@ -73,21 +71,14 @@ def test_a_gpu_batch_is_copied_into_a_paddle_tensor_on_paddles_stream(kind: type
 @pytest.mark.parametrize("augment", [True, False])
 @pytest.mark.parametrize("workload", ["rn50", "hrnet"])
 def test_images_are_decoded_on_the_gpu_and_stay_there(workload: str, augment: bool) -> None:
-    options: dict[str, Any] = {
-        "source": lambda: None,
-        "device": "gpu",
-        "batch_size": 8,
-        "num_threads": 2,
-        "device_id": 0,
-    }
+    options: dict[str, Any] = {"device": "gpu", "batch_size": 8, "num_threads": 2, "device_id": 0}
     if workload == "rn50":
-        image = rn50.ImageFormat(size=224, layout="NHWC", channels=4, half=True)
-        pipeline = rn50._pipeline(
-            image=image, augment=Augmentation() if augment else None, resize=256, largest=(500, 400), **options
-        )
+        options["image"] = rn50.ImageFormat(size=224, layout="NHWC", channels=4, half=True)
+        options |= {"augment": Augmentation() if augment else None, "resize": 256, "largest": (500, 400)}
+        pipeline = rn50._pipeline(source=lambda: None, **options)
     else:
-        image = hrnet.ImageFormat(height=512, width=1024, half=True)
-        pipeline = hrnet._pipeline(image=image, augmented=augment, renumbered=True, **options)
+        options["image"] = hrnet.ImageFormat(height=512, width=1024, half=True)
+        pipeline = hrnet._pipeline(source=lambda: None, augmented=augment, renumbered=True, **options)
     pipeline._build_graph()  # DALI checks each operator's name, arguments and devices; to run it takes a GPU
     chain = []  # the images' way, from the output back: (operator, where what it reads lies, where what it makes)
     images = pipeline._graph_outputs[0]

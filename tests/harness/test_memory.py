@@ -1,7 +1,5 @@
 """Out of memory ends in one line; on a CPU by a real limit, on a GPU by the texts of the installed Paddle."""
 
-from __future__ import annotations
-
 import mmap
 import re
 import socket

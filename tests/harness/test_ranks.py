@@ -1,16 +1,19 @@
-"""How ranks meet: how many, at which address (in a network of its own where there is one), on which port."""
+"""How ranks meet (in a network of its own where there is one), how a hang ends them, and what the first one shows."""
 
-from __future__ import annotations
-
+import os
+import pty
+import select
 import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from harness import ranks
+from harness.hooks import watchdog
 from program import contexts
 from runlog.errors import RunError
 from tests import jobs
@@ -85,3 +88,117 @@ def test_another_number_of_ranks_than_the_environment_says_is_refused(standing_i
     done = jobs.on_ranks(2, "-m", "harness", cwd=standing_in, DGXNNODES=2, HOSTS="a,b")
     assert done.returncode == 2
     assert "2 ranks were started, but DGXNNODES=2 x DGXNGPU=2 is 4" in done.stderr
+
+
+# ---- the watchdog, in processes that hang in every way, and the clock
+
+
+START = """
+import sys, threading, time, ctypes
+from harness.hooks.watchdog import WATCHDOG
+from harness.hooks import watchdog
+watchdog.GRACE_S, watchdog.TICK_S = 2, 0.1
+WATCHDOG.start({limit}, rank=5, node="node7")
+"""
+
+
+def run(body: str, *, limit: int = 1) -> subprocess.CompletedProcess[str]:
+    return jobs.run([sys.executable, "-c", START.format(limit=limit) + body])
+
+
+def test_a_hang_ends_with_the_stacks_of_all_threads():
+    """What may take longer before is given longer once."""
+    body = """
+def reader_that_hangs(): threading.Event().wait()
+threading.Thread(target=reader_that_hangs, daemon=True).start()
+WATCHDOG.beat("warming up", extra_s=60)
+time.sleep(1.5)
+WATCHDOG.beat("computing step 3")
+def wait_for_the_reader(): threading.Event().wait()
+wait_for_the_reader()
+"""
+    done = run(body)
+    assert done.returncode == 1
+    first, *rest = done.stderr.splitlines()
+    assert first == "error: rank 5 on node7 hangs: no progress for 1 s while computing step 3"
+    assert all(line.startswith("[rank 5] ") for line in rest)
+    assert "in reader_that_hangs" in done.stderr and "in wait_for_the_reader" in done.stderr
+
+
+def test_a_hang_that_keeps_the_interpreter_ends_too():
+    """PyDLL calls keep the GIL: no Python thread runs any more."""
+    done = run("def stuck(): ctypes.PyDLL(None).sleep(600)\nstuck()")
+    assert done.returncode == 1 and "Timeout (" in done.stderr and "in stuck" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("limit", "body"),
+    [
+        (1, "for i in range(20):\n    time.sleep(0.1)\n    WATCHDOG.beat(f'computing step {i}')"),
+        (0, "assert threading.active_count() == 1"),
+    ],
+    ids=["progress", "no limit"],
+)
+def test_what_keeps_it_quiet(limit, body):
+    done = run(body, limit=limit)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def moved(clock_steps):
+    """What a clock says after each (seconds by the system's clock, seconds by the steady one)."""
+    wall, steady = [1000.0], [50.0]
+    clock = watchdog.Clock(lambda: wall[0], lambda: steady[0])
+    for wall_s, steady_s in clock_steps:
+        wall[0] += wall_s
+        steady[0] += steady_s
+        yield clock.set_by_s()
+
+
+@pytest.mark.parametrize(("jump_s", "seen_s"), [(-3600.0, -3600.0), (-1.5, -1.5), (7200.0, 7200.0), (0.2, 0.0)])
+def test_a_clock_that_is_set_is_told_once(jump_s, seen_s):
+    assert list(moved([(10, 10), (10 + jump_s, 10), (10, 10)])) == [0, pytest.approx(seen_s), 0]
+
+
+def test_a_slewed_clock_was_not_set():
+    assert not any(moved([(1.0005, 1)] * 10_000))
+
+
+# ---- the bar
+
+
+RANK = """
+import sys, time
+from pathlib import Path
+from harness.progress import Progress, Timing
+with Progress("bar", 100) as progress:
+    progress.window(step=40, epoch=1, window=Timing(steps=5, images=80, time_s=2.0), loss=1.5)
+    print("a library's chatter", file=sys.stderr)
+    while not Path(sys.argv[1]).exists():
+        time.sleep(0.05)
+"""
+
+
+def test_the_bar_is_on_the_terminal_while_the_run_goes_on(tmp_path: Path) -> None:
+    """mpirun holds back a line that has no end, so that a bar of one such line would never show."""
+    seen_it = tmp_path / "seen"
+    terminal, theirs = pty.openpty()
+    command = [str(Path(sys.executable).with_name("mpirun")), "-n", "1", sys.executable, "-u", "-c", RANK, str(seen_it)]
+    with (tmp_path / "stderr").open("wb") as stderr:
+        ranks = subprocess.Popen(
+            command, stdout=theirs, stderr=stderr, stdin=subprocess.DEVNULL, env=jobs.environment(), cwd=jobs.REPOSITORY
+        )
+    os.close(theirs)
+    try:
+        shown, deadline = b"", time.monotonic() + jobs.LIMIT_S
+        while b"40.0 images/s" not in shown and time.monotonic() < deadline:
+            if select.select([terminal], [], [], 1)[0]:
+                shown += os.read(terminal, 65536)
+        assert ranks.poll() is None, "the run must not end before the bar is looked for"
+        text = shown.decode()
+        assert "epoch 1 loss 1.5000" in text and "40/100" in text and "40.0 images/s" in text
+        assert "chatter" not in text
+    finally:
+        seen_it.touch()
+        os.close(terminal)
+        ranks.terminate()
+        ranks.wait(jobs.LIMIT_S)

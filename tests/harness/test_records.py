@@ -1,7 +1,5 @@
 """Packed images: the bytes of MXNet's and TensorFlow's formats, and what is said of files that are not whole."""
 
-from __future__ import annotations
-
 import struct
 import subprocess
 import sys

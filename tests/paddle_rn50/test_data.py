@@ -256,7 +256,7 @@ def test_synthetic_data_reads_no_image(tmp_path: Path) -> None:
     (tmp_path / "bad.jpeg").write_text("no image")
     header = header_of(tmp_path, tmp_path / "result.txt", DATA="synthetic", FLAGS_some_setting="3")
     assert header["environment"]["FLAGS_some_setting"] == "3"
-    assert header["environment"]["FLAGS_new_executor_serial_run"] == "1"  # set by harness/libraries.py on a CPU
+    assert header["environment"]["FLAGS_new_executor_serial_run"] == "1"  # set by harness/env.py on a CPU
     fused, operators = header["program"]["fused"], header["program"]["operators"]
     assert fused == {kind: n for kind, n in operators.items() if kind.startswith(("fused", "merged"))}
     assert fused["fused_elemwise_add_activation"] == 4  # one a residual block

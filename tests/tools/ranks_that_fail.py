@@ -16,11 +16,11 @@ lines = acceptance.Lines(Path(sys.argv[1]) if root.is_first else None, "fp32")
 
 
 def passes() -> Verdict:
-    return judged("passes", True, f"sum {me.sum(1):g}")
+    return judged("passes", True, f"sum {me.comm.allreduce(1):g}")
 
 
 def raises_on_rank_1() -> Verdict:
-    found = me.gather(me.rank)
+    found = me.comm.allgather(me.rank)
     if me.rank == 1:
         raise OSError("no kernel\nfor it")
     return judged("raises-on-1", True, f"{found}")
@@ -38,7 +38,7 @@ def lacks() -> Any:
 def one_waits() -> Verdict:
     if me.rank == 1:
         raise OSError("alone")
-    me.barrier()
+    me.comm.Barrier()
     return judged("waits", True, "")
 
 

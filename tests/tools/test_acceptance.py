@@ -114,7 +114,7 @@ def on_a_gpu(**more: Any) -> Any:
     gpu = schema.Gpu(name="NVIDIA A100-SXM4-40GB", memory_gib=40.0, driver="535")
     return SimpleNamespace(
         job=SimpleNamespace(device="gpu", workload="rn50", precision="amp_o2", batchsize=256, data_threads=1),
-        me=SimpleNamespace(size=8, local_rank=0, gather=lambda value: [value]),
+        me=SimpleNamespace(size=8, local_rank=0, comm=SimpleNamespace(allgather=lambda value: [value])),
         nodes=[SimpleNamespace(gpus=[gpu] * 8)],
         **more,
     )

@@ -97,7 +97,7 @@ def sensors(machine: Machine) -> Verdict:
         told, sample = nvidia.gpu_of(handles[index]), nvidia.sample(handles[index])
     same = told.name == paddle.device.cuda.get_device_name(index)
     silent = [sensor for sensor in SENSORS if sample[sensor] is None]
-    gpus = machine.me.gather({"name": told.name, "same": same, "silent": silent, **sample})
+    gpus = machine.me.comm.allgather({"name": told.name, "same": same, "silent": silent, **sample})
     others = sum(not gpu["same"] for gpu in gpus)
     absent = sorted({sensor for gpu in gpus for sensor in gpu["silent"]})
     found = f"{len(gpus)} GPUs answer, {others} are not the one that computes; silent: {', '.join(absent) or 'none'}"
@@ -136,7 +136,7 @@ def pooling(machine: Machine) -> Verdict:
         feed = {"x": np.zeros(whole, dtype), "gradient": given}
         (computed,) = machine.executor.run(main, feed=feed, fetch_list=[spread])
     quotient = given.astype(np.float64) / side**2
-    off = float(max(machine.me.gather(np.max(np.abs(computed - quotient) / quotient))))
+    off = float(max(machine.me.comm.allgather(np.max(np.abs(computed - quotient) / quotient))))
     found = f"{off:.1e} of the gradient off, {POOLING[dtype]:.0e} allowed"
     wanted = "at most two roundings: one of 1 / 49, one of the quotient"
     return judged("pooling", off <= POOLING[dtype], found, wanted, figures={"off": off})
@@ -150,7 +150,7 @@ def input_pipeline(machine: Machine) -> Verdict:
         images = pictures(Path(folder))
         readers = (machine.reader(replace(fed, layout="NHWC"), device) for device in ("gpu", "cpu"))
         read = [one_batch_each(images, recipe, reader, functools.partial(copied, machine)) for reader in readers]
-    mean = float(np.max(machine.me.gather([grey_levels(a, b) for a, b in zip(*read, strict=True)])))
+    mean = float(np.max(machine.me.comm.allgather([grey_levels(a, b) for a, b in zip(*read, strict=True)])))
     found = f"images differ by {mean:.2f} of 255 levels in the mean"
     wanted = f"at most {GREY_LEVELS} levels: {WHY_GREY_LEVELS}"
     return judged("input", mean <= GREY_LEVELS, found, wanted, figures={"mean_grey_levels": mean})
@@ -214,7 +214,7 @@ def all_reduce(machine: Machine) -> Verdict:
         wanted = np.empty_like(values)
         machine.me.comm.Allreduce(values, wanted)
         wrong += np.count_nonzero(_sum(machine, values.astype(bucket["dtype"])) != wanted)
-    wrong, total_mib = int(machine.me.sum(wrong)), sum(bucket["mib"] for bucket in buckets)
+    wrong, total_mib = int(machine.me.comm.allreduce(wrong)), sum(bucket["mib"] for bucket in buckets)
     found = f"{wrong} sums differ of {len(buckets)} buckets, {total_mib:.0f} MiB, over {machine.me.size} ranks"
     figures = {"wrong": wrong, "buckets": len(buckets), "mib": total_mib}
     wanted = "no sum differs: whole numbers below 256 add up without rounding"
@@ -246,7 +246,7 @@ def _sum(machine: Machine, values: np.ndarray) -> np.ndarray:
 def evaluation(machine: Machine) -> Verdict:
     """Right answers on the embedded evaluation set, by weights that the CPU computes."""
     recipe = config.recipe("digits_small", global_batch=BATCH, image_size=SIDE)
-    weights = machine.me.broadcast(
+    weights = machine.me.comm.bcast(
         fitted_weights(machine.batches(machine.images("train", recipe), recipe, FIT_BATCHES), recipe)
         if machine.me.is_first
         else None

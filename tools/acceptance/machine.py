@@ -19,9 +19,8 @@ from paddle import static
 
 from harness import loader, provenance, ranks, sampling, session, state, workload
 from harness.env import Job, Origins
-from harness.hooks.capture import CapturedStep
 from harness.hooks.watchdog import WATCHDOG
-from harness.loop import LaunchedStep
+from harness.loop import CapturedStep, LaunchedStep
 from paddle_rn50 import config, data, digits
 from paddle_rn50.train import ResNet50
 from program import build
@@ -56,7 +55,7 @@ class Machine:
         self.job, self.origins, self.me, self.short = job, origins, me, short
         _, self.root = session.data_set(replace(job, datadir=""), me, digits)
         self.executor = session.executor(job, me)
-        self.nodes = list({node.host: node for node in me.gather(provenance.node())}.values())
+        self.nodes = list({node.host: node for node in me.comm.allgather(provenance.node())}.values())
         self.steps = SHORT_STEPS if short else STEPS
         self.measured: dict[str, Any] = {}  # what a later check needs of an earlier one
         self.capability = 0  # of this rank's GPU, as 80
@@ -134,7 +133,7 @@ class Machine:
                 step.run(training.main, feed)
                 training.schedule.step()
                 found.append(float(np.mean(np.array(static.global_scope().find_var(LOSS_VALUE).get_tensor()))))
-        return np.array(self.me.gather(found), np.float32)
+        return np.array(self.me.comm.allgather(found), np.float32)
 
 
 def as_fed(image: np.ndarray, wanted: data.ImageFormat) -> np.ndarray:
@@ -235,7 +234,7 @@ def on_all(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
         if undone and undone.status == FATAL and time.monotonic() > until:
             raise RunError(f"rank {me.rank}: {undone.found}; another rank has not left this check {LEAVE_S:g} s later")
         time.sleep(0.01)
-    every = me.gather(undone)
+    every = me.comm.allgather(undone)
     if not any(every):
         return verdict
     first = max(filter(None, every), key=lambda one: STATUSES.index(one.status))

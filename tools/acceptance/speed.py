@@ -62,12 +62,12 @@ def throughput(machine: Machine) -> Verdict:
         batches = itertools.repeat(batch)
         done = trainer.run(batches, steps=PROBE_STEPS, epoch=1, done=0, phase="warmup")
         wanted_s = SHORT_THROUGHPUT_S if machine.short else THROUGHPUT_S
-        steps = me.broadcast(max(1, round(wanted_s * done.steps / done.time_s)))
+        steps = me.comm.bcast(max(1, round(wanted_s * done.steps / done.time_s)))
         before_j = energy_j(machine)
         timing = trainer.run(batches, steps=steps, epoch=1, done=done.steps, phase="measured")
         joules = energy_j(machine) - before_j
         log.mark(schema.RUN_STOP, schema.Ended(status="success"))
-        machine.measured["throughput"] = me.gather(gpu_memory_mib(machine.executor.place))
+        machine.measured["throughput"] = me.comm.allgather(gpu_memory_mib(machine.executor.place))
     return judge_rate(machine, timing.images, timing.time_s, joules, counts_of(training.main)["flops"] / job.batchsize)
 
 
@@ -75,7 +75,7 @@ def energy_j(machine: Machine) -> float:
     """Joules that the ranks' GPUs have taken so far; NaN where one of them does not tell."""
     with nvidia.opened() as (handles, _):
         told = nvidia.energy_j(handles[machine.me.local_rank]) if handles else None
-    return machine.me.sum(math.nan if told is None else told)
+    return machine.me.comm.allreduce(math.nan if told is None else told)
 
 
 def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flops: float) -> Verdict:

@@ -293,13 +293,13 @@ def nodes_of(job: Job, leaders: MPI.Comm) -> list[dict[str, Any]] | None:
 
 def together(me: ranks.Ranks, alone: Alone, whole: Callable[[], float] | None) -> list[float]:
     """Seconds of the steps that all ranks take together; nothing where a rank took none alone."""
-    took = max(me.gather(statistics.median(alone.steps) if alone.steps else math.inf))
+    took = max(me.comm.allgather(statistics.median(alone.steps) if alone.steps else math.inf))
     taken = []
     if whole and not math.isinf(took):
         for _ in range(max(LEAST_STEPS, min(MOST_STEPS, round(WHOLE_S / took)))):
             WATCHDOG.beat("computing a step together")
             taken.append(whole())
-    return [max(turn) for turn in zip(*me.gather(taken), strict=True)]
+    return [max(turn) for turn in zip(*me.comm.allgather(taken), strict=True)]
 
 
 def main(job: Job, origins: Origins) -> None:
@@ -315,7 +315,7 @@ def main(job: Job, origins: Origins) -> None:
         groups = [""] * len(hosts)
     machine = Machine(job, origins, me, short=True)
     step = whole = None
-    if all(me.gather(machine.kernels)):
+    if all(me.comm.allgather(machine.kernels)):
         step, whole = programs(machine)
         step(), whole()
     alone = Alone(machine, step)
@@ -326,9 +326,9 @@ def main(job: Job, origins: Origins) -> None:
         if turn == 0:  # warms caches up, and is no turn
             alone.values, alone.steps = {}, []
         late = time.monotonic() - turns_began > TURNS * TURN_S
-        if me.broadcast(late) and turn >= LEAST_TURNS:
+        if me.comm.bcast(late) and turn >= LEAST_TURNS:
             break
-    metrics = joined(hosts, me.gather((unit, alone.values, alone.failed)))
+    metrics = joined(hosts, me.comm.allgather((unit, alone.values, alone.failed)))
     leaders = me.comm.Split(0 if alone.leads else 1, me.rank)
     links = pairs(leaders, groups) if alone.leads else []
     wait(me.comm)
@@ -342,7 +342,7 @@ def main(job: Job, origins: Origins) -> None:
         "metrics": metrics,
         "links": links,
         "whole_s": together(me, alone, whole),
-        "steps_s": me.gather(alone.steps),
+        "steps_s": me.comm.allgather(alone.steps),
         "nodes": nodes_of(job, leaders) if alone.leads else None,
         "took_s": round(time.monotonic() - began, 1),
     }

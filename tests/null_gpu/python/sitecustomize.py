@@ -54,16 +54,16 @@ def mark_runs(executor):
     executor.Executor.run = marked
 
 
-def mark_replays(capture):
+def mark_replays(loop):
     """Marks the counters before each step that a captured graph makes: `run -1 captured`."""
-    library, run = ctypes.CDLL(None), capture.CapturedStep.run
+    library, run = ctypes.CDLL(None), loop.CapturedStep.run
 
     def marked(self, main, feed):
         if self._addresses:
             library.nullgpu_mark(b"run -1 captured")
         run(self, main, feed)
 
-    capture.CapturedStep.run = marked
+    loop.CapturedStep.run = marked
 
 
 def memory(name):
@@ -124,7 +124,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
 
 refuse_result()
-changes = {"paddle.base.executor": mark_runs, "harness.hooks.capture": mark_replays, "nvidia.dali": pipelines_on_cpu}
+changes = {"paddle.base.executor": mark_runs, "harness.loop": mark_replays, "nvidia.dali": pipelines_on_cpu}
 if os.environ.get("NULLGPU_NETWORK") == "small":
     changes |= {"paddle_rn50.model": fewer_blocks, "paddle_hrnet.model": fewer_blocks}
 sys.meta_path.insert(0, AfterImport(changes))

@@ -1,0 +1,163 @@
+"""What befalls a run: a reader or a rank hangs, a weight turns to NaN, the clock is set back, hours pass."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests import jobs
+from tests.faults.test_kill import start
+from tests.harness import small
+
+pytestmark = pytest.mark.slow
+HANGS = pytest.mark.xdist_group("hangs")  # most of their time these wait: other tests may have the cores then
+RANKS = pytest.mark.xdist_group("ranks")
+
+# ---- the watchdog ends a run that hangs with the stacks of every rank
+
+LIMIT_S = 60  # over set-up's longest silence on a busy machine
+STANDING_IN_S = 10  # of the stand-in, which is never silent for long
+
+
+def stacks(said: str, rank: int) -> str:
+    return "\n".join(line for line in said.splitlines() if line.startswith(f"[rank {rank}] "))
+
+
+@HANGS
+def test_reader_that_hangs(tmp_path):
+    """A FIFO in the list: opening it waits for a writer that never comes."""
+    data, logdir = small.data_set(tmp_path / "data"), tmp_path / "logs"
+    (data / "train" / "07.jpeg").unlink()
+    os.mkfifo(data / "train" / "07.jpeg")
+    job = start(logdir, data, HANG_TIMEOUT_S=LIMIT_S)
+    _, said = job.communicate(timeout=jobs.LIMIT_S)
+    log = logdir / "CPU/rn50/result_0.txt"
+    reason = jobs.abort_reason(log)
+    assert job.returncode == 1 and said.startswith(f"error: {reason}") and said.count("\n") == 1
+    hang = rf"rank \d on \S+ hangs: no progress for {LIMIT_S} s while (reading the input of|computing) step \d+"
+    assert re.fullmatch(hang, reason)
+    messages = log.with_suffix(".stderr").read_text()
+    assert "fromfile" in messages or "_read" in messages, "the stack of the reading thread"
+    assert all("harness/loop.py" in stacks(messages, rank) for rank in (0, 1)), "the stack of every rank"
+    assert jobs.processes(logdir) == []
+
+
+@HANGS
+def test_rank_that_hangs(tmp_path, standing_in):
+    """A stopped process is the hardest kind of hang: it cannot write its own stack, the others can."""
+    logdir = tmp_path / "logs"
+    log = logdir / "CPU/rn50/result_0.txt"
+    job = start(logdir, tmp_path, cwd=standing_in, HANG_TIMEOUT_S=STANDING_IN_S, MAX_EPOCHS=1000)
+    jobs.until(lambda: jobs.text(log).count("step_window") >= 2, job)
+    hung = jobs.rank_of(logdir, 1)
+    hung.send_signal(signal.SIGSTOP)
+    job.communicate(timeout=jobs.LIMIT_S)
+    assert job.returncode == 1
+    assert f"hangs: no progress for {STANDING_IN_S} s while computing step" in jobs.abort_reason(log)
+    assert "train.py" in stacks(log.with_suffix(".stderr").read_text(), 0)
+    assert not hung.is_running() or hung.status() == psutil.STATUS_ZOMBIE, "no orphan"
+    assert jobs.processes(logdir) == []
+
+
+# ---- after the first epoch
+
+
+BACK_S = 3600
+# The job as it is, but for what `happens`.
+SCRIPT = """
+import sys
+import time
+from unittest import mock
+import numpy as np
+right, back_s = time.time, 0
+time.time = lambda: right() - back_s
+from harness import __main__ as rank
+from harness import state
+from harness.hooks import checkpoint
+ended = checkpoint.Keeper.epoch_ended
+def epoch_ended(self, main, epoch):
+    global back_s
+    ended(self, main, epoch)
+{happens}
+with mock.patch.object(checkpoint.Keeper, "epoch_ended", epoch_ended):
+    sys.exit(rank.main())
+"""
+SET_BACK = f"    back_s = {BACK_S}"  # somebody sets the clock
+SPOIL = """  # a bad memory cell
+    from paddle import CPUPlace
+    for name, tensor in state.tensors(main):
+        if len(tensor.shape()) == 2:  # the classifier: an earlier NaN may hide behind a ReLU, which gives 0 for it
+            value = np.array(tensor)
+            value[0, 0] = np.nan
+            tensor.set(value, CPUPlace())
+"""
+
+
+def train(folder: Path, happens: str, **more: int) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """A training run to its end, and its log."""
+    script, log = folder / "script.py", folder / "result_0.txt"
+    script.write_text(SCRIPT.format(happens=happens))
+    settings = {**small.TRAINING, "DATADIR": small.data_set(folder / "data"), **more}
+    return jobs.on_ranks(2, str(script), cwd=small.checkout(), RESULT_FILE=log, **settings), log
+
+
+@RANKS
+def test_nan_names_step_and_checkpoint(tmp_path: Path) -> None:
+    done, log = train(tmp_path, SPOIL, CHECKPOINT_EPOCHS=1)
+    assert done.returncode == 1
+    kept = tmp_path / "result_0.checkpoints" / "step_000000010.safetensors"
+    reason = (
+        "loss is nan at step 11: lower the learning rate or look at the data; "
+        f"the last good checkpoint is {kept}, from which RESUME=auto goes on"
+    )
+    assert f"error: {reason}" in done.stderr, done.stderr[-2000:]
+    assert jobs.values(log, "abort_reason") == [reason] and kept.is_file()
+    assert jobs.values(log, "step_window")[-1]["loss"] is None
+
+
+@RANKS
+def test_a_clock_set_back(tmp_path: Path) -> None:
+    """Durations stay right, the log says it, the checker refuses the log."""
+    done, log = train(tmp_path, SET_BACK)
+    assert done.returncode == 1 and "below the target" in jobs.abort_reason(log), done.stderr[-2000:]
+    events = jobs.mllog(log)
+    assert events[-1]["time_ms"] < events[0]["time_ms"], "the clock was set"
+    (noticed,) = [event for event in events if event["key"] == "clock_set"]
+    assert noticed["value"] == pytest.approx(-BACK_S, abs=1) and noticed["metadata"]["step"] == 11
+    windows = jobs.values(log, "step_window")
+    assert len(windows) == 2 * small.STEPS_PER_EPOCH and all(0 < window["time_s"] < BACK_S for window in windows)
+    status, checked = jobs.checked(log)
+    assert status == 1 and "time-order" in {finding["rule"] for finding in checked["findings"]}
+
+
+# ---- a long run keeps its memory, file handles and threads, by its own telemetry
+
+
+EPOCHS = int(os.environ.get("SOAK_EPOCHS", "60"))  # with an evaluation and a checkpoint each; 0.6 to 3 seconds
+GROWTH = {"rss_mib": 20, "open_files": 0, "threads": 0}
+
+
+@RANKS
+def test_soak_keeps_memory_and_handles_flat(tmp_path):
+    data = small.data_set(tmp_path / "data")
+    settings = {"MAX_EPOCHS": EPOCHS, "CHECKPOINT_EPOCHS": 1, "PRINT_STEPS": 5, "DATADIR": data, "LOGDIR": tmp_path}
+    done = jobs.run_and_time(timeout_s=60 + 30 * EPOCHS, cwd=small.checkout(), **{**small.TRAINING, **settings})
+    log = tmp_path / "CPU/rn50/result_0.txt"
+    assert done.returncode == 1 and "below the target" in jobs.abort_reason(log), done.stderr
+    assert len(jobs.values(log, "eval_accuracy")) == EPOCHS and len(jobs.values(log, "checkpoint")) >= EPOCHS // 2
+    (path,) = tmp_path.rglob("*.telemetry.jsonl")
+    samples = [json.loads(line) for line in path.read_text().splitlines()]
+    # By epochs, not by time, of which the start takes another share on each machine: pools and caches are full then.
+    begin_s = [event["time_ms"] for event in jobs.mllog(log) if event["key"] == "epoch_stop"][EPOCHS // 4 - 1] / 1000
+    settled = [sample["process"] for sample in samples if sample["time_s"] > begin_s]
+    third = len(settled) // 3
+    assert third > 5
+    for name, most in GROWTH.items():
+        # The least of many: a checkpoint on its way holds memory, a file and a thread for a moment.
+        first, last = (min(sample[name] for sample in part) for part in (settled[:third], settled[-third:]))
+        assert last <= first + most, f"{name} grows from {first} to {last}"
