@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from scoring.predict import scale_model
-from scoring.predict.scale_model import Loss
+from scoring.predict import scale
+from scoring.predict.scale import Loss
 from scoring.published.table import read_published
 from tests.scoring import samples
 from tests.scoring.command import Done, scoring
 
-TABLES = scale_model.published_tables(read_published())
+TABLES = scale.published_tables(read_published())
 
 
 def test_the_interval_grows_with_the_distance_and_holds_the_figure() -> None:
@@ -30,7 +30,7 @@ def test_the_interval_grows_with_the_distance_and_holds_the_figure() -> None:
     # t of 9 degrees of freedom is 2.262
     assert math.log(widths[1]) / 2 == pytest.approx(2.262 * 0.03 * math.sqrt(1.1), rel=1e-3)
     assert loss.relative_interval_95(4, 4, 0.01)[1] == pytest.approx(math.exp(0.02262), rel=1e-4)
-    learnt = scale_model.learn(TABLES)  # as docs/scale-model.md has it
+    learnt = scale.learn(TABLES)  # as docs/scale-model.md has it
     assert (round(learnt.mean, 3), round(learnt.spread, 4), learnt.tables) == (0.081, 0.0343, 23)
 
 
@@ -38,7 +38,7 @@ def test_the_interval_grows_with_the_distance_and_holds_the_figure() -> None:
 
 
 def test_every_published_table_of_several_nodes_is_back_tested_once() -> None:
-    results = scale_model.back_test(TABLES)
+    results = scale.back_test(TABLES)
     names, reports = [table.name for table in TABLES], Counter(table.report for table in TABLES)
     assert {result["table"] for result in results} == set(names) and len(names) == len(set(names))
     assert reports == {"dlperf": 1, "perf_rn50": 6, "fleetx": 10, "perf_hrnet": 4, "oneflow": 2}
@@ -47,8 +47,8 @@ def test_every_published_table_of_several_nodes_is_back_tested_once() -> None:
 
 
 def test_the_model_beats_its_baselines_and_its_intervals_hold_on_reports_that_it_did_not_see(repository: Path) -> None:
-    results = scale_model.back_test(TABLES)
-    errors = scale_model.median_errors(results)
+    results = scale.back_test(TABLES)
+    errors = scale.median_errors(results)
     assert errors["loss over (M-1)/M"] < errors["0.95 x linear"] < errors["linear"]
     held = sum(result["covered"] for result in results)
     assert held / len(results) >= 0.9
@@ -72,7 +72,7 @@ def test_back_test_never_learns_from_the_report_that_it_predicts() -> None:
         for table in TABLES
     ]
     before, after = (
-        [result["predicted"] for result in scale_model.back_test(tables) if result["report"] == "oneflow"]
+        [result["predicted"] for result in scale.back_test(tables) if result["report"] == "oneflow"]
         for tables in (TABLES, doubled)
     )
     assert before == after and len(before) == 4
@@ -81,7 +81,7 @@ def test_back_test_never_learns_from_the_report_that_it_predicts() -> None:
 # Mean epochs of the reference convergence points: those of 8,192 and 65,536 the official tool prunes and interpolates.
 @pytest.mark.parametrize("batch, epochs", [(1000, 35.0), (3264, 35.15), (8192, 38.64), (65536, 83.65), (67840, 85.85)])
 def test_reference_epochs_are_mlperfs(batch: int, epochs: float) -> None:
-    assert scale_model.reference_epochs(batch) == pytest.approx(epochs, abs=0.006)
+    assert scale.reference_epochs(batch) == pytest.approx(epochs, abs=0.006)
 
 
 # ------------------------------------------------------------------------------------------------- command
