@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from compliance.strict.machine import TRAINING_FLOP
 from runlog.run import real
-from scoring.published.cards import Card, card_of
+from scoring.published.table import Card, card_of
 from scoring.record import Record, config_of, nodes_of
 
 # FLOPs of an image in a step, two a multiply-add: products of the FP32 program, forward and backward, as
