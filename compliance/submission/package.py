@@ -242,14 +242,10 @@ def _of_origin(run: LoggedRun, org: str) -> list[str]:
 
 
 def _report(manifest: dict[str, Any], score: Score, run: LoggedRun, description: dict[str, Any]) -> str:
-    import jinja2
-
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
-    environment.filters |= {"shown": printable, "repr": lambda value: "not stated" if value is None else repr(value)}
-    template = Path(__file__).with_name("package.md").read_text(encoding="utf-8")
     name = run.section(schema.DATASET).get("name")
     samples = [printable(run.first_value(of)) for of in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES)]
-    return environment.from_string(template).render(
+    return rendered(
+        "package.md",
         package=manifest,
         score=score,
         runs=[(Path(one["file"]).name, one, of.dropped) for one, of in zip(manifest["runs"], score.runs, strict=True)],
@@ -262,6 +258,24 @@ def _report(manifest: dict[str, Any], score: Score, run: LoggedRun, description:
         not_verified=NOT_VERIFIED,
         files={"manifest": MANIFEST, "hashes": HASHES},
     )
+
+
+def rendered(name: str, **values: Any) -> str:
+    """The template `name` of this folder with its values, which are escaped in HTML."""
+    import jinja2
+
+    html = name.endswith(".html")
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, autoescape=html, trim_blocks=not html, keep_trailing_newline=not html
+    )
+    environment.filters["shown"] = printable
+    environment.filters["repr"] = lambda value: "not stated" if value is None else repr(value)
+    environment.filters["rounded"] = lambda value: "not stated" if value is None else f"{value:.4f}"
+    return environment.from_string(template_text(name)).render(style=template_text("page.css"), **values)
+
+
+def template_text(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def form_of(benchmark: str, ruleset: str) -> str:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from compliance.submission.package import HASHES, hashes
 from compliance.submission.runs import sha256
-from compliance.submission.site import NAMESPACE, PACKAGES, PAGE, TABLE, pages_of, ssh_keygen
-from compliance.submission.verify import verify
+from compliance.submission.verify import NAMESPACE, PACKAGES, PAGE, TABLE, pages_of, ssh_keygen, verify
 from runlog.text import printable
 from runlog.verdict import FATAL
 
