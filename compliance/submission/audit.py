@@ -27,10 +27,9 @@ from compliance.forms import check_replaceable
 from compliance.official.rule_files import versions
 from compliance.rules import Finding, Ruleset, load
 from compliance.strict.policy import LEAST_CURVE
-from compliance.submission.copies import LEAST_DISTINCT
 from compliance.submission.description import over_peak, read_description
 from compliance.submission.package import rendered, template_text
-from compliance.submission.runs import benchmark_of, check_between
+from compliance.submission.runs import LEAST_DISTINCT, benchmark_of, check_between
 from compliance.submission.score import score_runs
 from runlog.reader import Event, HeldLog, read_log
 from runlog.text import csv_text, printable
