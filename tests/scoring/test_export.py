@@ -1,7 +1,5 @@
 """Export: what other tools read back is what the log says."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 
