@@ -30,7 +30,7 @@ REPOSITORY = next((p for p in Path(__file__).resolve().parents[2:3] if (p / "sys
 HASHES = "SHA256SUMS"
 MANIFEST = "submission.json"
 REPORT = "README.md"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+.-]*")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+.-]*")
 _LARGEST_BYTES = 50 * 2**20  # mlperf-logging's repo_checker
 
 
@@ -82,7 +82,7 @@ def build(
     not be published.
     """
     for name in (org, Path(system).stem):
-        if not is_name(name):
+        if not NAME.fullmatch(name):
             raise ValueError(f"{printable(name)}: letters, digits and any of _ + . - only, as repo_checker asks")
     description_path = Path(system) if system.endswith(".json") else REPOSITORY / "systems" / f"{system}.json"
     if not description_path.is_file():
@@ -162,10 +162,6 @@ def as_bytes(manifest: dict[str, Any]) -> bytes:
 
 def code_folder(benchmark: str) -> str:
     return f"benchmarks/{benchmark}/implementations/paddle"
-
-
-def is_name(text: str) -> bool:
-    return _NAME.fullmatch(text) is not None
 
 
 def contents_of(

@@ -63,7 +63,7 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
     try:
         manifest = read_description(folder / MANIFEST)
         system, name = str(manifest["system"]), str(manifest["benchmark"])
-        if not package.is_name(system):
+        if not package.NAME.fullmatch(system):
             raise ValueError(f"system {system}")
         ruleset = load(str(manifest["ruleset"]))
         benchmark = ruleset.benchmarks[name]
