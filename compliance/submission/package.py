@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from compliance.check import LoggedRun, Report, check_file
-from compliance.notice import NOT_VERIFIED, UNVERIFIED
+from compliance.notice import NOT_VERIFIED, TRADEMARK, UNVERIFIED
 from compliance.official import tools as official
 from compliance.rules import Benchmark, Ruleset, load, verdict
 from compliance.submission.description import compare_description, read_description
@@ -250,9 +250,6 @@ def _report(manifest: dict[str, Any], score: Score, run: LoggedRun, description:
         data=f"{f'{printable(name)}, ' if name else ''}{samples[0]} + {samples[1]} samples",
         code=code_folder(manifest["benchmark"]),
         settings=_rerun(run),
-        unverified=UNVERIFIED,
-        not_verified=NOT_VERIFIED,
-        files={"manifest": MANIFEST, "hashes": HASHES},
     )
 
 
@@ -267,6 +264,7 @@ def rendered(name: str, **values: Any) -> str:
     environment.filters["shown"] = printable
     environment.filters["repr"] = lambda value: "not stated" if value is None else repr(value)
     environment.filters["rounded"] = lambda value: "not stated" if value is None else f"{value:.4f}"
+    environment.globals |= {"unverified": UNVERIFIED, "not_verified": NOT_VERIFIED, "trademark": TRADEMARK}
     return environment.from_string(template_text(name)).render(style=template_text("page.css"), **values)
 
 

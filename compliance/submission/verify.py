@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from compliance.check import check_file
-from compliance.notice import NOT_VERIFIED, TRADEMARK, UNVERIFIED
+from compliance.notice import UNVERIFIED
 from compliance.rules import load, verdict
 from compliance.submission import package
 from compliance.submission.description import LARGEST_JSON_BYTES, read_description
@@ -216,8 +216,6 @@ def pages_of(root: Path) -> dict[str, str]:
         "site.html",
         results=[result | of_page for result, of_page in results],
         form_of=form_of,
-        not_verified=NOT_VERIFIED,
-        trademark=TRADEMARK,
         mlperf=any(row["benchmark"] == "resnet" for row in rows),
     )
     return {TABLE: json.dumps({"results": rows}, indent=2) + "\n", PAGE: page}
