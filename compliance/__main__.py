@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from compliance import forms, rules
-from compliance.commands import COMMANDS
+from compliance import COMMANDS, forms, rules
 from compliance.submission.runs import check_logs, expand
 from runlog.text import called, printable
 

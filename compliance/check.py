@@ -44,12 +44,8 @@ _OF_TRAINING = (
 _OF_THE_CLOCK = (_OF_TRAINING | _keys(schema.RUN_STOP)) - _BEFORE - _SAMPLES
 LINE_ORDER_MS = 100  # of threads or hosts that write side by side
 _NULL_GPU = re.compile("Null GPU|NULL_GPU")  # as tests/null_gpu names its devices and its variable
-
-
-_OF_FIGURES = (  # what a score or a rate is computed from; other names and numbers are labels
-    _keys(schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES, schema.GLOBAL_BATCH_SIZE, schema.EVAL_ACCURACY)
-    | _keys(schema.GRADIENT_ACCUMULATION_STEPS)
-)
+# what a score or a rate is computed from; other names and numbers are labels
+_OF_FIGURES = _SAMPLES | _keys(schema.GLOBAL_BATCH_SIZE, schema.EVAL_ACCURACY, schema.GRADIENT_ACCUMULATION_STEPS)
 
 
 def _value_type(event: schema.Point[Any] | schema.Mark) -> str | None:
@@ -113,8 +109,8 @@ class Report:
 class Checker:
     """Takes the entries of one log; `finish` gives the findings and the run."""
 
-    def __init__(self, ruleset: Ruleset, benchmark: str | None = None) -> None:
-        self._ruleset, self._benchmark_asked = ruleset, benchmark
+    def __init__(self, ruleset: Ruleset) -> None:
+        self._ruleset = ruleset
         self._known = dict.fromkeys([*sorted(keys(ruleset.version)), *schema.EVENTS])
         self._collected = Collected(ruleset.strict)
         self._run = LoggedRun()
@@ -159,8 +155,12 @@ class Checker:
         self._empty = False
         if key not in _OF_OTHER_RANKS:
             if time_ms < self._last_ms:
+                start_ms = self._run.start_ms
+                before_run = start_ms is not None and time_ms < start_ms
+                rule = "time-order" if before_run or self._last_ms - time_ms > LINE_ORDER_MS else "line-order"
+                rule = rule if key in _OF_THE_CLOCK else "label-time"
                 actual = f"{printable(key)} at {time_ms} ms, {self._last_ms - time_ms} ms before an event above it"
-                self._collected.breach(self._out_of_order(key, time_ms), line, actual)
+                self._collected.breach(rule, line, actual)
             elif key in _OF_THE_CLOCK:
                 self._last_ms = time_ms
             if rank := rank or metadata.get("rank"):
@@ -183,15 +183,7 @@ class Checker:
         if event.event_type not in ("", kind):  # the reader told of an unknown one
             self._collected.breach("event-type", line, f"{key} is of type {event.event_type}", f"{key}: {kind}")
 
-    def _out_of_order(self, key: str, time_ms: float) -> str:
-        """The rule that an event earlier than one above it breaks."""
-        if key not in _OF_THE_CLOCK:
-            return "label-time"
-        start_ms = self._run.start_ms
-        before_run = start_ms is not None and time_ms < start_ms
-        return "time-order" if before_run or self._last_ms - time_ms > LINE_ORDER_MS else "line-order"
-
-    def finish(self) -> tuple[tuple[Finding, ...], LoggedRun]:
+    def finish(self, benchmark_asked: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
         """The findings, errors first, then by line; and the run."""
         run, collected = self._run, self._collected
         if self._empty:
@@ -203,7 +195,9 @@ class Checker:
             return (none,), NOTHING
         self._judge.finish()
         run.first = {key: run.first[key] for key in self._known if key in run.first}
-        Policy(ruleset=self._ruleset, run=run, order=self._order, collected=collected).finish(self._benchmark_asked)
+        policy = Policy(ruleset=self._ruleset, run=run, order=self._order, collected=collected)
+        for broken in policy.broken(benchmark_asked):
+            collected.breach(*broken)
         if others := [found for found in collected.found if found.rule == "known-benchmark"]:
             return (replace(others[0], official=True),), run  # nothing else of it can be judged
         findings = collected.finish()
@@ -217,9 +211,9 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
 
     Raises OSError if it cannot be read, ValueError if it is no regular file.
     """
-    checker = Checker(ruleset, benchmark)
+    checker = Checker(ruleset)
     checker.feed(read_log(path))
-    findings, run = checker.finish()
+    findings, run = checker.finish(benchmark)
     if checker.misread and any(finding.rule.startswith("line-") for finding in findings):
         findings = official_findings(path, findings, ruleset)
     if path.is_symlink() and path.resolve().parent != path.parent.resolve():

@@ -84,6 +84,11 @@ class LoggedRun:
         """The first value of an event of our schema; None without one."""
         return self.of(event).value
 
+    def count(self, event: schema.Point[Any]) -> Any:
+        """The first value of an event; 0 where it is no COUNT."""
+        value = self.of(event).value
+        return value if has_type(value, COUNT) else 0
+
     def text(self, event: schema.Point[str]) -> str:
         """The first value of an event; empty if it is no text."""
         value = self.of(event).value

@@ -1,7 +1,8 @@
-"""Our own rules, which are data in compliance/rules beside mlperf-logging's, what a benchmark fixes, and findings."""
+"""Our own rules, which are data in compliance/rules beside mlperf-logging's, what bounds a run, and findings."""
 
+import functools
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -176,3 +177,27 @@ class Collected:
             if count > FINDINGS_PER_RULE:
                 self.more(breach(self._strict[rule], ""), count - FINDINGS_PER_RULE)
         return tuple(sorted(self.found, key=lambda f: (SEVERITIES.index(f.severity), f.line or 0)))
+
+
+# --- the most that a machine can train of ResNet-50, by the peak of its named devices: a bound, and no estimate ---
+
+# FLOPs of an image of 224 px in a step of training, two a multiply-add: products of the FP32 program, forward and
+# backward, as program/count.py counts them
+TRAINING_FLOP = 24_299_077_632
+CORE_FLOP_PER_S = 384e9  # two AVX-512 multiply-adds of 16 numbers a cycle at 6 GHz: more than any core has
+_SHARE = 0.6  # of the cards' peak: twice what any of 84 published submissions takes
+
+
+@functools.cache
+def peaks() -> dict[str, float]:
+    """Dense peak in FP16 of each card that is known, in TFLOP/s."""
+    return dict(read_rules("peaks.yaml"))
+
+
+def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> float | None:
+    """Images/s of ResNet-50 that these cards (without any: cores) cannot surpass; None for an unknown card."""
+    flop = TRAINING_FLOP * (pixels / 224) ** 2
+    if not cards:
+        return cores * CORE_FLOP_PER_S / flop if cores else None
+    found = [next((peak for name, peak in peaks().items() if name in card), None) for card in cards]
+    return None if None in found else _SHARE * 1e12 * sum(peak or 0.0 for peak in found) / flop

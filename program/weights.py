@@ -6,7 +6,7 @@ arrays needs and refuses every other one (Python documentation, "Restricting Glo
 
 from __future__ import annotations
 
-import pickle
+import pickle  # noqa: TID251  the one reader of a pickle, which takes arrays only
 from pathlib import Path
 from typing import Any
 

@@ -1,13 +1,11 @@
 """`python -m runlog`: the schema of our log, and the end of a log whose ranks are gone."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
 from pathlib import Path
 
-from runlog.json_schema import json_schema
+from runlog.schema import json_schema
 from runlog.writer import close_for_dead
 
 

@@ -1,7 +1,5 @@
 """What a command tells its caller when it cannot go on: ValueError for wrong use, RunError for a failed run."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Callable

@@ -6,8 +6,6 @@ what a value is worth for who reads it. Values are JSON scalars; of anything lon
 that a million events stay small; windows are whole events, for the reader to take away.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar

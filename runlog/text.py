@@ -1,7 +1,5 @@
 """Text from logs and names of files, made safe for a terminal, and for a spreadsheet."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

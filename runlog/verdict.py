@@ -1,7 +1,5 @@
 """A thing that was checked: its status, what was found, what was wanted, what to do; and how several are shown."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping

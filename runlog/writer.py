@@ -3,8 +3,6 @@
 Every line is on the disk before the next step begins.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging
@@ -14,7 +12,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from runlog import schema
-from runlog.json_schema import as_json
 from runlog.reader import Event, read_log
 
 V = TypeVar("V")
@@ -63,7 +60,7 @@ class RunLog:
 
     def section(self, section: schema.Section[V], value: V) -> None:
         """One line of the header."""
-        self._lines.info("# %s", json.dumps({section.name: as_json(value)}, ensure_ascii=False, allow_nan=False))
+        self._lines.info("# %s", json.dumps({section.name: schema.as_json(value)}, ensure_ascii=False, allow_nan=False))
 
     def text(self, line: str) -> None:
         """A line for people."""
@@ -73,13 +70,13 @@ class RunLog:
     def event(self, point: schema.Point[V], value: V, where: object = None) -> None:
         """A point in time; `where` is of the point's type of metadata."""
         assert isinstance(where, point.metadata or type(None)), point.key
-        self._mllogger.event(point.key, as_json(value), as_json(where))
+        self._mllogger.event(point.key, schema.as_json(value), schema.as_json(where))
 
     def mark(self, mark: schema.Mark, where: object = None) -> None:
         """Start or end of an interval; `where` is of the mark's type of metadata."""
         assert isinstance(where, mark.metadata or type(None)), mark.key
         write = self._mllogger.start if mark.event_type == "INTERVAL_START" else self._mllogger.end
-        write(mark.key, None, as_json(where))
+        write(mark.key, None, schema.as_json(where))
 
     def aborted(self, reason: str) -> None:
         """Ends the log of a run that failed."""

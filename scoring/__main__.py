@@ -1,7 +1,5 @@
 """`python -m scoring <command>`: throughput, comparison, reports and planning from logs."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import io

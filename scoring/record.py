@@ -1,7 +1,5 @@
 """What an importer makes of any log. What the log does not say is `None`, never a default."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,7 +132,7 @@ class Record:
             return self.sha256
         return self.run_start_s, self.windows[0].end_s if self.windows else None
 
-    def goes_on_from(self, other: Record) -> bool:
+    def goes_on_from(self, other: "Record") -> bool:
         """Whether this log lacks its start, and its rows count on within one row of where the other's end."""
         if not self.windows or not other.windows or self.format != other.format:
             return False

@@ -9,8 +9,7 @@ from typing import Any
 from mlperf_logging.mllog.mllog import MLLogger
 
 from runlog import schema
-from runlog.json_schema import as_json
-from runlog.schema import InBlock, InEpoch
+from runlog.schema import InBlock, InEpoch, as_json
 
 CLOCK_START_MS = 1_700_000_000_000
 

@@ -11,7 +11,7 @@ import importlib.util
 import sys
 from importlib import metadata
 
-from compliance.commands import COMMANDS as COMPLIANCE
+from compliance import COMMANDS as COMPLIANCE
 from scoring.commands import COMMANDS as SCORING
 
 # {command: (module with `main() -> int`, what it does)}; the first two modules have commands of their own

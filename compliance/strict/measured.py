@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from compliance.logged_run import COUNT, EVENTS_KEPT, LoggedRun, has_type, is_number
+from compliance.logged_run import EVENTS_KEPT, LoggedRun, is_number
 from compliance.rules import FINDINGS_PER_RULE, Collected
 from runlog import schema
 from runlog.reader import Event, table_of
@@ -93,14 +93,10 @@ class Measured:
 
     # --- step windows ---
 
-    def _samples_and_batch(self) -> tuple[int, int]:
-        """train_samples and global_batch_size; 0 and 0 where one is no count."""
-        said = [self._run.of(event).value for event in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE)]
-        return (said[0], said[1]) if all(has_type(count, COUNT) for count in said) else (0, 0)
-
     def _begin(self, first_step: Any, steps: Any) -> None:
-        configured, (samples, batch) = self._run.settings, self._samples_and_batch()
-        if batch:
+        configured = self._run.settings
+        samples, batch = map(self._run.count, (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE))
+        if samples and batch:
             self._batch, self._epoch_steps = int(batch), int(samples) // int(batch)
         names = ("PRINT_STEPS", "WARMUP_STEPS", "MEASURED_STEPS")
         self._most_steps, *ends = (configured[name] if type(configured.get(name)) is int else 0 for name in names)
@@ -198,8 +194,8 @@ class Measured:
             self._compare_time(event.line, number, said.time_s)
         elif len(self._of_open) < FINDINGS_PER_RULE:
             self._of_open.append((event.line, number, said.time_s))
-        samples, batch = self._samples_and_batch()
-        if batch and abs(said.images - samples) > batch:
+        samples, batch = map(self._run.count, (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE))
+        if samples and batch and abs(said.images - samples) > batch:
             actual = f"{said.images:.10g} images in an epoch; train_samples is {samples}, the global batch {batch}"
             yield "epoch-images", actual
 
@@ -222,8 +218,8 @@ class Measured:
         value = event.value
         if isinstance(value, dict):
             value = value.get("throughput", value.get("imgs_sec"))
-        samples = self._run.first_value(schema.TRAIN_SAMPLES)
-        if not is_number(value) or not has_type(samples, COUNT) or self._epoch is not None or not self._last_epoch_ms:
+        samples = self._run.count(schema.TRAIN_SAMPLES)
+        if not is_number(value) or not samples or self._epoch is not None or not self._last_epoch_ms:
             return
         rate, took_s = samples / self._last_epoch_ms * 1000, self._last_epoch_ms / 1000
         off_ms = abs(samples / value * 1000 - self._last_epoch_ms) if value > 0 else math.inf

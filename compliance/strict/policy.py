@@ -39,18 +39,15 @@ Broken = Iterator[tuple[Any, ...]]  # a rule, the line to blame, what breaks it;
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """A run that has ended; `finish` collects what is against it."""
+    """A run that has ended."""
 
     ruleset: Ruleset
     run: LoggedRun
     order: RunOrder
     collected: Collected
 
-    def finish(self, benchmark_asked: str | None) -> None:
-        for found in self._broken(benchmark_asked):
-            self.collected.breach(*found)
-
-    def _broken(self, benchmark_asked: str | None) -> Broken:
+    def broken(self, benchmark_asked: str | None) -> Broken:
+        """What is against it; what does not apply is collected as a note."""
         run, named = self.run, self.run.of(schema.SUBMISSION_BENCHMARK)
         name, division = run.text(schema.SUBMISSION_BENCHMARK), run.text(schema.SUBMISSION_DIVISION)
         benchmark, closed = self.ruleset.benchmarks.get(name), division == "closed"
@@ -102,8 +99,8 @@ class Policy:
     def _pace(self, benchmark: Benchmark) -> Broken:
         """No step is shorter than its 500 kernels; on the benchmark's data no evaluation far faster than training."""
         run, epochs = self.run, self.order.last_epoch
-        counts = [run.of(e).value for e in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES, schema.GLOBAL_BATCH_SIZE)]
-        if not epochs or run.stop is None or not all(has_type(count, COUNT) for count in counts):
+        counts = [run.count(e) for e in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES, schema.GLOBAL_BATCH_SIZE)]
+        if not epochs or run.stop is None or not all(counts):
             return
         samples, evaluated, batch = counts
         image_ms = (run.stop.time_ms - (run.start_ms or 0)) / epochs / samples
@@ -208,7 +205,8 @@ class Policy:
         train, evaluation = self.run.of(schema.TRAIN_SAMPLES), self.run.of(schema.EVAL_SAMPLES)
         samples, resnet, own_data = evaluation.value, benchmark.name == "resnet", False
         if closed and train.value == benchmark.train_samples and has_type(samples, COUNT):
-            own_data = 0 <= samples - benchmark.eval_samples < max(self._batch(), 1)  # padding may count
+            batch = self.run.count(schema.GLOBAL_BATCH_SIZE)
+            own_data = 0 <= samples - benchmark.eval_samples < max(batch, 1)  # padding may count
             if not own_data and resnet and self._of_other_samples(benchmark.eval_samples, samples):
                 own_data = True
                 actual = f"eval_samples is {samples}; the accuracies are whole numbers of {benchmark.eval_samples}"
@@ -277,18 +275,14 @@ class Policy:
         values = {one.value for one in self.run.evaluations}
         return len(values) >= _LEAST_VALUES and not _off(values, samples) and bool(_off(values, said))
 
-    def _batch(self) -> int:
-        """The global batch; 0 where it is no count."""
-        said = self.run.of(schema.GLOBAL_BATCH_SIZE).value
-        return int(said) if has_type(said, COUNT) else 0
-
     def _whole_samples(self, samples: int) -> Broken:
         """Accuracies are whole numbers of `samples`; of more where the last batch's padding counts, too."""
         evaluations = self.run.evaluations
         off = [one for one in evaluations if _off([one.value], samples)]
         if not off:
             return
-        batch = self._batch() if self._batch() <= samples else 0
+        batch = int(self.run.count(schema.GLOBAL_BATCH_SIZE))
+        batch = batch if batch <= samples else 0
         counts = range(max(samples - batch, 1), samples + batch)
         distinct = {one.value for one in evaluations}
         found = None

@@ -8,7 +8,7 @@ from types import UnionType
 from typing import Any
 
 from compliance.logged_run import COUNT, LoggedRun, has_type, is_number
-from compliance.strict.machine import most_images_per_s
+from compliance.rules import most_images_per_s
 from compliance.strict.measured import TIME_TOLERANCE
 from compliance.strict.run_order import RunOrder
 from runlog import schema

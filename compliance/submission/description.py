@@ -8,8 +8,7 @@ from typing import Any
 
 from compliance.check import LoggedRun
 from compliance.logged_run import COUNT, NUMBER, has_type
-from compliance.rules import Finding, StrictRule, breach
-from compliance.strict.machine import most_images_per_s
+from compliance.rules import Finding, StrictRule, breach, most_images_per_s
 from runlog import schema
 from runlog.reader import open_log, parse_json
 from runlog.text import printable

@@ -14,8 +14,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from compliance import NOT_VERIFIED, TRADEMARK, UNVERIFIED
 from compliance.check import LoggedRun, Report, check_file
-from compliance.notice import NOT_VERIFIED, TRADEMARK, UNVERIFIED
 from compliance.official import tools as official
 from compliance.rules import Benchmark, Ruleset, load, verdict
 from compliance.submission.description import compare_description, read_description

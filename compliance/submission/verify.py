@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from compliance import UNVERIFIED
 from compliance.check import check_file
-from compliance.notice import UNVERIFIED
 from compliance.rules import load, verdict
 from compliance.submission import package
 from compliance.submission.description import LARGEST_JSON_BYTES, read_description

@@ -3,8 +3,6 @@
 The devices of each are said by its log, by an option, or by its system description.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json
@@ -23,6 +21,15 @@ from scoring.figure.score import Score, add_score_options, counts, once, protoco
 from scoring.importers import MOST, count, jsonable, read_record
 from scoring.importers.checks import REFUSED
 from scoring.record import InputError, Record, TooFewRunsError
+
+
+@dataclass(frozen=True)
+class BetweenRuns:
+    """How far single runs of a system lie apart: what one run alone cannot tell."""
+
+    relative_sd: float
+    freedom: int
+    source: str  # in words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,15 +118,6 @@ def _efficiency(base: Score, other: Score, speedup: float) -> float | None:
     if mixed or len(frameworks) > 1 or not base_devices or not devices:
         return None
     return speedup * base_devices / devices
-
-
-@dataclass(frozen=True)
-class BetweenRuns:
-    """How far single runs of a system lie apart: what one run alone cannot tell."""
-
-    relative_sd: float
-    freedom: int
-    source: str  # in words
 
 
 def between_runs(pair: Sequence[Score], known: Sequence[Score]) -> BetweenRuns | None:

@@ -1,7 +1,5 @@
 """`python -m scoring history`: runs kept in one SQLite file, their trend, and whether a new result is lower."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import datetime

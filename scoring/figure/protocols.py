@@ -1,7 +1,5 @@
 """Measurement protocols: data rows of `protocols.yaml`, or of a user's own file."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re
@@ -45,7 +43,7 @@ class Protocol:
     def unit(self) -> str:
         return "minutes" if self.figure == "run_time" else "images/s"
 
-    def skipping(self, skip: int) -> Protocol:
+    def skipping(self, skip: int) -> "Protocol":
         """The same with another number of windows (or epochs) dropped, as `--skip` asks for."""
         return dataclasses.replace(self, skip=skip, skip_unit="epoch" if self.skip_unit == "epoch" else "window")
 

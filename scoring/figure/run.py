@@ -1,6 +1,4 @@
-"""One run's figure under a protocol, and the windows that it is made of."""
-
-from __future__ import annotations
+"""One run's figure under a protocol, the windows that it is made of, and how near it is to the machine's limit."""
 
 import bisect
 import dataclasses
@@ -10,11 +8,18 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from compliance.rules import TRAINING_FLOP
+from runlog.run import real
 from scoring.figure import spread
 from scoring.figure.protocols import Protocol
 from scoring.importers.checks import AGREES, set_back
 from scoring.importers.text import work
-from scoring.record import InputError, NothingMeasuredError, Record, Window
+from scoring.published.table import Card, card_of
+from scoring.record import InputError, NothingMeasuredError, Record, Window, config_of, nodes_of
+
+# FLOPs of an image in a step, two a multiply-add: products of the FP32 program, forward and backward, as
+# program/count.py counts them; by model, height and width in pixels.
+FLOPS = {("resnet50_v1.5", 224, 224): TRAINING_FLOP, ("fcn_hrnetw18", 512, 1024): 220_648_587_264}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,3 +303,37 @@ def _run_time(record: Record) -> RunFigure:
         first_line=record.field_lines["run_start_s"],
         last_line=record.field_lines.get("run_stop_s", record.lines),
     )
+
+
+def _card(record: Record) -> Card | None:
+    """The card that all GPUs of a run are; None where the log does not say, or the table lacks it."""
+    named = {
+        (str(gpu.get("name")), real(gpu.get("memory_gib")))
+        for node in nodes_of(record)
+        for gpu in (node["gpus"] if isinstance(node.get("gpus"), list) else ())
+        if isinstance(gpu, dict)
+    }
+    found = {card_of(*name) for name in named}
+    return found.pop() if len(found) == 1 else None
+
+
+def utilization(records: Sequence[Record], images_per_s: float) -> float | None:
+    """Model FLOP/s utilization (MFU) of all devices' images/s; None where a log lacks model, size, card or devices."""
+    shares = []
+    for record in records:
+        config = config_of(record)
+        size = {name: real(config.get(f"RECIPE.image_{name}", {}).get("value")) for name in ("size", "height", "width")}
+        height, width = (int(size["size"] or size[side] or 0) for side in ("height", "width"))
+        card, flops = _card(record), FLOPS.get((record.model or "", height, width))
+        tf32 = record.precision == "fp32" and record.math_mode == "tf32"
+        peak = card and card.peak("tf32" if tf32 else record.precision)
+        if not (peak and flops and record.devices):
+            return None
+        shares.append(images_per_s * flops / (peak * record.devices))
+    return math.fsum(shares) / len(shares) if shares else None
+
+
+def images_per_joule(records: Sequence[Record]) -> float | None:
+    """Of the GPUs from the first step to the end, evaluations included; None where a log lacks the energy."""
+    joules = [real(record.telemetry.get("joules_per_image")) or 0.0 for record in records]
+    return len(joules) / math.fsum(joules) if joules and min(joules) > 0 else None

@@ -1,7 +1,5 @@
 """From runs to one figure under a protocol: `score`, a pure function, and `python -m scoring score`."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import itertools
@@ -13,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compliance.notice import NOT_VERIFIED, TRADEMARK, UNVERIFIED
+from compliance import NOT_VERIFIED, TRADEMARK, UNVERIFIED
 from runlog.stats import median_set, olympic_mean
 from runlog.text import called, safe_lines
 from runlog.verdict import Verdict, as_text
-from scoring.figure import limit, protocols, spread, warnings
+from scoring.figure import protocols, spread, warnings
 from scoring.figure.protocols import Protocol
-from scoring.figure.run import RunFigure, devices_in_rate, run_figure
+from scoring.figure.run import RunFigure, devices_in_rate, images_per_joule, run_figure, utilization
 from scoring.figure.warnings import warning
 from scoring.importers import add_log_options, count, jsonable, read_records
 from scoring.importers.checks import has_second_clock
@@ -65,11 +63,18 @@ class Score:
     @property
     def flops_utilization(self) -> float | None:
         """Share of the cards' peak that the figure's FLOPs take (MFU)."""
-        return limit.utilization(self.records, self.value) if self.unit == "images/s" else None
+        return utilization(self.records, self.value) if self.unit == "images/s" else None
 
     @property
     def images_per_joule(self) -> float | None:
-        return limit.images_per_joule(self.records)
+        return images_per_joule(self.records)
+
+    @property
+    def limits(self) -> list[str]:
+        """Those of the two that are known, in words."""
+        share, per_joule = self.flops_utilization, self.images_per_joule
+        said = [] if share is None else [f"{share:.1%} of the cards' peak FLOP/s (MFU)"]
+        return said if per_joule is None else [*said, f"{per_joule:.3g} images/J"]
 
     @property
     def more_runs_for_1_percent(self) -> int | None:
@@ -403,7 +408,7 @@ def score_lines(result: Score) -> list[str]:
         rows.append(("for +-1 %", f"{more} more runs, all of them counted, by the spread of these"))
     if result.median_window_rate is not None:
         rows.append(("median", f"{result.median_window_rate:.3f} (of the window rates)"))
-    rows += [("limit", text) for text in limit.in_words(result.flops_utilization, result.images_per_joule)]
+    rows += [("limit", text) for text in result.limits]
     if result.spread is not None:
         rows.append(("spread", f"{result.spread:.3f} (standard deviation over {result.spread_over})"))
     for run in result.runs:

@@ -1,7 +1,5 @@
 """Means, spreads and 95 % intervals of a few numbers; each says how it was made."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

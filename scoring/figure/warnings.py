@@ -1,7 +1,5 @@
 """Warnings about a figure: what makes it less than it looks. Pure functions; thresholds stand above their use."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

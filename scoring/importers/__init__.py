@@ -4,8 +4,6 @@ The format is recognised from the text, never from the path. One module a family
 format is a pure function from the log's lines to what they say.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

@@ -3,8 +3,6 @@
 A row of `CHECKS` is a function that compares the two ways; it gives None where the log has not both.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import math
@@ -58,13 +56,11 @@ def set_back(windows: Sequence[Window]) -> list[tuple[Window, Window]]:
 def problems(record: Record) -> list[str]:
     """What is impossible in the time stamps."""
     back = set_back(record.windows)
-    if not back:
-        return []
-    before, row = back[0]
-    gap_s = (before.end_s or 0.0) - (row.end_s or 0.0)
     more = f", and {len(back) - 1} more such rows" if len(back) > 1 else ""
     return [
-        f"line {row.line}: its time stamp is {gap_s:.6g} s before that of line {before.line}{more}: the clock was set"
+        f"line {row.line}: its time stamp is {(before.end_s or 0.0) - (row.end_s or 0.0):.6g} s before that of line "
+        f"{before.line}{more}: the clock was set"
+        for before, row in back[:1]
     ]
 
 

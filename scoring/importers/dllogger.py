@@ -13,8 +13,6 @@ NVLOG       :::NVLOGv0.2.3 resnet <stamp> (benchmark_hooks.py:59) iteration: 200
             :::NVLOGv0.2.3 resnet <stamp> (benchmark_hooks.py:60) total_ips: 1067.22   (TensorFlow before DLLogger)
 """
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -180,15 +178,13 @@ class Json(MXNet):
 
     def begins(self, text: str, row: Columns) -> None:
         """The framework, its batch and the number of its first step."""
-        for clue, framework, batch_field, first in (
-            ('"train.total_ips"', "PyTorch", "batch_per_device", 1),
-            ('"total_ips"', "TensorFlow", "batch_per_device", 0),
-            ('"train.batch_time"', "PaddlePaddle", "batch_per_device", 1),
-            ("", "MXNet", "batch_of_all", 0),
-        ):
-            if clue in text:
-                self.framework, self.batch_field, self.first_step = framework, batch_field, first
-                return
+        dialects = {
+            '"train.total_ips"': ("PyTorch", "batch_per_device", 1),
+            '"total_ips"': ("TensorFlow", "batch_per_device", 0),
+            '"train.batch_time"': ("PaddlePaddle", "batch_per_device", 1),
+            "": ("MXNet", "batch_of_all", 0),
+        }
+        self.framework, self.batch_field, self.first_step = next(dialects[clue] for clue in dialects if clue in text)
 
 
 class TensorFlow(PyTorch):

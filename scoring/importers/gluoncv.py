@@ -6,8 +6,6 @@ The rate is that of all devices, over the window; batches count from 0 in each e
 [Epoch 0] validation: err-top1=0.904516 err-top5=..
 """
 
-from __future__ import annotations
-
 import re
 
 from scoring.importers.table import EpochTable

@@ -6,8 +6,6 @@ The rate is that of all devices. The configuration is printed twice, with the co
 the last line has the Unix time of each row.
 """
 
-from __future__ import annotations
-
 import re
 
 from scoring.importers.table import At, Columns, Fact, RowTime, Table

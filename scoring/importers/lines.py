@@ -1,7 +1,5 @@
 """Lines of a log of any bytes, without colours, NUL bytes and mpirun's prefixes."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterable, Iterator

@@ -5,8 +5,6 @@ A submission without `step_window` gives one window an epoch, from epoch_start t
 Throughput is in no MLPerf rule: `throughput` and `tracked_stats` are what submitters print.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import re
@@ -83,17 +81,15 @@ class MLLog(Table):
                 f"line {environment.line}: null GPUs, which compute nothing: no figure of this run means anything"
             )
         if summary := events.first.get(schema.RUN_SUMMARY.key):
-            if _table(summary.value) is None:
+            said = _table(summary.value)
+            if said is None:
                 self.problem(f"line {summary.line}: run_summary without a table of values")
             else:
-                self.header.setdefault("run_summary", summary.value)
-        said = (summary and _table(summary.value)) or {}
-        for taken, names in (
-            (_count, ("devices", "nodes", "batch_per_device")),
-            (_text, ("precision", "math_mode", "mode", "framework", "model")),
-        ):
-            for name in names:
-                self.say(name, taken(said.get(name)), summary.line if summary else 0)
+                self.header.setdefault("run_summary", said)
+            for name in ("devices", "nodes", "batch_per_device"):
+                self.say(name, _count((said or {}).get(name)), summary.line)
+            for name in ("precision", "math_mode", "mode", "framework", "model"):
+                self.say(name, _text((said or {}).get(name)), summary.line)
         for name, event, of in (
             ("telemetry", events.first.get(schema.TELEMETRY_SUMMARY.key), _table),
             ("batch_of_all", events.first.get(schema.GLOBAL_BATCH_SIZE.key), _count),

@@ -9,8 +9,6 @@ Y/M/D h:m:s - mmengine - INFO - Iter(train) [  50/80000]  lr: ..  eta: ..  time:
 `time` is the mean step time of the window, in mmengine of its last 10 steps; no rate is printed.
 """
 
-from __future__ import annotations
-
 import re
 
 from scoring.importers.table import At, Table

@@ -4,8 +4,6 @@ train: epoch 0, iter 20, loss: .., top_1: .., top_k: .., samples/s: 3988.891 [15
 The rate is that of all devices, over the window; the Unix time stamp is optional.
 """
 
-from __future__ import annotations
-
 import re
 
 from scoring.importers.table import At, EpochTable

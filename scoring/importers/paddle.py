@@ -20,8 +20,6 @@ dygraph  [Y/M/D h:m:s] ppcls INFO: [Train][Epoch 1/120][Iter: 10/626]lr(..): ..,
 `ips` is that of rank 0 alone in all of them.
 """
 
-from __future__ import annotations
-
 import re
 
 from scoring.importers.lines import Lines

@@ -3,8 +3,6 @@
 Read `Paddle18` in `paddle.py` first: it is the smallest.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

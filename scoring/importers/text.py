@@ -1,7 +1,5 @@
 """Printed rows, found in a log's lines, and the numbers in them."""
 
-from __future__ import annotations
-
 import datetime
 import math
 import operator

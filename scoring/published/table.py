@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from compliance.strict.machine import peaks
+from compliance.rules import peaks
 from scoring.record import InputError
 
 PUBLISHED_CSV = Path(__file__).with_name("published.csv")

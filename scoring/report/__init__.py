@@ -1,7 +1,5 @@
 """`python -m scoring report`: one page from runs, as HTML, Markdown, CSV or JSON."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

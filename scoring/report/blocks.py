@@ -1,12 +1,10 @@
 """What a page is made of, as data: the templates render each kind as HTML and as Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from scoring.report.content import NOT_MEASURED, ReportedRun
+from scoring.report.content import ReportedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +128,9 @@ class Section:
 # -------------------------------------------------------------------------------------------------- links
 
 
+NOT_SAID = Text(text="not said", look="absent")
+
+
 def at_line(run: ReportedRun, line: int | None, shown: str | None = None) -> Inline:
     """`shown` (or the line's number) as a link to the quoted line; plain where no line is known."""
     if line is None or not 1 <= line <= run.record.lines:
@@ -157,18 +158,13 @@ def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:
     """A field of the record, linked to the line that says it, with its other origin named."""
     value = getattr(run.record, name)
     if value is None:
-        return absent("not said")
+        return NOT_SAID
     shown = str(value) if shown is None else shown
     if name in run.record.from_options:
         return [shown, Text(text=" (from the command line)", look="small")]
     if run.record.described_by and name in ("devices", "nodes", "batch_per_device"):
         return [shown, Text(text=f" ({run.record.described_by})", look="small")]
     return at_line(run, run.record.field_lines.get(name), shown)
-
-
-def absent(text: str = NOT_MEASURED) -> Text:
-    """Words in place of what is not there."""
-    return Text(text=text, look="absent")
 
 
 def quoted(block: Any) -> Iterator[tuple[int, int]]:

@@ -1,7 +1,5 @@
 """The first screen: what ran, its figure, how far it stands, all runs in one plot, and what to do next."""
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics
@@ -10,11 +8,10 @@ from datetime import datetime, timezone
 
 from runlog.text import visible
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
-from scoring.figure import limit
 from scoring.figure.run import RunFigure
 from scoring.record import nodes_of, section
 from scoring.report import blocks, plots
-from scoring.report.blocks import Column, Figure, Inline, Paragraph, Table, Text, absent, at_line, field
+from scoring.report.blocks import NOT_SAID, Column, Figure, Inline, Paragraph, Table, Text, at_line, field
 from scoring.report.content import Group, Report, ReportedRun, timeline
 from scoring.report.text import bounds, counted, interval, number
 
@@ -32,11 +29,7 @@ def of_all(texts: Sequence[str]) -> str:
 
 def figure_of(group: Group) -> str:
     """The figure with its unit, and whether it is an unverified one of MLPerf's benchmarks."""
-    return _with_unit(group.score.value, _unit(group)) if group.score else "no figure"
-
-
-def _unit(group: Group) -> str:
-    return group.score.shown_unit if group.score else ""
+    return _with_unit(group.score.value, group.score.shown_unit) if group.score else "no figure"
 
 
 def _with_unit(value: float, unit: str) -> str:
@@ -63,10 +56,10 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
     systems = {getattr(found, "text", found): found for g in report.groups if (found := hardware(g.runs[0]))}
     dates = [day for at, day in enumerate(days.values()) if at in (0, len(days) - 1)]
     return [
-        ("system", _joined(list(systems.values()), "; ") or absent("not said")),
-        ("date", _joined(dates, " to ") or absent("not said")),
-        ("organisation", at_line(run, at, visible(organisation, 80)) if organisation else absent("not said")),
-        ("commit", at_line(run, at_source, commit) if commit else absent("not said")),
+        ("system", _joined(list(systems.values()), "; ") or NOT_SAID),
+        ("date", _joined(dates, " to ") or NOT_SAID),
+        ("organisation", at_line(run, at, visible(organisation, 80)) if organisation else NOT_SAID),
+        ("commit", at_line(run, at_source, commit) if commit else NOT_SAID),
         ("framework", field(run, "framework")),
         ("protocol", f"{report.protocol.name}: {report.protocol.describe()}"),
     ]
@@ -104,11 +97,10 @@ def tiles(report: Report) -> list[tuple[Inline, str, Inline]]:
         doubt = " One clock: nothing else in the log confirms the times." if one_clock else ""
         figure = of_group(group, number(result.value))
         spread = [f"standard deviation {number(result.spread)} over {result.spread_over}"] if result.spread else []
-        near = limit.in_words(result.flops_utilization, result.images_per_joule)
         runs = Text(text=counted(len(result.runs), "run"), href="runs")
         shown = [
-            (figure, _unit(group), f"{system}95 % interval {bounds}.{doubt}"),
-            (runs, "", of_group(group, "; ".join([*spread, *near]))),
+            (figure, result.shown_unit, f"{system}95 % interval {bounds}.{doubt}"),
+            (runs, "", of_group(group, "; ".join([*spread, *result.limits]))),
         ]
     times = [run.record.run_time_s for run in group.runs if run.record.run_time_s is not None]
     if times and group.record.mode != "throughput" and (result is None or result.unit != "minutes"):
@@ -164,7 +156,7 @@ def unit_of(run: ReportedRun) -> str:
 
 def tables(report: Report) -> list[Table]:
     """Each run, each system where there are several, and the warnings."""
-    units = {run.number: _unit(group) for group in report.groups for run in group.runs}
+    units = {run.number: group.score.shown_unit for group in report.groups if group.score for run in group.runs}
     of_runs: list[Column[ReportedRun]] = [
         Column("run", blocks.run_link),
         Column("figure", lambda run: _figure(run, lambda figure: _with_unit(figure.value, units[run.number])), True),

@@ -1,7 +1,5 @@
 """From records to a report: repeats put together and scored, systems set side by side, and all of it judged."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -170,9 +168,8 @@ def read_findings(path: str, records: Sequence[Record]) -> dict[str, dict[str, A
     Raises InputError for a file that is none, or that speaks of other logs.
     """
     try:
-        by_file = {
-            os.path.realpath(entry["file"]): entry for entry in json.loads(Path(path).read_text("utf-8"))["files"]
-        }
+        entries = json.loads(Path(path).read_text("utf-8"))["files"]
+        by_file = {os.path.realpath(entry["file"]): entry for entry in entries}
         if any(e["verdict"] not in ("pass", "fail") or not isinstance(e["findings"], list) for e in by_file.values()):
             raise KeyError
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -1,7 +1,5 @@
 """What a report says, as plain values: groups of runs and their figures, step times, scaling, verdict."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import operator

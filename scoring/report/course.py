@@ -1,7 +1,5 @@
 """Sections on what the runs did: loss, quality and time to train; memory and power; variance."""
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics
@@ -58,6 +56,10 @@ class _Curve(NamedTuple):
         """As a plot takes it, thinned."""
         return f"run {self.run.number}", self.points[:: max(1, len(self.points) // SHOWN_VALUES)]
 
+    def value(self, at: int) -> Inline:
+        """The value of that index, as a link to its line."""
+        return at_line(self.run, self.windows[at].line, f"{self.points[at][1]:.4g}")
+
 
 def _curves(report: Report, read: Callable[[Window], float | None]) -> tuple[list[_Curve], str]:
     """The finite values of each run that has any, and what their axis counts."""
@@ -81,8 +83,8 @@ def _loss(report: Report) -> Figure | Paragraph:
     words = (f"run {c.run.number} from {c.points[0][1]:.4g} to {c.points[-1][1]:.4g}" for c in curves)
     columns: list[Column[_Curve]] = [
         Column("run", lambda curve: run_link(curve.run)),
-        Column("first", functools.partial(_loss_at, 0), numeric=True),
-        Column("last", functools.partial(_loss_at, -1), numeric=True),
+        Column("first", lambda curve: curve.value(0), numeric=True),
+        Column("last", lambda curve: curve.value(-1), numeric=True),
     ]
     return Figure(
         name="loss",
@@ -91,10 +93,6 @@ def _loss(report: Report) -> Figure | Paragraph:
         draw=functools.partial(plots.lines, series=[curve.series for curve in curves], x=axis, y="loss"),
         numbers=blocks.table("Loss at both ends", curves, columns),
     )
-
-
-def _loss_at(end: int, curve: _Curve) -> Inline:
-    return at_line(curve.run, curve.windows[end].line, f"{curve.points[end][1]:.4g}")
 
 
 def _quality(report: Report) -> Figure | Paragraph:
@@ -203,8 +201,9 @@ def variance(report: Report) -> Section:
     ]
     table = blocks.table("Spread of each figure", scored, columns)
     result = report.headline.score
-    known = result is not None and result.spread is not None and result.value
-    gist = f"standard deviation {percent(result.spread / result.value)} over {result.spread_over}" if known else ""  # type: ignore[union-attr,operator]
+    gist = ""
+    if result is not None and result.spread is not None and result.value:
+        gist = f"standard deviation {percent(result.spread / result.value)} over {result.spread_over}"
     return Section(key="variance", title="Variance", gist=gist, blocks=[table])
 
 

@@ -4,8 +4,6 @@ Each drawing is one panel without width or height, about as wide as a phone, whe
 legend is data, which the page sets as text below: no curve hides under it. Series differ in marker, dash and colour.
 """
 
-from __future__ import annotations
-
 import functools
 import html
 import io
@@ -86,27 +84,6 @@ class Plot:
         """A vertical axis from 0, so that a small dip looks small, with room on top."""
         self.axes.set_ylim(0, max((value for value in values if value < MOST), default=0) * 1.12 or 1)
 
-    def finish(self, name: str, title: str, description: str) -> None:
-        """Make the SVG; ids within it begin with `name`, as several plots share one page."""
-        stream = io.StringIO()
-        nothing = {"Date": None, "Creator": None, "Type": None, "Format": None}
-        self.figure.savefig(stream, format="svg", metadata=nothing)
-        text = stream.getvalue()
-        text = re.sub(r"\A.*?(?=<svg)", "", text, flags=re.DOTALL)
-        text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-        text = _ID.sub(lambda match: f"{match[1]}{name}-", text)
-        text = _COLOR.sub(lambda match: f"var(--{_VARIABLES[match[0]]})", text)
-        text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
-        view = re.search(r'viewBox="[^"]*"', text)
-        assert view is not None
-        head = (
-            f'<svg class="plot" xmlns:xlink="http://www.w3.org/1999/xlink" {view[0]} role="img" '
-            f'aria-labelledby="{name}-title {name}-description">'
-            f'<title id="{name}-title">{html.escape(visible(title))}</title>'
-            f'<desc id="{name}-description">{html.escape(visible(description, 10_000))}</desc>'
-        )
-        self.svg = re.sub(r"\A<svg[^>]*>", lambda _: head, text)
-
 
 @functools.cache
 def _matplotlib() -> Any:
@@ -120,12 +97,29 @@ def _matplotlib() -> Any:
 
 
 def drawn(figure: Figure) -> Plot:
-    """The plot of a figure of the page; what it shows in words is its text alternative."""
+    """The plot of a figure of the page, whose ids begin with its name; its words are the text alternative."""
     canvas = _matplotlib().figure.Figure()
     drawing = Plot(figure=canvas, axes=canvas.add_axes((0, 0, 1, 1)))
     drawing.size()
     figure.draw(drawing)
-    drawing.finish(figure.name, figure.title, figure.words or figure.caption)
+    stream = io.StringIO()
+    canvas.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Type", "Format")))
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", stream.getvalue(), flags=re.DOTALL)
+    text = _ID.sub(lambda match: f"{match[1]}{figure.name}-", text)
+    text = _COLOR.sub(lambda match: f"var(--{_VARIABLES[match[0]]})", text)
+    text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
+    words = html.escape(visible(figure.words or figure.caption, 10_000))
+    drawing.svg = re.sub(
+        r'\A.*?<svg[^>]*(viewBox="[^"]*")[^>]*>',
+        lambda head: (
+            f'<svg class="plot" xmlns:xlink="http://www.w3.org/1999/xlink" {head[1]} role="img" '
+            f'aria-labelledby="{figure.name}-title {figure.name}-description">'
+            f'<title id="{figure.name}-title">{html.escape(visible(figure.title))}</title>'
+            f'<desc id="{figure.name}-description">{words}</desc>'
+        ),
+        text,
+        flags=re.DOTALL,
+    )
     return drawing
 
 
@@ -153,13 +147,13 @@ def throughput(
         for measured, part in itertools.groupby(points, key=lambda point: point.measured):
             members = list(part)
             middle = [((point.start + point.end) / 2 / factor, point.images_per_s) for point in members]
-            if measured:
-                drawing.series(index, label if len(runs) > 1 else "measured", middle)
-            else:
+            if not measured:
                 look = {"color": MUTED, "markerfacecolor": "none", "linewidth": 0.8}
                 axes.plot(*zip(*middle, strict=True), marker="o" if len(middle) <= 60 else None, **look)
                 drawing.key("○", MUTED, "warm-up or not measured")
-            if measured and len(runs) == 1:
+                continue
+            drawing.series(index, label if len(runs) > 1 else "measured", middle)
+            if len(runs) == 1:
                 start, end = members[0].start / factor, members[-1].end / factor
                 axes.axvspan(start, end, color=SERIES[0], alpha=0.1, linewidth=0)
     if value is not None:

@@ -1,7 +1,5 @@
 """Sections on where it all comes from: the check's findings, the runs' provenance, commands, quoted log lines."""
 
-from __future__ import annotations
-
 import functools
 import io
 import itertools
@@ -16,7 +14,7 @@ from runlog.reader import open_log
 from runlog.text import called, visible
 from scoring.record import FACTS, Record, config_of, nodes_of, section
 from scoring.report import blocks
-from scoring.report.blocks import Column, Inline, Paragraph, Section, Table, Text, absent, at_line, field, run_link
+from scoring.report.blocks import NOT_SAID, Column, Inline, Paragraph, Section, Table, Text, at_line, field, run_link
 from scoring.report.content import NOT_MEASURED, Report, ReportedRun
 from scoring.report.text import counted
 
@@ -100,7 +98,7 @@ def _facts(run: ReportedRun) -> list[tuple[str, Inline]]:
         ("SHA-256 of the log", Text(text=record.sha256, look="code")),
         ("read as", f"{record.format}, {record.lines:,} lines"),
         *((name.replace("_", " "), field(run, name)) for name in (*FACTS, "mode", "status")),
-        ("seed", at_line(run, run.seed[1], str(run.seed[0])) if run.seed else absent("not said")),
+        ("seed", at_line(run, run.seed[1], str(run.seed[0])) if run.seed else NOT_SAID),
     ]
     if source := section(record, "source"):
         dirty = {True: "yes", False: "no"}.get(source.get("dirty"), "not said")  # type: ignore[arg-type]
@@ -161,12 +159,12 @@ def _header_table(title: str, content: Any) -> Table:
 def _leaves(content: Any, path: str = "") -> list[tuple[str, str]]:
     """A nested value as (path, text) pairs."""
     if isinstance(content, dict) and content:
-        return [
-            pair for key, value in content.items() for pair in _leaves(value, f"{path}.{key}" if path else str(key))
-        ]
-    if isinstance(content, list) and any(isinstance(item, dict | list) for item in content):
-        return [pair for at, value in enumerate(content) for pair in _leaves(value, f"{path}[{at}]")]
-    return [(path, str(content))]
+        parts = [(f"{path}.{key}" if path else str(key), value) for key, value in content.items()]
+    elif isinstance(content, list) and any(isinstance(item, dict | list) for item in content):
+        parts = [(f"{path}[{at}]", value) for at, value in enumerate(content)]
+    else:
+        return [(path, str(content))]
+    return [pair for inner, value in parts for pair in _leaves(value, inner)]
 
 
 def reproduce(report: Report, command: Sequence[str]) -> Section:

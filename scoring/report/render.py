@@ -1,7 +1,5 @@
 """The page of a report as data, and as HTML and Markdown by the templates; whatever a template shows is escaped."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec

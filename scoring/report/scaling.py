@@ -1,13 +1,10 @@
 """The device counts of one system side by side: where a step's time goes, the scaling, published tables like it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from scoring.figure.compare import ratio_interval
-from scoring.figure.score import Score
 from scoring.importers.text import weighted_mean, work
 from scoring.published.table import Published, by_devices
 from scoring.record import Record, config_of, section
@@ -24,9 +21,9 @@ def with_step_times(groups: Sequence[Group]) -> list[Group]:
             found.append(group)
             continue
         exposed, why = _all_reduce(group.record, total, alone, one_count=len(groups) == 1)
-        rest = "computation" if exposed is not None else "computation and all-reduce"
+        rest = "computation and all-reduce"
         if exposed is not None:
-            exposed = min(exposed, total - (wait or 0.0))
+            exposed, rest = min(exposed, total - (wait or 0.0)), "computation"
         rest += " and data wait" if wait is None else ""
         step = StepTime(total_s=total, data_wait_s=wait, all_reduce_s=exposed, all_reduce_note=why, rest=rest)
         found.append(replace(group, step_time=step))
@@ -67,24 +64,18 @@ def _step_total(group: Group) -> tuple[float | None, float | None]:
 def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
     """Each device count of one system against the smallest; groups come in the order of their devices."""
     rows: list[ScalingRow] = []
-    base: Score | None = None
-    for group in groups:
-        figure, devices = group.score, group.record.devices
-        if figure is None or not devices or figure.unit != "images/s":
-            continue
-        base = base or figure
+    scored = [(group, figure, n) for group in groups if (figure := group.score) and (n := group.record.devices)]
+    rated = [row for row in scored if row[1].unit == "images/s"]
+    for group, figure, devices in rated:
+        _, base, least = rated[0]
         speedup = figure.value / base.value
-        efficiency = speedup / (devices / (rows[0].devices if rows else devices))
         interval = ratio_interval(base, figure)[0] if rows else None
-        rows.append(ScalingRow(group, devices, figure.value, speedup, speedup_95=interval, efficiency=efficiency))
+        rows.append(ScalingRow(group, devices, figure.value, speedup, interval, speedup / (devices / least)))
     return rows
 
 
 def _family(model: str | None) -> str | None:
-    name = (model or "").lower()
-    if "hrnet" in name:
-        return "hrnet"
-    return "resnet" if "resnet" in name else None
+    return next((family for family in ("hrnet", "resnet") if family in (model or "").lower()), None)
 
 
 def _precision(precision: str | None, math_mode: str | None) -> str | None:

@@ -1,7 +1,5 @@
 """Sections on speed: throughput over time, where a step's time goes, and scaling."""
 
-from __future__ import annotations
-
 import functools
 import statistics
 from collections.abc import Sequence
@@ -40,11 +38,10 @@ def throughput(report: Report) -> Section:
 def _run_figure(report: Report, run: ReportedRun, points: Sequence[Point], axis: str) -> Figure:
     unit = unit_of(run)
     measured = [point for point in points if point.measured]
-    ends = f"{_axis_value(measured[0].start)} to {_axis_value(measured[-1].end)} {axis}" if measured else ""
+    ends = f"{_axis_value(measured[0].start)} to {_axis_value(measured[-1].end)}" if measured else ""
     windows = sum(len(point.windows) for point in points)
     rates = bounds(point.images_per_s for point in points)
-    span = f"; measured from {ends}" if ends else ""
-    caption = f"Run {run.number}: {rates} {unit} over {windows} windows{span}."
+    span = f"; measured from {ends} {axis}" if ends else ""
     what = f"in {axis}" if axis == "s" else f"({axis})"
     columns: list[Column[Point]] = [
         Column("lines", lambda point: blocks.between(run, point.windows[0].line, point.windows[-1].line)),
@@ -60,7 +57,7 @@ def _run_figure(report: Report, run: ReportedRun, points: Sequence[Point], axis:
     return Figure(
         name=f"throughput-{run.number}",
         title=f"Throughput of run {run.number} over time",
-        caption=caption,
+        caption=f"Run {run.number}: {rates} {unit} over {windows} windows{span}.",
         draw=functools.partial(
             plots.throughput, runs=[(f"run {run.number}", points)], axis=axis, unit=unit, value=of_figure
         ),

@@ -1,7 +1,5 @@
 """Figures and texts as a page and Markdown show them."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

@@ -20,10 +20,10 @@ from mlperf_logging.package_checker.power_checker import PowerChecker
 from compliance.__main__ import main
 from compliance.submission.audit import audit
 from tests import make_log
-from tests.compliance import forging as by
+from tests.compliance import altered as by
 from tests.compliance.altered import Altered, foreign, write
 from tests.compliance.rule_logs import Writer
-from tests.compliance.test_corpus import _submissions
+from tests.compliance.test_strict import _submissions
 
 
 def _repository(folder: Path) -> Path:
@@ -166,8 +166,12 @@ def test_a_run_that_stands_elsewhere_with_other_times_or_accuracies_is_a_questio
     log = by.intervals(Altered(make_log.closed_run()), lambda took: [ms + n * n for n, ms in enumerate(took)])
     for system in ("A", "B"):
         write(tmp_path / "v4.0/Example/results" / system / "resnet", foreign(log.text))
-        log = by.scaled(log, 1.01) if altered == "times" else by.curve(lambda v: [x + 2e-5 for x in v])(
-            by.each(log, "", lambda fields: fields.update(time_ms=fields["time_ms"] + 400_000)), log)  # fmt: skip
+        if altered == "times":
+            log = by.scaled(log, 1.01)
+        else:
+            log = by.curve(
+                by.clock(log, lambda ms: ms + 400_000, "submission_benchmark"), lambda v: [x + 2e-5 for x in v]
+            )
     one, other = audit(tmp_path)
     assert "run-elsewhere" not in [question.rule for question in one.questions]
     [actual] = [question.actual for question in other.questions if question.rule == "run-elsewhere"]

@@ -1,4 +1,4 @@
-"""`python -m compliance check`, by its command: each rule has a log that breaks it, and one that does not."""
+"""`python -m compliance check`, by its command: verdicts, forms, several logs together, wrong use."""
 
 import hashlib
 import importlib.metadata
@@ -8,7 +8,9 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import jsonschema
 import pytest
 
 from compliance import rules
@@ -16,8 +18,6 @@ from compliance.__main__ import main
 from compliance.official import tools as official
 from tests import jobs, make_log
 from tests.compliance.altered import Altered, foreign, write
-from tests.compliance.breaches import OFFICIAL, ONLY_WARNS, OURS, checkpoint
-from tests.compliance.forging import clock
 from tests.compliance.test_package import description
 
 STRICT = rules.load("4.0.0").strict
@@ -39,75 +39,6 @@ def rules_broken(file: dict[str, Any]) -> set[str]:
     return {rule for rule, _ in errors(file)}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        make_log.run(),
-        make_log.run(epochs=1),
-        make_log.run(benchmark="resnet", eval_every=2, epochs=5),
-        make_log.closed_run(),
-        make_log.closed_run(hyperparameters=make_log.SGD),
-        make_log.hrnet_run(),
-        make_log.closed_hrnet_run(),
-        Altered(make_log.run()).inside("run_summary", of_a_later_schema=1).text,
-    ],
-    ids=["open", "one epoch", "blocks of two", "closed lars", "closed sgd", "hrnet", "hrnet closed", "a field more"],
-)
-def test_a_good_log_passes(text: str, tmp_path: Path, capsys) -> None:
-    status, [file] = check(capsys, *write(tmp_path, text))
-    assert (status, file["verdict"], errors(file)) == (0, "pass", [])
-
-
-@pytest.mark.parametrize(
-    ("rule", "start", "alter", "key"),
-    OFFICIAL + OURS,
-    ids=lambda v: v if isinstance(v, str) else getattr(v, "__name__", ""),
-)
-def test_a_log_that_breaks_a_rule_is_rejected_at_its_line(rule, start, alter, key, tmp_path: Path, capsys) -> None:
-    log = alter(Altered(start()))
-    path = tmp_path / "result_0.txt"
-    path.write_text(log.text, encoding="utf-8", errors="surrogateescape")
-    status, [file] = check(capsys, path)
-    form = rule in STRICT and STRICT[rule].kind == "form"
-    if rule in ONLY_WARNS:
-        assert (status, file["verdict"], errors(file)) == (0, "pass", [])
-    else:
-        assert (status, file["verdict"]) == (1, "fail")
-        assert file["official"] == ("fail" if (rule, start, alter, key) in OFFICIAL else file["official"])
-        assert not form or "own-log" in rules_broken(file)  # what our writer never writes, others may
-    wanted = "warning" if form else "error"
-    lines = [f["line"] for f in file["findings"] if (f["rule"], f["severity"]) == (rule, wanted)]
-    assert lines, f"{rule} is not among {errors(file)}"
-    if key is None:
-        assert lines == [None]
-    elif key == "*":
-        assert all(line and 1 <= line <= len(log.lines) for line in lines)
-    else:
-        blamed = log.lines[lines[0] - 1]
-        assert f'"key": "{key}"' in blamed
-    [finding, *_] = [f for f in file["findings"] if f["rule"] == rule]
-    assert all(finding[name] for name in ("source", "expected", "actual", "fix"))
-
-
-def test_every_strict_rule_has_a_log_that_breaks_it() -> None:
-    between_runs_or_tools = {
-        *("seeds-differ", "same-configuration", "rcp-convergence", "rcp-hyperparameters", "system-description"),
-        *("official-disagrees", "benchmark-asked", "file-link", "runs-differ", "same-hyperparameters"),
-    }
-    in_force = {name for name, rule in STRICT.items() if rule.in_force}
-    assert {rule for rule, *_ in OURS} == in_force - between_runs_or_tools
-
-
-def test_rules_that_do_not_apply_say_so(tmp_path: Path, capsys) -> None:
-    texts = make_log.run(target=None), make_log.closed_run(samples=(13_056, 50_000))
-    files = [check(capsys, path)[1][0] for path in write(tmp_path, *texts)]
-    notes, others = ({f["rule"]: f["actual"] for f in file["findings"] if f["severity"] == "info"} for file in files)
-    assert notes["eval-schedule"] == "not applied: not a closed run"
-    assert set(notes) >= {"rcp-convergence", "rcp-hyperparameters", "closed-data", "target-status"}
-    assert others["eval-schedule"] == "not applied: not the benchmark's data set"
-    assert rules_broken(files[1]) == {"closed-data"}
-
-
 def test_an_aborted_log_of_the_training_side_names_its_reason(tmp_path: Path, capsys) -> None:
     log = Altered(make_log.run(status="aborted")).value("abort_reason", "loss is nan\x1b[2J")
     _, [file] = check(capsys, *write(tmp_path, log.text))
@@ -115,24 +46,39 @@ def test_an_aborted_log_of_the_training_side_names_its_reason(tmp_path: Path, ca
     assert finding["actual"] == "status aborted: loss is nan\\x1b[2J"
 
 
-def test_a_checkpoint_within_an_epoch_is_no_time_of_its_windows(tmp_path: Path, capsys) -> None:
-    log = clock(Altered(make_log.run()), lambda ms: ms + 1000, "step_window", 3)  # the second of epoch 2
+# --- the two verdicts ---
+
+
+def test_form_fails_neither_verdict_of_others_logs_and_plausibility_only_the_strict_one(tmp_path: Path, capsys) -> None:
     path = tmp_path / "result_0.txt"
-    for step, number, broken in (
-        (22, 0, {"throughput-agrees"}),  # of epoch 1
-        (44, 2, {"throughput-agrees"}),  # of its end
-        (66, 3, set()),  # it is told when written
+    others = foreign(make_log.run())
+    for text, strict in (
+        (others, "pass"),
+        (Altered(others).repeat("submission_org").drop("block_stop").text, "pass"),
+        (Altered(others).later("run_stop", -1e7).text, "fail"),
+        (Altered(others).repeat("run_start").later("run_start", 5, 1).text, "fail"),
     ):
-        path.write_text(log.add_after("step_window", checkpoint(log, step=step, number=number), number).text)
-        assert rules_broken(check(capsys, path)[1][0]) == broken
+        path.write_text(text)
+        status, [file] = check(capsys, path)
+        assert (status, file["by"], file["official"], file["strict"]) == (0, "official", "pass", strict)
+        status, [file] = check(capsys, path, "--verdict", "strict")
+        assert (status, file["verdict"]) == (strict == "fail", strict)
+    path.write_text(make_log.run(status="aborted"))
+    assert check(capsys, path)[0] == 1
+    status, [file] = check(capsys, path, "--verdict", "official")
+    assert (status, file["verdict"], file["official"], file["strict"]) == (0, "pass", "pass", "fail")
 
 
-def test_a_flood_of_breaches_is_counted_not_listed(tmp_path: Path, capsys) -> None:
-    log = Altered(make_log.run())
-    log.add_after("epoch_stop", "\n".join([log.lines[log.at("epoch_stop")]] * 200))
-    _, [file] = check(capsys, *write(tmp_path, log.text))
-    flood = [f["actual"] for f in file["findings"] if f["rule"] == "epoch-order"]
-    assert len(flood) == 11 and "190 more breaches of epoch-order, not listed" in flood
+def test_one_line_for_a_log_of_another_benchmark_and_for_no_log(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "result_0.txt"
+    for text, rule in (
+        (foreign(make_log.run()).replace('"value": "resnet"', '"value": "vgg"'), "known-benchmark"),
+        ("a text\nthat is no log\n", "events.count"),
+        ("\0\0\x7fELF", "events.count"),
+    ):
+        path.write_text(text)
+        status, [file] = check(capsys, path)
+        assert (status, [f["rule"] for f in file["findings"]]) == (1, [rule])
 
 
 # --- the official checker beside ours ---
@@ -163,16 +109,9 @@ def test_a_log_that_only_the_official_checker_rejects_fails(by: str, tmp_path: P
     assert (status, file["official"], rules_broken(file)) == (1, "fail", {"official-disagrees"})
 
 
-@pytest.mark.parametrize("installed", [None, "4.1.67"])
-def test_the_official_tools_are_asked_only_in_the_release_whose_rules_we_have(
-    installed: str | None, tmp_path: Path, capsys, monkeypatch
-) -> None:
-    def version(name: str) -> str:
-        if installed is None:
-            raise importlib.metadata.PackageNotFoundError(name)
-        return installed
-
-    monkeypatch.setattr(importlib.metadata, "version", version)
+@pytest.mark.parametrize("said", [{"side_effect": importlib.metadata.PackageNotFoundError}, {"return_value": "4.1.67"}])
+def test_the_official_tools_are_asked_only_in_the_release_of_our_rules(said, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", Mock(**said))
     [path] = write(tmp_path, make_log.run())
     assert main(["check", str(path), "--official"]) == 2
     error = capsys.readouterr().err
@@ -406,3 +345,25 @@ def test_no_heavy_import_is_on_the_way_to_a_verdict(tmp_path: Path) -> None:
     done = jobs.run([sys.executable, "-c", code, str(path)])
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("heavy: set()\n")
+
+
+def test_annotations_of_github(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "a,b.txt"
+    path.write_text(Altered(make_log.run()).value("submission_org", "100%").drop("run_summary").text)
+    assert main(["check", "--format", "github", str(path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    place = f"file={tmp_path}/a%2Cb.txt"
+    assert f"::error {place},title=own-log::no run_summary; hand in the log as the run wrote it, or run again" in lines
+    assert any(line.startswith(f"::notice {place},title=run-mode::") for line in lines)
+    assert lines[-1] == f"{path}: FAIL"
+
+
+def test_the_findings_are_as_their_schema_says(tmp_path: Path, capsys) -> None:
+    schema = json.loads((rules.RULES.parent / "findings.schema.json").read_text())
+    texts = Altered(make_log.run(seed=1)).drop("init_start").text, make_log.closed_run(seed=2), "\0"
+    main(["check", "--json", "--official", *map(str, write(tmp_path, *texts))])
+    said = json.loads(capsys.readouterr().out)
+    jsonschema.validate(said, schema)
+    said["files"][0]["findings"][0]["class"] = "other"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(said, schema)

@@ -1,66 +1,36 @@
 """Any bytes are safe to check: no traceback, no hang, bounded memory, nothing of the log raw on the terminal."""
 
-import json
+import random
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from compliance import rules
 from compliance.check import check_file
 from tests import jobs, make_log
-from tests.compliance import forging as by
+from tests.compliance import altered as by
 from tests.compliance import fuzz
 from tests.compliance.altered import Altered
+from tests.compliance.test_official import altered
 
 HERE = Path(__file__).parent
-STEADY = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": [*HealthCheck]}
 CORPUS = sorted((HERE / "corpus").iterdir())
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=6,
-)
-metadata = st.dictionaries(
-    st.sampled_from(
-        ["epoch_num", "first_epoch_num", "epoch_count", "samples_count", "status", "tensor", "rank", "file"]
-    ),
-    st.integers(0, 3) | st.sampled_from(["success", "aborted"]) | json_values,
-    max_size=3,
-)
-event = st.fixed_dictionaries(
-    {
-        "time_ms": st.integers(0, 5000) | json_values,
-        "event_type": st.sampled_from(["POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"]),
-        "key": st.sampled_from([*fuzz.KEYS, "weights_initialization", "other"]),
-        "value": json_values,
-        "metadata": metadata | json_values,
-    }
-)
-line = event.map(lambda fields: f":::MLLOG {json.dumps(fields)}".encode()) | st.binary(max_size=40)
 
-
-events = st.tuples(st.lists(line, max_size=12), st.sampled_from([b"\n", b"\r\n", b"\r", b""]))
-
-
-@st.composite
-def damaged(draw: st.DrawFn) -> bytes:
-    """A good log with bytes replaced."""
-    text = bytearray(make_log.run(epochs=1).encode())
-    for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, len(text) - 1))
-        text[at : at + draw(st.integers(0, 5))] = draw(st.binary(max_size=6))
-    return bytes(text)
-
-
-@given(st.binary(max_size=2000) | events.map(lambda drawn: drawn[1].join(drawn[0])) | damaged())
-@settings(max_examples=160, **STEADY)
-def test_any_bytes_and_any_events_in_any_order(data: bytes) -> None:
-    fuzz.run_one(data)
+@pytest.mark.parametrize("seed", range(4))
+def test_any_bytes_and_any_events_in_any_order(seed: int) -> None:
+    """Bytes, events of any parts, and good logs with bytes or parts of events replaced."""
+    chance = random.Random(seed)
+    for _ in range(25):
+        fuzz.run_one(chance.randbytes(chance.randrange(2000)))
+        fuzz.run_one(fuzz.FRAGMENTS + chance.randbytes(4 * chance.randrange(24)))
+        fuzz.run_one(altered(make_log.run(epochs=1), chance).encode(errors="surrogateescape"))
+        damaged = bytearray(make_log.run(epochs=1).encode())
+        for at in chance.sample(range(len(damaged)), k=chance.randint(1, 4)):
+            damaged[at : at + chance.randrange(6)] = chance.randbytes(chance.randrange(7))
+        fuzz.run_one(bytes(damaged))
 
 
 HUGE, GPU = 10**400, '{"name": "A100", "memory_gib": 40.0, "driver": "1"}'

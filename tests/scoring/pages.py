@@ -1,7 +1,5 @@
 """Logs made for a report, and what its page holds."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from html.parser import HTMLParser
@@ -86,9 +84,6 @@ class Parsed(HTMLParser):
         self.elements.append((tag, attributes))
         if tag not in VOID:
             self._open.append((tag, attributes.get("id")))
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
         opened = self._open.pop()[0]

@@ -1,12 +1,9 @@
 """Step times that are known, as what really happened in a run."""
 
-from __future__ import annotations
-
 import dataclasses
-import datetime
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +11,6 @@ from runlog import schema
 from tests import make_log
 
 STARTS_MS = itertools.count(1_690_530_600_000, 3_600_000)  # no two logs are of the same run
-START = datetime.datetime(2023, 7, 28, 7, 50, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,31 +43,6 @@ def run_of(times: Sequence[float], *, share: float = 0.02, **size: int) -> Run:
 def steady(steps: int = 120, seconds: float = 0.5, *, jitter: float = 0.01) -> list[float]:
     """Step times around `seconds` that repeat in no short pattern; the first one is slow, as first steps are."""
     return [seconds * (3 if step == 0 else 1 + jitter * math.sin(step * step)) for step in range(steps)]
-
-
-def mean_rate(run: Run, every: int | None = None) -> float:
-    """What the tools close with: the mean of the printed rates."""
-    size = every or run.every
-    totals = [sum(run.times[at : at + size]) for at in range(0, len(run.times) - size + 1, size)]
-    return sum(size * run.global_batch / total for total in totals) / max(1, len(totals))
-
-
-def rows(run: Run, steps: Sequence[tuple[float, float]] | None = None) -> Iterator[tuple[int, float, float, float]]:
-    """At each printed row of `steps` (default: all): steps and seconds so far, seconds and wait since the last row."""
-    elapsed = total = waited = 0.0
-    for index, (time, wait) in enumerate(steps or zip(run.times, run.waits, strict=True), 1):
-        total, waited, elapsed = total + time, waited + wait, elapsed + time
-        if index % run.every == 0:
-            yield index, elapsed, total, waited
-            total = waited = 0.0
-
-
-def stamped(elapsed: float, form: str) -> str:
-    return (START + datetime.timedelta(seconds=elapsed)).strftime(form)
-
-
-def dll(elapsed: float) -> str:
-    return f"DLL {stamped(elapsed, '%Y-%m-%d %H:%M:%S.%f')} - "
 
 
 def mllog(

@@ -1,7 +1,5 @@
 """`python -m scoring report`, through its command; the page also in a real headless Chromium (slow)."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -15,16 +13,7 @@ from scoring.report.text import number
 from tests import jobs
 from tests.browser import TOO_SMALL, UNFOLD, Opened, opened  # noqa: F401
 from tests.scoring import pages
-from tests.scoring.pages import (
-    HOSTILE,
-    Parsed,
-    assert_self_contained,
-    findings_of,
-    page_of,
-    report,
-    values_of,
-    write_log,
-)
+from tests.scoring.pages import Parsed, assert_self_contained, findings_of, page_of, report, values_of, write_log
 
 # ------------------------------------------------------------------------------------------------ the page
 
@@ -79,8 +68,15 @@ def test_every_plot_has_a_text_alternative_and_units(tmp_path: Path) -> None:
 def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path) -> None:
     folder = tmp_path / "<b>x' onload=window.pwned=1"
     folder.mkdir()
-    log = write_log(folder / "a&b.txt", text=HOSTILE)
-    finding = {"rule": HOSTILE, "severity": "error", "line": 3, "expected": HOSTILE, "actual": HOSTILE, "fix": HOSTILE}
+    log = write_log(folder / "a&b.txt", text=pages.HOSTILE)
+    finding = {
+        "rule": pages.HOSTILE,
+        "severity": "error",
+        "line": 3,
+        "expected": pages.HOSTILE,
+        "actual": pages.HOSTILE,
+        "fix": pages.HOSTILE,
+    }
     findings = tmp_path / "findings.json"
     findings.write_text(json.dumps({"files": [{"file": str(log), "verdict": "fail", "findings": [finding]}]}))
     page = page_of(tmp_path, log, "--findings", findings)
@@ -215,7 +211,7 @@ CUT_OFF = """[...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth
 def test_in_chromium(opened: Opened, tmp_path: Path) -> None:  # noqa: F811
     logs = [write_log(tmp_path / "plain.txt", devices=1, telemetry=True, topology=pages.TOPOLOGY)]
     logs += [write_log(tmp_path / f"run {n}.txt", devices=2, seed=n, step_s=0.5 + n / 100) for n in (1, 2)]
-    logs.append(write_log(tmp_path / "hostile<b>.txt", devices=4, text=HOSTILE))
+    logs.append(write_log(tmp_path / "hostile<b>.txt", devices=4, text=pages.HOSTILE))
     file = tmp_path / "report.html"
     report(*logs, "--html", file)
     shots = Path(os.environ.get("REPORT_SHOTS", tmp_path))

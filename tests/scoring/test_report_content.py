@@ -1,13 +1,9 @@
 """What `python -m scoring report` says of runs, of other people's logs, and of damaged ones."""
 
-from __future__ import annotations
-
 import csv
 import json
-import os
 import random
 import re
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -236,15 +232,9 @@ def test_a_segment_has_its_own_seed_and_commands(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
 def test_a_narrow_terminal_gets_what_it_can_show(tmp_path: Path, encoding: str) -> None:
-    log = write_log(tmp_path / "a.txt", text="モデル é")
-    done = subprocess.run(
-        [sys.executable, "-m", "scoring", "report", log],
-        capture_output=True,
-        check=False,
-        env=os.environ | {"PYTHONIOENCODING": encoding},
-        cwd=Path(__file__).parents[2],
-    )
-    assert done.returncode == 0 and rb"\u30e2" in done.stdout, done.stderr
+    log = write_log(tmp_path / "a.txt", text="モデル")
+    done = jobs.run([sys.executable, "-m", "scoring", "report", str(log)], PYTHONIOENCODING=encoding)
+    assert done.returncode == 0 and r"\u30e2" in done.stdout, done.stderr
 
 
 def test_other_peoples_logs(published_logs: Path, tmp_path: Path) -> None:

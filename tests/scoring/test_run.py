@@ -1,28 +1,29 @@
-"""One run's figure where its log is at odds with itself, is very long, or holds rows of unequal work."""
-
-from __future__ import annotations
+"""One run's figure where its log is at odds with itself, or holds rows of unequal work, and the warnings of a run."""
 
 import dataclasses
+import math
+import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from runlog import schema
-from scoring.figure import protocols
+from scoring.figure import protocols, warnings
 from scoring.figure.score import score
-from scoring.importers import count, read_record
-from scoring.record import InputError, Record
+from scoring.importers import read_record
+from scoring.record import InputError, Record, Window
 from tests import make_log
 from tests.scoring import samples
+from tests.scoring.command import Command
+from tests.scoring.samples import write
 
 RUN_TIME = dataclasses.replace(protocols.find("mlperf"), runs=1, over_runs="mean")
 STAMPS = dataclasses.replace(protocols.find("dlperf"), runs=1)
 
 
 def read(folder: Path, text: str) -> Record:
-    path = folder / "run.log"
-    path.write_text(text)
-    return read_record(path)
+    return read_record(write(folder, "run.log", text))
 
 
 def clock_set(text: str, by_ms: int, before: str) -> str:
@@ -108,7 +109,7 @@ def test_a_batch_that_the_rows_deny_is_refused(tmp_path: Path) -> None:
     clas = read(tmp_path, other)
     [check] = [check for check in clas.checks if check.what == "batch"]
     assert clas.batch_per_device == 32 and not check.agree and check.ways[0].endswith("the configuration, 64")
-    path = samples.write(tmp_path, "run.log", text)
+    path = write(tmp_path, "run.log", text)
     seg = protocols.find("perf-seg")
     says = "batch_per_device from the options: batch: the options: 8 a device; lines 11 to 39: rate x step time, 0.9999"
     with pytest.raises(InputError, match=says):
@@ -120,7 +121,7 @@ def test_a_batch_that_the_rows_deny_is_refused(tmp_path: Path) -> None:
 
 def test_each_of_our_own_runs_in_one_log_keeps_its_header(tmp_path: Path) -> None:
     texts = [samples.mllog(samples.run_of([seconds] * 40)) for seconds in (0.5, 0.6)]
-    path = samples.write(tmp_path, "run.log", texts[0] + texts[1].replace("2.6.2", "2.6.3"))
+    path = write(tmp_path, "run.log", texts[0] + texts[1].replace("2.6.2", "2.6.3"))
     first, second = (read_record(path, segment=number) for number in (1, 2))
     assert first.header.keys() == second.header.keys() == {"log", "packages", "run_summary"}
     assert (first.software["paddlepaddle-gpu"], second.software["paddlepaddle-gpu"]) == ("2.6.2", "2.6.3")
@@ -138,15 +139,6 @@ def test_what_cannot_be_measured_is_said_as_it_is(tmp_path: Path) -> None:
     aborted = read(tmp_path, samples.mllog(samples.run_of([0.5] * 5)))
     with pytest.raises(InputError, match="the log holds no windows: nothing was measured"):
         score([aborted], protocols.find("window"))
-
-
-@pytest.mark.parametrize(
-    "text", ["0", "-1", "1.5", "1000000000", "1" + 400 * "0", 5001 * "1"], ids=lambda text: text[:11]
-)
-def test_counts_are_bounded(text: str) -> None:
-    assert count("999999999") == 999_999_999
-    with pytest.raises(ValueError):
-        count(text)
 
 
 def epochs_log(path: Path, *, evaluation_ms: int, last: int = 8, every: int = 1, idle_ms: int | None = None) -> Path:
@@ -167,7 +159,7 @@ def epochs_log(path: Path, *, evaluation_ms: int, last: int = 8, every: int = 1,
         log.now_ms += evaluation_ms * (epoch % 2 == 0) + 1000 * (every - 1)
     if idle_ms is not None:
         log.mark(schema.RUN_STOP, schema.Ended(status="success"))
-    return samples.write(path.parent, path.name, log.text.getvalue())
+    return write(path.parent, path.name, log.text.getvalue())
 
 
 @pytest.mark.parametrize(
@@ -232,3 +224,105 @@ def test_the_parts_of_a_rotated_log_are_no_repeats(tmp_path: Path, published_log
     for order in (records, records[::-1]):
         with pytest.raises(InputError, match=r"log goes on, on line \d+, where .*log\.1 ends: .*`cat`"):
             score(order, protocols.find("perf-seg"))
+
+
+def record_of(times: list[float], **fields: Any) -> Record:
+    waits = fields.pop("waits", [0.0] * len(times))
+    powers = fields.pop("powers", [None] * len(times))
+    windows = tuple(
+        Window(line=at + 1, step=at + 1, steps=1, images=256, seconds=time, data_wait_s=wait, power_w=power)
+        for at, (time, wait, power) in enumerate(zip(times, waits, powers, strict=True))
+    )
+    values: dict[str, Any] = {"devices": 8, "batch_per_device": 32, "rate_scope": "global", **fields}
+    return Record(file="a.log", sha256="0", lines=len(times), format="mllog", windows=windows, **values)
+
+
+def noise(count: int, level: float = 0.5, share: float = 0.01) -> list[float]:
+    return [level * (1 + share * math.sin(at * at * 1.7)) for at in range(count)]
+
+
+SLOWED, UNEVEN = noise(60) + noise(40, 0.56), noise(200, share=0.2)
+RUNNING = [statistics.fmean(UNEVEN[: at + 1]) for at in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("record", "averages_rates", "said"),
+    [
+        *((record_of(noise(count)), True, {}) for count in (6, 20, 100, 1000)),
+        *((record_of(noise(n, 0.6) + noise(60)), False, {"warm_up_not_over": f"skip {n} more"}) for n in (1, 3, 15)),
+        (record_of(noise(15, 0.502) + noise(60)), False, {}),  # less than the noise
+        (record_of([*noise(20), 5.0, *noise(40)]), False, {"outlying_window": "1 of 61 windows"}),
+        (record_of([time * (1 + at / 1000) for at, time in enumerate(noise(100))]), False, {"drift": "drifts by +"}),
+        (record_of(SLOWED), False, {"throttling": "from window 61 of 100 on"}),
+        (record_of(SLOWED, powers=[300.0] * 60 + [210.0] * 40), False, {"throttling": "300 W before, 210 W after"}),
+        (record_of(SLOWED, waits=[0.005] * 60 + [0.065] * 40), False, {"data_stall": "", "drift": ""}),
+        (record_of(noise(50), waits=[0.05] * 50), False, {"data_stall": "10.0% of the step time"}),
+        (record_of(noise(50), waits=[0.01] * 50), False, {}),
+        (record_of([0.5, 0.5, 0.5, 2.0] * 10), True, {"rates_averaged": "", "unsteady": "4 times as long"}),
+        (record_of([0.5, 0.5, 0.5, 2.0] * 10), False, {"unsteady": ""}),
+        (record_of(RUNNING), False, {"cumulative_windows": "look like", "warm_up_not_over": ""}),  # no format tells
+        (record_of(UNEVEN), False, {"unsteady": ""}),
+        (
+            record_of(UNEVEN, cumulative=True),
+            True,
+            {"cumulative_windows": "are running", "unsteady": "", "rates_averaged": ""},
+        ),
+    ],
+)
+def test_what_is_wrong_with_windows_is_said(record: Record, averages_rates: bool, said: dict[str, str]) -> None:
+    found = {one.check: one for one in warnings.of_windows(record, record.windows, averages_rates)}
+    assert found.keys() == said.keys()
+    assert [words for rule, words in said.items() if words not in found[rule].found] == []
+    assert "throttling" not in found or found["throttling"].where == "a.log:61"
+
+
+def test_mixed_software_math_modes_and_precisions(published_logs: Path, command: Command) -> None:
+    a = read_record(published_logs / "paddleclas_v100_gpu8_fp32_bs256.log")
+    b = read_record(published_logs / "paddleclas_a100_gpu1_fp32_bs256.log")
+    found = {warning.check: warning.found for warning in warnings.of_mixture([a, b])}
+    assert found["mixed_math_mode"] == "math mode differs: fp32, tf32"
+    assert "cudnn 8.1 and 8.2" in found["mixed_software"]
+    assert not list(warnings.of_mixture([a, a]))
+    c = dataclasses.replace(a, framework="PaddlePaddle 2.5.0")
+    d = dataclasses.replace(a, framework="PaddlePaddle 2.6.2")
+    assert "PaddlePaddle 2.5.0 and 2.6.2" in next(warnings.of_mixture([c, d])).found
+    [mixed] = warnings.of_mixture([a, dataclasses.replace(a, precision="amp_o1")])
+    assert (mixed.check, mixed.found) == ("mixed_precision", "precision differs: amp_o1, fp32")
+    _, result, _ = command("score", b.file, "--protocol", "perf", "--devices", 1)
+    assert "tf32" in [warning["rule"] for warning in result["warnings"]]
+
+
+def test_problems_of_a_log_are_warnings(tmp_path: Path, command: Command) -> None:
+    """An option that the log contradicts, a run that computed nothing, a log that ends early."""
+    text = samples.paddleseg(samples.run_of([0.5] * 200))
+    null = '# {"environment": {"NULL_GPU": "nothing is computed"}}\n' + samples.mllog(samples.run_of([0.5] * 100))
+    for log, options, rule, message in (
+        (text, ["--devices", 2], "option_contradicts_log", "line 2: the log says devices 8, the options 2"),
+        (null, [], "log_problem", "null GPUs, which compute nothing"),
+        (text[: text.index("iter: 160/")] + "iter: 160/200, loss: 1", [], "truncated", "the log ends before its run"),
+    ):
+        code, result, _ = command("score", write(tmp_path, "a.log", log), "--protocol", "perf-seg", *options)
+        [said] = [one["message"] for one in result["warnings"] if one["rule"] == rule]
+        assert code == 0 and message in said
+        if rule == "truncated":
+            assert result["value"] == pytest.approx(512, rel=1e-3) and result["windows"] == 11
+
+
+def test_outlying_runs() -> None:
+    records = [record_of(noise(10)) for _ in range(6)]
+    for values, outlying in (
+        ([100, 101, 99, 100.5, 99.5, 80], True),
+        ([100, 101, 99, 100.5, 99.5, 98], False),
+        ([28.410, 28.639, 30.342, 28.748, 28.669], True),
+        ([100, 100, 100], False),
+        ([1, 2], False),
+    ):
+        found = [warning.check for warning in warnings.of_runs(records[: len(values)], values, "of any unit")]
+        assert found == ["outlying_run"] * outlying
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "unsteady"), [(98.1, 101.9, False), (97.5, 102.6, True), (100.0, 100.0, False)]
+)
+def test_an_interval_of_over_two_percent_each_way_is_unsteady(low: float, high: float, unsteady: bool) -> None:
+    assert bool(list(warnings.of_interval(100.0, (low, high)))) == unsteady

@@ -19,7 +19,7 @@ from typing import Any
 from harness import env, provenance
 from harness.__main__ import main as ranks_main
 from runlog.errors import one_line
-from runlog.json_schema import as_json
+from runlog.schema import as_json
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, as_text, worst
 from tools.acceptance.lines import CHECKS
 

@@ -32,7 +32,7 @@ from paddle_rn50 import config, data
 from paddle_rn50.train import ResNet50
 from program import count, ops, precision
 from program.passes import edit, gradients
-from runlog.json_schema import as_json
+from runlog.schema import as_json
 from runlog.verdict import Verdict, judged
 from tools.acceptance import speed as acceptance_speed
 from tools.acceptance.lines import CHECKS, Lines, NotPossible

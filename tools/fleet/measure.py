@@ -27,7 +27,7 @@ from harness.env import Job, Origins
 from harness.hooks.watchdog import WATCHDOG
 from paddle_rn50.train import ResNet50
 from program.passes import edit
-from runlog.json_schema import as_json
+from runlog.schema import as_json
 from runlog.verdict import FATAL
 from tools.acceptance.lines import NotPossible
 from tools.acceptance.machine import Machine

@@ -1,0 +1,357 @@
+"""Each rule has a log that breaks it, and is blamed at its line; a good log breaks none."""
+
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compliance import rules
+from tests import make_log
+from tests.compliance import altered as by
+from tests.compliance.altered import Altered, checkpoint, clock, foreign, intervals, padded, write
+from tests.compliance.test_check import check, errors, rules_broken
+from tests.make_log import closed_hrnet_run, closed_run, hrnet_run, run
+
+Alter = Callable[[Altered], Altered]
+STRICT = rules.load("4.0.0").strict
+
+# What breaks a rule of the official checker too: rule, start, alteration, key of the blamed line (None: no line).
+OFFICIAL: list[tuple[str, Callable[[], str], Alter, str | None]] = [
+    ("submission_org.count", run, lambda log: log.drop("submission_org"), None),
+    ("submission_org.value", run, lambda log: log.value("submission_org", ""), "submission_org"),
+    ("init_start.order", run, lambda log: log.move_after("init_start", "run_start"), "init_start"),
+    ("init_stop.order", run, lambda log: log.drop("init_start"), "init_stop"),
+    ("init_stop.time", closed_run, lambda log: log.later("init_start", -1.8e6), "init_stop"),
+    ("init_stop.time", run, lambda log: log.move_after("submission_division", "run_stop"), "init_stop"),
+    ("run_stop.metadata", run, lambda log: log.without_metadata("run_stop", "status"), "run_stop"),
+    ("epoch_stop.metadata", run, lambda log: log.without_metadata("epoch_stop", "epoch_num"), "epoch_stop"),
+    ("epoch_start.count", run, lambda log: log.drop_all("epoch_start", "block_start"), None),
+    ("eval_accuracy.value", closed_run, lambda log: log.value("eval_accuracy", 0.758, -1), "eval_accuracy"),
+    ("train_samples.count", run, lambda log: log.repeat("train_samples").value("train_samples", 1438), "*"),
+    ("eval_accuracy.value", closed_hrnet_run, lambda log: log.value("eval_accuracy", 0.7896, -1), "*"),
+]
+
+ONLY_WARNS = ("event-type", "line-encoding")
+# What only this checker rejects, or warns of.
+OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
+    ("line-json", run, lambda log: log.line("step_window", lambda line: line.replace("18.0", "NaN")), "*"),
+    ("event-type", run, lambda log: log.line("seed", lambda line: line.replace("POINT", "point")), "*"),
+    ("line-fields", run, lambda log: log.line("seed", lambda line: line.replace('"key"', '"no"')), "*"),
+    ("line-duplicate-key", run, lambda log: log.line("seed", lambda s: s.replace("{", '{"key": 1, ', 1)), "*"),
+    ("line-encoding", run, lambda log: log.line("seed", lambda s: s.replace("make_log", "\udcff")), "*"),
+    ("line-trailing-text", run, lambda log: log.line("seed", lambda line: line + "\x1b[0m"), "*"),
+    ("line-several-events", run, lambda log: log.line("seed", lambda line: line * 2), "*"),
+    ("line-oversized", run, lambda log: log.value("seed", "1" * 2**20), "*"),
+    ("line-nul", run, lambda log: log.add_after("seed", "\0\0"), "*"),
+    ("exactly-once", run, lambda log: log.repeat("run_start"), "run_start"),
+    ("value-type", run, lambda log: log.value("train_samples", 1437.5), "train_samples"),
+    ("label-type", run, lambda log: log.value("submission_org", None), "submission_org"),
+    ("label-type", closed_run, lambda log: log.value("lars_epsilon", False), "lars_epsilon"),
+    ("event-type", run, lambda log: log.change(
+        "run_start", lambda fields: fields.update(event_type="POINT_IN_TIME")), "run_start"),
+    ("known-benchmark", run, lambda log: log.value("submission_benchmark", "vgg"), "submission_benchmark"),
+    ("after-run-stop", run, lambda log: log.move_after("eval_accuracy", "run_stop", -1), "eval_accuracy"),
+    ("after-run-stop", run, lambda log: log.move_after("run_stop", "eval_start"), "eval_accuracy"),
+    ("open-at-stop", run, lambda log: log.move_after("run_stop", "eval_start"), "eval_stop"),
+    ("line-order", run, lambda log: log.later("eval_accuracy", -101, 1), "eval_accuracy"),
+    ("time-order", run, lambda log: log.later("eval_accuracy", -102, 1), "eval_accuracy"),
+    ("label-time", run, lambda log: log.move_after("seed", "run_start"), "seed"),
+    ("run-time", run, lambda log: log.later("run_stop", -1e6), "run_stop"),
+    ("epoch-order", run, lambda log: log.metadata("epoch_start", 1, epoch_num=7), "*"),
+    ("open-at-stop", run, lambda log: log.drop("epoch_stop", -1), "run_stop"),
+    ("epoch-order", run, lambda log: log.repeat("epoch_start", 1), "*"),
+    ("epoch-order", run, lambda log: log.metadata("epoch_start", epoch_num="1"), "epoch_start"),
+    ("block-order", run, lambda log: log.drop("block_stop", -1), "run_stop"),
+    ("block-order", run, lambda log: log.metadata("block_start", 1, first_epoch_num=3), "*"),
+    ("block-order", run, lambda log: log.drop("block_start", 1), "*"),
+    ("block-order", run, lambda log: log.metadata("block_start", 2, epoch_count=2), "block_stop"),
+    ("eval-order", run, lambda log: log.metadata("eval_accuracy", 1, epoch_num=3), "*"),
+    ("open-at-stop", run, lambda log: log.drop("eval_stop", -1), "run_stop"),
+    ("eval-order", run, lambda log: log.repeat("eval_accuracy"), "*"),
+    ("eval-order", run, lambda log: log.drop_all("eval_start", "eval_stop", "block_start", "block_stop"), "*"),
+    ("eval-order", run, lambda log: log.drop_all("eval_start", "eval_stop").metadata(
+        "eval_accuracy", -1, epoch_num=5), "eval_accuracy"),
+    ("eval-schedule", closed_run, lambda log: log.drop("eval_start", 2).drop("eval_stop", 2).drop(
+        "eval_accuracy", 2), "*"),
+    ("eval-schedule", lambda: closed_run(epochs=35, eval_every=5), lambda log: log, "*"),
+    ("eval-means", closed_run, lambda log: log.value("eval_accuracy", 0.123456, 0), "eval_accuracy"),
+    ("eval-means", run, lambda log: log.value("eval_accuracy", 0.3125, 0), "eval_accuracy"),
+    ("eval-samples", run, lambda log: log.value("eval_samples", 361.0), "eval_accuracy"),
+    ("eval-samples", closed_run, lambda log: by.curve(
+        log, lambda v: [(round(x * 49_500) + 1) / 49_500 for x in v]), "eval_accuracy"),
+    ("value-type", hrnet_run, lambda log: log.value("eval_accuracy", -0.1, 0), "eval_accuracy"),
+    ("value-type", run, lambda log: log.value("eval_accuracy", 5.0, -1), "eval_accuracy"),
+    ("eval-late", closed_run, lambda log: log.metadata(
+        "eval_start", -1, epoch_num=34).metadata("eval_stop", -1, epoch_num=34).metadata(
+        "eval_accuracy", -1, epoch_num=34), "eval_start"),
+    ("accuracy-curve", closed_run, lambda log: log.value("eval_accuracy", 0.4, 7), "eval_accuracy"),
+    ("eval-padding", closed_run, padded, "eval_accuracy"),
+    ("closed-data", lambda: closed_run(samples=(1281000, 50_000)), lambda log: log, "train_samples"),
+    ("data-label", lambda: closed_run(samples=(1281167, 49_984)), lambda log: log, "eval_samples"),
+    ("target-status", closed_run, lambda log: log.metadata("run_stop", status="aborted"), "*"),
+    ("target-status", closed_run, lambda log: log.value("eval_accuracy", 0.7, -1), "*"),
+    ("target-status", lambda: run(status="aborted"), lambda log: log, "*"),
+    ("run-status", run, lambda log: log.metadata("run_stop", status="aborted"), "run_stop"),
+    ("rank-zero", run, lambda log: log.line("epoch_stop", lambda line: f"[1,3]<stdout>:{line}"), "epoch_stop"),
+    ("rank-zero", run, lambda log: log.metadata("epoch_stop", rank=1), "epoch_stop"),
+    ("cache-cleared", closed_run, lambda log: log.metadata("cache_clear", status="skipped"), "cache_clear"),
+    ("cache-cleared", closed_run, lambda log: log.value("cache_clear", False), "cache_clear"),
+    ("throughput-agrees", run, lambda log: log.inside("epoch_throughput", images_per_s=40.0), "*"),
+    ("throughput-agrees", run, lambda log: log.inside("epoch_throughput", time_s=35.2, images_per_s=40.0), "*"),
+    ("epoch-images", run, lambda log: log.inside("epoch_throughput", images=1344, images_per_s=37.333), "*"),
+    ("before-run-start", run, lambda log: log.move_after("run_start", "epoch_start"), "*"),
+    ("epoch-time", run, lambda log: by.intervals(log, lambda took: [0, *took[1:]]), "*"),
+    ("run-status", run, lambda log: log.repeat("run_stop").metadata("run_stop", -1, status="aborted"), "run_stop"),
+    ("own-log", run, lambda log: log.repeat("seed").value("seed", 7, -1), "seed"),
+    ("own-log", run, lambda log: log.repeat("run_summary"), "run_summary"),
+    ("own-log", run, lambda log: _with_two_sources(log), "*"),
+    ("own-log", run, lambda log: log.change(
+        "run_summary", lambda fields: fields["value"].pop("resumed")), "run_summary"),
+    *(
+        ("own-log", run, lambda log, key=key, value=value: log.value(key, value), key)
+        for key, value in (
+            *(("submission_org", "Other"), ("submission_platform", "DGX"), ("submission_status", "cloud")),
+            *(("submission_division", "closed"), ("global_batch_size", 64), ("train_samples", 1440), ("seed", 7)),
+            *(("eval_samples", 720), ("opt_name", "adam"), ("telemetry_summary", {"samples": 1})),
+        )
+    ),
+    *(
+        ("own-log", run, lambda log, old=old, new=new: by.replaced(log, (old, new)), key)
+        for old, new, key in (
+            ('"WORKLOAD": {"value": "rn50"', '"WORKLOAD": {"value": "hrnet"', "submission_benchmark"),
+            ('"DATA": {"value": "real"', '"DATA": {"value": "synthetic"', "run_summary"),
+            ('"BATCHSIZE": {"value": 16', '"BATCHSIZE": {"value": 8', "run_summary"),
+            ('"DGXNGPU": {"value": 2', '"DGXNGPU": {"value": [2]', "run_summary"),
+            ('"TELEMETRY_S": {"value": 1', '"TELEMETRY_S": {"value": 0', "telemetry_summary"),
+            ('"PRINT_STEPS": {"value": 22', '"PRINT_STEPS": {"value": 11', "step_window"),
+            ('"SEED": {"value": 1', '"SEED": {"value": 2', "seed"),
+            ('"math_mode": "fp32"', '"math_mode": "tf32"', "run_summary"),
+            ('"device": "cpu"', '"device": "gpu"', "run_summary"),
+            ('"synthetic": false', '"synthetic": true', "run_summary"),
+            ('"commit": "0', '"commit": "g', None),
+            ('"image_digest": null', '"image_digest": "latest"', None),
+            ('"DGXSYSTEM": {', '"SYSTEM": {', None),
+        )
+    ),
+    *(
+        ("own-log", run, alter, key)
+        for alter, key in (
+            (lambda log: log.move_after("telemetry_summary", "run_start"), "telemetry_summary"),
+            (lambda log: log.inside("run_summary", resumed=True), "run_summary"),
+            (lambda log: log.inside("run_summary", devices=0), "*"),
+            (lambda log: log.repeat("seed").change(
+                "seed", lambda fields: fields.update(key="abort_reason", value="killed")), "abort_reason"),
+            (lambda log: log.inside("step_window", 1, steps=44), "step_window"),
+            (lambda log: log.inside("step_window", 1, time_s=17.9), "epoch_throughput"),
+            (lambda log: log.inside("step_window", 1, time_s=-18.0), "step_window"),
+            (lambda log: log.inside("step_window", 1, data_wait_s=18.1), "step_window"),
+            (lambda log: log.inside("step_window", 1, data_wait_s=0.02), "epoch_throughput"),
+            (lambda log: log.inside("step_window", 1, loss=-0.1), "step_window"),
+            (lambda log: log.metadata("step_window", 1, step="44"), "step_window"),
+            (lambda log: log.metadata("step_window", 1, epoch_num=2), "step_window"),
+            (lambda log: log.metadata("step_window", 1, phase="measured"), "step_window"),
+            (lambda log: log.later("step_window", -400), "step_window"),
+            (lambda log: log.add_after("step_window", checkpoint(log, step=23), 0), "checkpoint"),
+        )
+    ),
+    ("cache-cleared", closed_run, lambda log: log.later("cache_clear", 3e4), "cache_clear"),
+    ("cache-order", closed_run, lambda log: log.later("cache_clear", -3.7e6), "cache_clear"),
+    ("cache-order", closed_run, lambda log: log.move_after("cache_clear", "run_start"), "cache_clear"),
+    ("run-resumed", lambda: run(summary={"resumed": True}), lambda log: log, "run_summary"),
+    ("run-profiled", lambda: run(summary={"profiled": True}), lambda log: log, "run_summary"),
+    ("null-gpu", run, lambda log: by.replaced(log, ('"gpus": []', '"gpus": [{"name": "Null GPU"}]')), "*"),
+    ("run-mode", lambda: run(summary={"mode": "throughput"}), lambda log: log, "run_summary"),
+    ("run-mode", lambda: run(summary={"data": "synthetic"}), lambda log: log, "run_summary"),
+]  # fmt: skip
+
+
+def _with_two_sources(log: Altered) -> Altered:
+    log.lines.insert(3, log.lines[1].replace("0" * 40, "1" * 40))
+    return log
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        run(),
+        run(epochs=1),
+        run(benchmark="resnet", eval_every=2, epochs=5),
+        closed_run(),
+        closed_run(hyperparameters=make_log.SGD),
+        hrnet_run(),
+        closed_hrnet_run(),
+        Altered(run()).inside("run_summary", of_a_later_schema=1).text,
+    ],
+    ids=["open", "one epoch", "blocks of two", "closed lars", "closed sgd", "hrnet", "hrnet closed", "a field more"],
+)
+def test_a_good_log_passes(text: str, tmp_path: Path, capsys) -> None:
+    status, [file] = check(capsys, *write(tmp_path, text))
+    assert (status, file["verdict"], errors(file)) == (0, "pass", [])
+
+
+@pytest.mark.parametrize(
+    ("rule", "start", "alter", "key"),
+    OFFICIAL + OURS,
+    ids=lambda v: v if isinstance(v, str) else getattr(v, "__name__", ""),
+)
+def test_a_log_that_breaks_a_rule_is_rejected_at_its_line(rule, start, alter, key, tmp_path: Path, capsys) -> None:
+    log = alter(Altered(start()))
+    path = tmp_path / "result_0.txt"
+    path.write_text(log.text, encoding="utf-8", errors="surrogateescape")
+    status, [file] = check(capsys, path)
+    form = rule in STRICT and STRICT[rule].kind == "form"
+    if rule in ONLY_WARNS:
+        assert (status, file["verdict"], errors(file)) == (0, "pass", [])
+    else:
+        assert (status, file["verdict"]) == (1, "fail")
+        assert file["official"] == ("fail" if (rule, start, alter, key) in OFFICIAL else file["official"])
+        assert not form or "own-log" in rules_broken(file)  # what our writer never writes, others may
+    wanted = "warning" if form else "error"
+    lines = [f["line"] for f in file["findings"] if (f["rule"], f["severity"]) == (rule, wanted)]
+    assert lines, f"{rule} is not among {errors(file)}"
+    if key is None:
+        assert lines == [None]
+    elif key == "*":
+        assert all(line and 1 <= line <= len(log.lines) for line in lines)
+    else:
+        blamed = log.lines[lines[0] - 1]
+        assert f'"key": "{key}"' in blamed
+    [finding, *_] = [f for f in file["findings"] if f["rule"] == rule]
+    assert all(finding[name] for name in ("source", "expected", "actual", "fix"))
+
+
+def test_every_strict_rule_has_a_log_that_breaks_it() -> None:
+    between_runs_or_tools = {
+        *("seeds-differ", "same-configuration", "rcp-convergence", "rcp-hyperparameters", "system-description"),
+        *("official-disagrees", "benchmark-asked", "file-link", "runs-differ", "same-hyperparameters"),
+    }
+    in_force = {name for name, rule in STRICT.items() if rule.in_force}
+    assert {rule for rule, *_ in OURS} == in_force - between_runs_or_tools
+
+
+def test_rules_that_do_not_apply_say_so(tmp_path: Path, capsys) -> None:
+    texts = run(target=None), closed_run(samples=(13_056, 50_000))
+    files = [check(capsys, path)[1][0] for path in write(tmp_path, *texts)]
+    notes, others = ({f["rule"]: f["actual"] for f in file["findings"] if f["severity"] == "info"} for file in files)
+    assert notes["eval-schedule"] == "not applied: not a closed run"
+    assert set(notes) >= {"rcp-convergence", "rcp-hyperparameters", "closed-data", "target-status"}
+    assert others["eval-schedule"] == "not applied: not the benchmark's data set"
+    assert rules_broken(files[1]) == {"closed-data"}
+
+
+def test_a_checkpoint_within_an_epoch_is_no_time_of_its_windows(tmp_path: Path, capsys) -> None:
+    log = clock(Altered(run()), lambda ms: ms + 1000, "step_window", 3)  # the second of epoch 2
+    path = tmp_path / "result_0.txt"
+    for step, number, broken in (
+        (22, 0, {"throughput-agrees"}),  # of epoch 1
+        (44, 2, {"throughput-agrees"}),  # of its end
+        (66, 3, set()),  # it is told when written
+    ):
+        path.write_text(log.add_after("step_window", checkpoint(log, step=step, number=number), number).text)
+        assert rules_broken(check(capsys, path)[1][0]) == broken
+
+
+def test_a_flood_of_breaches_is_counted_not_listed(tmp_path: Path, capsys) -> None:
+    log = Altered(run())
+    log.add_after("epoch_stop", "\n".join([log.lines[log.at("epoch_stop")]] * 200))
+    _, [file] = check(capsys, *write(tmp_path, log.text))
+    flood = [f["actual"] for f in file["findings"] if f["rule"] == "epoch-order"]
+    assert len(flood) == 11 and "190 more breaches of epoch-order, not listed" in flood
+
+
+@pytest.mark.parametrize("without", [(), ("epoch_start", "epoch_stop")])
+@pytest.mark.parametrize(("shorter", "broken"), [(120, set()), (180, {"epoch-time"})])
+def test_training_cut_from_a_log_is_found(without, shorter: int, broken: set[str], tmp_path: Path, capsys) -> None:
+    """The time between the first block's end and run_stop is squeezed."""
+    log = Altered(foreign(closed_run())).drop_all(*without)
+    first, last = (log.fields(log.at(key))["time_ms"] for key in ("block_stop", "run_stop"))
+    kept_ms = (32 * 36_000 + 8 * 2_000) / shorter
+    clock(log, lambda ms: first + min((ms - first) / (last - first), 1) * kept_ms, "block_stop")
+    _, [file] = check(capsys, *write(tmp_path, log.text), "--verdict", "strict")
+    assert (file["official"], rules_broken(file)) == ("pass", broken)
+
+
+def test_two_runs_that_diverged_are_not_one(tmp_path: Path, capsys) -> None:
+    diverged = [closed_run(seed=seed, accuracies=(*(0.001,) * 8, seed * 0.001)) for seed in (1, 2)]
+    _, files = check(capsys, *write(tmp_path, *map(foreign, diverged)))
+    assert not any(f["rule"] == "runs-differ" for file in files for f in file["findings"])
+
+
+@pytest.mark.parametrize(("equal", "found"), [(36, True), (20, True), (4, False)])
+def test_equal_intervals_are_more_than_chance_explains(equal: int, found: bool, tmp_path: Path, capsys) -> None:
+    """One run packaged again: another start and seed, other accuracies; `equal` of 36 epochs took the same time."""
+    chance, texts = random.Random(1), []
+    took = [chance.gauss(36_000, 300) for _ in range(36)]
+    for seed, same in ((1, 36), (2, equal)):
+        log = Altered(foreign(closed_run(seed=seed)))
+        new_ms = [int(took[n] if n < same else chance.gauss(36_000, 300)) for n in range(36)]
+        texts.append(intervals(log, lambda _, new_ms=new_ms: new_ms).text)
+    write(tmp_path, *texts)
+    _, files = check(capsys, tmp_path, "--verdict", "strict")
+    assert rules_broken(files[1]) == ({"runs-differ"} if found else set())
+    if found:
+        [one] = [f for f in files[1]["findings"] if f["rule"] == "runs-differ"]
+        assert "intervals, to the clock's tick (by chance in 1 of 10^" in one["actual"]
+
+
+def _closed_run_of_4_epochs(epochs: int) -> str:
+    return closed_run(epochs=epochs, accuracies=(0.7604,))
+
+
+@pytest.mark.parametrize("make", [run, _closed_run_of_4_epochs, hrnet_run])
+def test_no_line_of_our_own_log_can_be_deleted(make, tmp_path: Path, capsys) -> None:
+    log = Altered(make(epochs=4))
+    for epoch in range(4):  # as a run writes it: after epoch_stop
+        stop, measured = log.at("epoch_stop", epoch), log.at("epoch_throughput", epoch)
+        fields = log.fields(stop), log.fields(measured)
+        log.write(measured, fields[0] | {"time_ms": fields[1]["time_ms"]})
+        log.write(stop, fields[1] | {"time_ms": fields[0]["time_ms"]})
+    lines = log.lines
+    path = tmp_path / "result_0.txt"
+    path.write_text(log.text)
+    assert check(capsys, path)[0] == 0
+    passed = []
+    for index, line in enumerate(lines):
+        if line.startswith((":::MLLOG", "# {")):
+            path.write_text("\n".join([*lines[:index], *lines[index + 1 :], ""]))
+            if check(capsys, path)[0] == 0:
+                passed.append(line)
+    assert passed == []
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "key", "value", "severity", "batch"),
+    [
+        ("lars", "lars_opt_base_learning_rate", 0, "error", 408),
+        ("lars", "lars_opt_learning_rate_warmup_epochs", -1, "error", 408),
+        ("lars", "model_bn_span", 0, "error", 408),
+        ("sgd", "sgd_opt_base_learning_rate", -0.1, "error", 408),
+        ("sgd", "opt_learning_rate_warmup_epochs", -1, "error", 408),
+        # where verifier and table differ, the verifier is "the source of truth"
+        ("lars", "lars_opt_momentum", 0.95, "warning", 408),
+        ("lars", "lars_opt_momentum", 0.95, None, 4096),  # of 8 devices: from 32k on it may be another one
+        ("sgd", "sgd_opt_momentum", 0.8, "warning", 408),
+        ("sgd", "sgd_opt_learning_rate_decay_poly_power", 1, "warning", 408),
+        ("sgd", "sgd_opt_learning_rate_decay_steps", 0.5, "warning", 408),
+    ],
+)
+def test_the_written_rules_of_hyperparameters(optimizer, key: str, value, severity, batch, tmp_path, capsys) -> None:
+    recipe = (make_log.LARS if optimizer == "lars" else make_log.SGD) | {key: value}
+    of_closed, of_open = write(tmp_path, closed_run(hyperparameters=recipe, batch=batch), run(hyperparameters=recipe))
+    status, [file] = check(capsys, of_closed)
+    found = [f for f in file["findings"] if f["rule"] == f"{key}.value"]
+    assert [(f["class"], f["severity"]) for f in found] == ([("rule", severity)] if severity else [])
+    if severity == "error":
+        assert (status, file["official"]) == (1, "pass")
+        assert f"|resnet |{optimizer if key != 'model_bn_span' else 'sgd'} |{key}" in found[0]["source"]
+        assert check(capsys, of_open)[0] == 0  # the open division may
+    elif severity:
+        assert "read in: training_rules.adoc of version 0.7" in found[0]["source"]
+
+
+def test_a_closed_run_numbers_its_epochs_from_1(tmp_path: Path, capsys) -> None:
+    text = re.sub(r'(epoch_num": )(\d+)', lambda match: f"{match[1]}{int(match[2]) - 1}", closed_run())
+    _, [file] = check(capsys, *write(tmp_path, text), "--verdict", "strict")
+    assert {f["severity"] for f in file["findings"] if f["rule"] == "epoch_start.metadata"} == {"warning"}  # "should"

@@ -1,0 +1,339 @@
+"""Strict finds forgeries such as a cheating submitter would make, and refuses no honest log, published or odd.
+
+docs/audit.md tells of more of both.
+"""
+
+import csv
+import struct
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compliance import rules
+from compliance.check import Report
+from compliance.submission.runs import check_logs
+from runlog.reader import HeldLog
+from tests import make_log
+from tests.compliance import altered as by
+from tests.compliance.altered import TOKEN, Altered, foreign
+
+# --- forgeries ---
+
+# How a log is altered, beside which another of its submission lies, and the rule that finds it; "" where none does
+Forgery = tuple[Callable[[Altered, Altered], Altered], str]
+
+PUBLISHED: dict[str, Forgery] = {
+    "every second epoch 10 times as fast": (lambda log, _: by.intervals(
+        log, lambda took: [ms // 10 if n % 2 else ms for n, ms in enumerate(took)]), "epoch-time"),
+    "a thousandth of the time, rates too": (lambda log, _: by.by_clock(by.scaled(log, 1e-3)), "epoch-time"),
+    "0.7 of the time, rates too: within the bounds": (lambda log, _: by.by_clock(by.scaled(log, 0.7)), ""),
+    "evaluations of 10 ms": (lambda log, _: by.intervals(log, lambda took: [10] * len(took), "eval"), "epoch-time"),
+    "run_start 50 ms behind the first epoch": (lambda log, _: log.change("run_start", lambda fields: fields.update(
+        time_ms=log.fields(log.at("epoch_start"))["time_ms"] + 50)), "time-order"),
+    "all accuracies one but the last": (lambda log, _: by.curve(
+        log, lambda v: [0.3] * (len(v) - 1) + v[-1:]), "accuracy-curve"),
+    "top-1 of 0.99": (lambda log, _: by.curve(log, lambda v: [*v[:-1], 0.99]), "accuracy-curve"),
+    "the other's curve and 30 images": (lambda log, other: by.more_images(log, other, lambda _: 30), "runs-differ"),
+    "the other's curve, an image more or less": (lambda log, other: by.more_images(
+        log, other, lambda i: (-1) ** i), "runs-differ"),
+    "the other's curve but for one evaluation": (lambda log, other: by.more_images(
+        log, other, lambda i: 900 * (i == 1)), "runs-differ"),
+    "a throughput 2 % higher": (lambda log, _: log.change(
+        "throughput", lambda fields: fields.update(value=fields["value"] * 1.02), 5), "throughput-agrees"),
+    "tracked_stats 2 % lower": (lambda log, _: log.change(
+        "tracked_stats", lambda fields: fields["value"].update(imgs_sec=fields["value"]["imgs_sec"] * 0.98), 5),
+        "throughput-agrees"),
+    "a batch that the ranks do not divide": (lambda log, _: log.value("global_batch_size", 3265),
+                                             "model_bn_span.value"),
+    "the other's seed, as a text": (lambda log, other: log.value(
+        "seed", str(other.fields(other.at("seed"))["value"])), "seeds-differ"),
+    "a copy at another hour, other accuracies": (by.copied, "runs-differ"),
+    "that copy, its epochs and evaluations in another order": (lambda log, other: by.intervals(by.intervals(
+        by.copied(log, other), lambda took: took[::-1]), lambda took: took[::-1], "eval"), "runs-differ"),
+    "that copy, 3 % faster": (lambda log, other: by.by_clock(by.scaled(by.copied(log, other), 0.97)), "runs-differ"),
+    "an epoch of 31 digits": (lambda log, _: log.metadata("eval_accuracy", -1, epoch_num=10**30), "eval-order"),
+    "an evaluation twice": (lambda log, _: by.twice(log, "eval_start", "eval_accuracy", 4), "eval-schedule"),
+    "a run of another batch in the folder": (lambda log, _: log.value(
+        "submission_platform", "another").value("global_batch_size", 1632), "same-hyperparameters"),
+    "a run of another system in the folder, which only warns": (lambda log, _: log.value(
+        "submission_platform", "another"), ""),
+}  # fmt: skip
+
+OWN: dict[str, Forgery] = {
+    "a twentieth of the time, in all figures": (lambda log, _: by.rates(by.scaled(log, 0.05), 0.05), "own-log"),
+    "the same, and no image_size": (lambda log, _: by.replaced(
+        by.rates(by.scaled(log, 0.05), 0.05), ("RECIPE.image_size", "RECIPE.size")), "own-log"),
+    "all losses null": (lambda log, _: by.each(
+        log, "step_window", lambda fields: fields["value"].update(loss=None)), "own-log"),
+    "times of a rank that is not there": (lambda log, _: by.rank_times(log, data_wait_rank=99), "own-log"),
+    "the ranks' least above the median": (lambda log, _: by.rank_times(log, compute_least_s=0.5), "own-log"),
+    "made-up times of the ranks, on which no figure rests": (lambda log, _: by.rank_times(log), ""),
+    "one sample of telemetry": (lambda log, _: log.inside("telemetry_summary", samples=1), "own-log"),
+    "a tenth of the energy": (lambda log, _: log.inside(
+        "telemetry_summary", energy_j=422.4, joules_per_image=1.0), "own-log"),
+    "a GPU that is in no list": (lambda log, _: by.settings(by.replaced(
+        log, ('"device": "cpu"', '"device": "gpu"')), DEVICE="gpu"), "own-log"),
+    "another precision than a CPU has, everywhere": (lambda log, _: by.settings(by.replaced(
+        log, ('"math_mode": "fp32"', '"math_mode": "amp_o2"')).inside(
+        "run_summary", precision="amp_o2", math_mode="amp_o2"), PRECISION="amp_o2"), "own-log"),
+    "a section's key twice": (lambda log, _: by.replaced(
+        log, ('"dirty": false', '"dirty": true, "dirty": false')), "own-log"),
+    "an epoch cut out": (lambda log, _: by.without_block(log, 1), "own-log"),
+    "aborted in the third of 9 epochs, without what says so": (lambda log, _: by.settings(by.curve(
+        log, lambda v: [round(x * 180) / 360 for x in v]), RECIPE_epochs=9), "own-log"),
+    "another momentum than the recipe's": (lambda log, _: log.value("sgd_opt_momentum", 0.5), "own-log"),
+    "another rate than the recipe's": (lambda log, _: log.value("sgd_opt_base_learning_rate", 9.0), "own-log"),
+    "the other's losses at another hour": (by.copied, "runs-differ"),
+    "the other's accuracies": (lambda log, other: by.curve(log, lambda _: by.accuracies(other)), "runs-differ"),
+    "the other's seed among twenty": (lambda log, _: log.add_after("seed", "\n".join(
+        log.lines[log.at("seed")].replace('"value": 2', f'"value": {seed}') for seed in (*range(100, 120), 1))),
+        "seeds-differ"),
+    "the other, a blank behind its organisation": (lambda _, other: Altered(
+        other.text.replace('"Example"', '"Example "')), "runs-differ"),
+    "while the other ran, on its host": (lambda log, _: by.each(
+        log, "", lambda fields: fields.update(time_ms=fields["time_ms"] - 3_540_000)), "runs-differ"),
+    "as another system's log, but for its telemetry": (lambda log, _: Altered(
+        foreign(log.text) + log.lines[log.at("telemetry_summary")]), "own-log"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def published_runs(published_corpus: Path) -> list[str]:
+    """Two runs of Baidu's submission of v1.1."""
+    folder = "Baidu/results/1_node_8_A100_NGC21.05_MXNet/resnet"
+    with tarfile.open(published_corpus / "mlperf_v1.1_baidu.tar.xz") as archive:
+        members = [archive.extractfile(f"{folder}/result_{number}.txt") for number in (0, 1)]
+        return [member.read().decode() for member in members if member]
+
+
+def _broken(ruleset: str, *texts: str) -> tuple[dict[str, str], ...]:
+    """What the logs of one submission break, each rule with how."""
+    logs = [HeldLog(f"0/result_{number}.txt") for number in range(len(texts))]
+    for log, text in zip(logs, texts, strict=True):
+        log.data = text.encode()
+    reports = check_logs(logs, rules.load(ruleset))
+    return tuple({f.rule: f.actual for f in report.findings if f.severity == "error"} for report in reports)
+
+
+def _judge(forgery: Forgery, other: str, text: str, ruleset: str) -> None:
+    forge, rule = forgery
+    assert _broken(ruleset, other, text) == ({}, {})
+    _, broken = _broken(ruleset, other, forge(Altered(text), Altered(other)).text)
+    assert rule in broken if rule else not broken, broken
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_forgeries_of_a_published_run(name: str, published_runs: list[str]) -> None:
+    _judge(PUBLISHED[name], *published_runs, "1.1.0")
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_forgeries_of_our_own_run(name: str) -> None:
+    _judge(OWN[name], make_log.run(seed=1), make_log.run(seed=2), "4.0.0")
+
+
+# --- honest logs that others may write in another way than all published ones ---
+
+Odd = Callable[[Altered], Altered]
+SGD = make_log.SGD | {"opt_learning_rate_warmup_epochs": 2.5, "sgd_opt_learning_rate_decay_steps": 41.5}
+
+
+def _text(change: Callable[[str], str]) -> Odd:
+    """The log with another text of each event's line."""
+    return lambda log: Altered("\n".join(change(line) if line.startswith(TOKEN) else line for line in log.lines))
+
+
+def _values(change: Callable[[float], float]) -> Odd:
+    return lambda log: by.curve(log, lambda values: [*map(change, values)])
+
+
+def _numbers(change: Callable[[int], Any]) -> Odd:
+    """Epochs numbered in another way."""
+
+    def number(fields: dict[str, Any]) -> None:
+        where = fields["metadata"]
+        where |= {name: change(where[name]) for name in ("epoch_num", "first_epoch_num") if name in where}
+
+    return lambda log: by.each(log, "", number)
+
+
+def _blocks_alone(log: Altered) -> Altered:
+    return log.drop_all("epoch_start", "epoch_stop", "eval_start", "eval_stop")
+
+
+def _block_an_epoch(log: Altered) -> Altered:
+    """Each epoch starts a block with the number of the first of four, and the last of them stops it."""
+    _blocks_alone(log)
+    for number in range(9):
+        start, stop = log.at("block_start", number * 4), log.at("block_stop", number)
+        fields, end_ms = log.fields(start), log.fields(stop)["time_ms"]
+        fields["metadata"]["epoch_count"] = 1
+        quarter = (end_ms - fields["time_ms"]) // 4
+        lines = [fields | {"time_ms": fields["time_ms"] + part * quarter} for part in range(4)]
+        log.lines[start : start + 1] = [""] * 4
+        for offset, line in enumerate(lines):
+            log.write(start + offset, line)
+    return log
+
+
+def _from_zero_by_blocks(log: Altered) -> Altered:
+    """As tensor processing units log it: evaluations within blocks that are numbered 0, 3, 7, and of epoch 3, 6, 10."""
+    _blocks_alone(log)
+    for number in range(9):
+        log.metadata("block_start", number, first_epoch_num=float(max(number * 4 - 1, 0)))
+        log.metadata("block_stop", number, first_epoch_num=float(max(number * 4 - 1, 0)))
+        log.metadata("eval_accuracy", number, epoch_num=float(number * 4 + (3 if number == 0 else 2)))
+    return log
+
+
+def _with_rates(log: Altered) -> Altered:
+    """Beside each epoch its images/s, of epochs that take some ms more than whole seconds."""
+    for number in range(36):
+        by.clock(log, lambda ms: ms + 290, "epoch_stop", number)
+        line = log.lines[log.at("epoch_stop", number)]
+        log.add_after("epoch_stop", line.replace('"epoch_stop", "value": null', '"throughput", "value": 1.0'), number)
+    return by.by_clock(log)
+
+
+def _evaluated_in_epochs(log: Altered) -> Altered:
+    """Each evaluation lies in its epoch; the rates are those of the training alone."""
+    _with_rates(log)
+    for number in range(9):
+        stop, scored = log.at("epoch_stop", number * 4 + 3), log.at("eval_accuracy", number)
+        end_ms = log.fields(scored)["time_ms"]
+        for index in (stop, stop + 1):
+            log.write(index, log.fields(index) | {"time_ms": end_ms})
+        log.lines[stop : scored + 1] = log.lines[stop + 2 : scored + 1] + log.lines[stop : stop + 2]
+    return log
+
+
+def _caches_of_nodes(log: Altered) -> Altered:
+    """Of three nodes, one with a clock that is ahead."""
+    log.repeat("cache_clear").repeat("cache_clear")
+    start_ms = log.fields(log.at("run_start"))["time_ms"]
+    return log.change("cache_clear", lambda fields: fields.update(time_ms=start_ms + 30), 2)
+
+
+def _single(value: float) -> float:
+    return float(struct.unpack("f", struct.pack("f", value))[0])
+
+
+ODD: dict[str, Odd] = {
+    "CRLF": _text(lambda line: line + "\r"),
+    "a launcher's prefix": _text(lambda line: f"[1,0]<stdout>:{line}"),
+    "a time before each line": _text(lambda line: f"2024-05-01 12:00:00.123 INFO {line}"),
+    "a colour before each event": _text(lambda line: f"\x1b[32m{line}"),
+    "bars of progress between": _text(lambda line: f"{line}\n 10%|###   | 3/30 [00:01<00:09]\r\nlr=0.1 NaN Infinity"),
+    "no blank behind the token": _text(lambda line: line.replace(":::MLLOG {", ":::MLLOG   {")),
+    "a byte order mark": lambda log: Altered("\ufeff" + log.text),
+    "epochs as 4.0": _numbers(float),
+    "epochs from 0": _numbers(lambda number: number - 1),
+    "blocks alone": _blocks_alone,
+    "a block_start for each epoch": _block_an_epoch,
+    "blocks and accuracies numbered from 0": _from_zero_by_blocks,
+    "no epochs": lambda log: log.drop_all("epoch_start", "epoch_stop"),
+    "an accuracy 1 ms before its eval_stop": lambda log: log.later("eval_accuracy", -2, 3),
+    "run_stop before the block is over": lambda log: log.move_after("block_stop", "run_stop", -1),
+    "run_stop 50 ms earlier than the last accuracy": lambda log: log.later("run_stop", -50),
+    "the run's last intervals left open": lambda log: log.drop("eval_stop", -1).drop("block_stop", -1),
+    "throughput behind run_stop": lambda log: log.add_after("run_stop", log.lines[log.at("run_stop")].replace(
+        '"run_stop", "value": null', '"tracked_stats", "value": {"throughput": 35588.0}')),
+    "no seed": lambda log: log.drop("seed"),
+    "the seed as a text": lambda log: log.value("seed", "1234"),
+    "blanks and letters in names": lambda log: log.value("submission_org", " Société Générale\n"),
+    "no platform": lambda log: log.value("submission_platform", None),
+    "a cleared cache on each of three nodes": _caches_of_nodes,
+    "caches cleared the day before": lambda log: log.later("cache_clear", -86_400_000),
+    "the number of batches as eval_samples": lambda log: log.value("eval_samples", 3125),
+    "eval_samples with padding": lambda log: log.value("eval_samples", 50_016),
+    "padding that counts, and 3264.0 as the batch": lambda log: by.padded(log).value("global_batch_size", 3264.0),
+    "accuracies of single precision": _values(_single),
+    "accuracies of five digits": _values(lambda value: round(value, 5)),
+    "means over 7 workers": _values(lambda value: round(value * 50_000 * 7 + 1) / 350_000),
+    "a momentum of 0.94": lambda log: log.value("lars_opt_momentum", 0.94),
+    "evaluations within epochs": _evaluated_in_epochs,
+    "a fixed decay by name": lambda log: log.value("lars_opt_learning_rate_decay_steps", "pow_poly"),
+    "labels at time 0": lambda log: log.change("submission_org", lambda fields: fields.update(time_ms=0)),
+    "hyperparameters written at the end": lambda log: log.move_after("opt_name", "eval_stop").move_after(
+        "lars_opt_momentum", "eval_stop"),
+    "logged by the last rank": lambda log: by.each(
+        log, "eval_accuracy", lambda fields: fields["metadata"].update(rank=7)),
+    "keys of its own": lambda log: log.add_after("run_start", log.lines[log.at("seed")].replace('"seed"', '"gpu_w"')),
+    "hyperparameters as texts": lambda log: log.value("model_bn_span", "408").value("lars_opt_momentum", "0.9"),
+    "whole seconds": lambda log: by.each(_with_rates(log), "", lambda fields: fields.update(
+        time_ms=fields["time_ms"] // 1000 * 1000)),
+    "events of another type": lambda log: log.line("run_start", lambda line: line.replace("INTERVAL_START", "START")),
+    "sgd with half an epoch of warm-up": lambda _: Altered(foreign(make_log.closed_run(hyperparameters=SGD))),
+    "init written afterwards": lambda log: log.later("init_start", 1e8).later("init_stop", 1e8),
+    "accuracies alone, and the last behind its block": lambda log: log.drop_all("eval_start", "eval_stop")
+    .move_after("eval_accuracy", "block_stop", -1).later("eval_accuracy", 1, -1),
+    "the target reached, and lost again": lambda log: log.value("eval_accuracy", 0.7592, 7).value(
+        "eval_accuracy", 0.7588, -1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_log_that_is_honest_is_refused_by_no_strict_rule(name: str) -> None:
+    log = ODD[name](Altered(foreign(make_log.closed_run())))
+    assert _broken("4.0.0", log.text) == ({},)
+
+
+def test_more_evaluations_than_the_schedule_asks_for_are_refused_from_version_1_0_on() -> None:
+    """The text of 0.7 says "at least as frequently", that of 1.0 "at the same frequency"."""
+    text = foreign(make_log.closed_run(eval_every=3, epochs=27))
+    broken = {version: "eval-schedule" in _broken(version, text)[0] for version in ("0.7.0", "1.0.0", "4.0.0")}
+    assert broken == {"0.7.0": False, "1.0.0": True, "4.0.0": True}
+
+
+# --- every ResNet log of five rounds of MLPerf, beside what mlperf-logging 4.1.68 said of it ---
+
+# What strict refuses and official passes: for the text of the round, or as a copy; docs/audit.md
+CONFIRMED = {"closed-data", "eval-schedule", "runs-differ"}
+
+
+def _submissions(archive: Path) -> Iterator[list[HeldLog]]:
+    """The logs of one folder after another; nothing is unpacked to disk."""
+    logs: list[HeldLog] = []
+    with tarfile.open(archive, "r|xz") as members:
+        for member in members:
+            content = members.extractfile(member) if member.isfile() else None
+            if content is None:
+                continue
+            log = HeldLog(member.name)
+            log.data = content.read()
+            if logs and logs[-1].parent != log.parent:
+                yield logs
+                logs = []
+            logs.append(log)
+    yield logs
+
+
+@pytest.mark.parametrize(
+    ("name", "logs_of_it", "refused_by"),
+    [
+        ("mlperf_resnet", 700, {"closed-data": 30, "eval-schedule": 9}),
+        ("mlperf_v0.7_v1.0", 315, {"closed-data": 29, "runs-differ": 1}),
+    ],
+)
+def test_both_verdicts_on_every_published_log(
+    name: str, logs_of_it: int, refused_by: dict[str, int], published_corpus: Path
+) -> None:
+    recorded = {row["path"]: row for row in csv.DictReader((published_corpus / f"{name}.csv").open())}
+    reports: dict[str, Report] = {}
+    for logs in _submissions(published_corpus / f"{name}.tar.xz"):
+        ruleset = rules.load(recorded[str(logs[0])]["ruleset"])
+        reports |= {report.file: report for report in check_logs(logs, ruleset)}
+    assert reports.keys() == recorded.keys()
+    assert len(reports) == logs_of_it
+    differ = {file for file, report in reports.items() if report.official != (recorded[file]["official"] == "pass")}
+    assert differ == set()
+    lax = [file for file, report in reports.items() if report.strict and not report.official]
+    assert lax == []
+    only_strict = [report for report in reports.values() if report.official and not report.strict]
+    refused = [{f.rule for f in report.findings if f.severity == "error"} for report in only_strict]
+    assert [file for file, why in zip(only_strict, refused, strict=True) if not why & CONFIRMED] == []
+    assert Counter(rule for why in refused for rule in why) == refused_by
