@@ -1,7 +1,5 @@
 """`python -m scoring export`: runs in the forms of other tools, whose packages `pip install '.[export]'` brings."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import importlib

@@ -15,8 +15,7 @@ from program.count import Work, buckets, counts_of, layout, works
 from program.ops import MIB, OPTIMIZE
 from program.proof import kernels
 from runlog.errors import one_line
-from scoring.published.cards import Card, figures_of, note, read_cards
-from scoring.published.table import Published, nearest
+from scoring.published.table import Card, Published, figures_of, nearest, note, read_cards
 
 FIRST_PORT = 6170  # Paddle's
 Operators = list[tuple[Work, float | None]]

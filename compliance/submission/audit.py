@@ -27,9 +27,9 @@ from compliance.forms import check_replaceable
 from compliance.official.rule_files import versions
 from compliance.rules import Finding, Ruleset, load
 from compliance.strict.policy import LEAST_CURVE
-from compliance.submission.copies import LEAST_DISTINCT
 from compliance.submission.description import over_peak, read_description
-from compliance.submission.runs import benchmark_of, check_between
+from compliance.submission.package import rendered, template_text
+from compliance.submission.runs import LEAST_DISTINCT, benchmark_of, check_between
 from compliance.submission.score import score_runs
 from runlog.reader import Event, HeldLog, read_log
 from runlog.text import csv_text, printable
@@ -100,7 +100,7 @@ class _Folder:
 
 def command(options: argparse.Namespace) -> int:
     """`python -m compliance audit`; 0 whatever it finds, as a finding is no failure of the audit."""
-    for path, form in ((options.html, _read("audit.html").partition("{{")[0]), (options.csv, as_csv([]))):
+    for path, form in ((options.html, template_text("audit.html").partition("{{")[0]), (options.csv, as_csv([]))):
         if path:
             check_replaceable(path, form)
     submissions = audit(options.path, options.ruleset)
@@ -414,11 +414,4 @@ def as_text(submissions: Sequence[Submission]) -> str:
 
 
 def as_html(submissions: Sequence[Submission]) -> str:
-    import jinja2
-
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    return environment.from_string(_read("audit.html")).render(submissions=submissions, style=_read("page.css"))
-
-
-def _read(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+    return rendered("audit.html", submissions=submissions)

@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from compliance import NOT_VERIFIED, UNVERIFIED
+from compliance import NOT_VERIFIED, TRADEMARK, UNVERIFIED
 from compliance.check import LoggedRun, Report, check_file
 from compliance.official import tools as official
 from compliance.rules import Benchmark, Ruleset, load, verdict
@@ -30,7 +30,7 @@ REPOSITORY = next((p for p in Path(__file__).resolve().parents[2:3] if (p / "sys
 HASHES = "SHA256SUMS"
 MANIFEST = "submission.json"
 REPORT = "README.md"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+.-]*")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+.-]*")
 _LARGEST_BYTES = 50 * 2**20  # mlperf-logging's repo_checker
 
 
@@ -82,7 +82,7 @@ def build(
     not be published.
     """
     for name in (org, Path(system).stem):
-        if not is_name(name):
+        if not NAME.fullmatch(name):
             raise ValueError(f"{printable(name)}: letters, digits and any of _ + . - only, as repo_checker asks")
     description_path = Path(system) if system.endswith(".json") else REPOSITORY / "systems" / f"{system}.json"
     if not description_path.is_file():
@@ -164,10 +164,6 @@ def code_folder(benchmark: str) -> str:
     return f"benchmarks/{benchmark}/implementations/paddle"
 
 
-def is_name(text: str) -> bool:
-    return _NAME.fullmatch(text) is not None
-
-
 def contents_of(
     folder: Path, checked: Sequence[Report], system: str, benchmark: Benchmark, ruleset: Ruleset
 ) -> tuple[Content, list[tuple[str, str]]]:
@@ -242,14 +238,10 @@ def _of_origin(run: LoggedRun, org: str) -> list[str]:
 
 
 def _report(manifest: dict[str, Any], score: Score, run: LoggedRun, description: dict[str, Any]) -> str:
-    import jinja2
-
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
-    environment.filters |= {"shown": printable, "repr": lambda value: "not stated" if value is None else repr(value)}
-    template = Path(__file__).with_name("package.md").read_text(encoding="utf-8")
     name = run.section(schema.DATASET).get("name")
     samples = [printable(run.first_value(of)) for of in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES)]
-    return environment.from_string(template).render(
+    return rendered(
+        "package.md",
         package=manifest,
         score=score,
         runs=[(Path(one["file"]).name, one, of.dropped) for one, of in zip(manifest["runs"], score.runs, strict=True)],
@@ -258,10 +250,26 @@ def _report(manifest: dict[str, Any], score: Score, run: LoggedRun, description:
         data=f"{f'{printable(name)}, ' if name else ''}{samples[0]} + {samples[1]} samples",
         code=code_folder(manifest["benchmark"]),
         settings=_rerun(run),
-        unverified=UNVERIFIED,
-        not_verified=NOT_VERIFIED,
-        files={"manifest": MANIFEST, "hashes": HASHES},
     )
+
+
+def rendered(name: str, **values: Any) -> str:
+    """The template `name` of this folder with its values, which are escaped in HTML."""
+    import jinja2
+
+    html = name.endswith(".html")
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, autoescape=html, trim_blocks=not html, keep_trailing_newline=not html
+    )
+    environment.filters["shown"] = printable
+    environment.filters["repr"] = lambda value: "not stated" if value is None else repr(value)
+    environment.filters["rounded"] = lambda value: "not stated" if value is None else f"{value:.4f}"
+    environment.globals |= {"unverified": UNVERIFIED, "not_verified": NOT_VERIFIED, "trademark": TRADEMARK}
+    return environment.from_string(template_text(name)).render(style=template_text("page.css"), **values)
+
+
+def template_text(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def form_of(benchmark: str, ruleset: str) -> str:

@@ -6,19 +6,21 @@ No result here was reviewed, and the page says so beside each, as MLCommons' mes
 import argparse
 import shutil
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from compliance.submission.package import HASHES, hashes
 from compliance.submission.runs import sha256
-from compliance.submission.site import NAMESPACE, PACKAGES, PAGE, TABLE, pages_of, ssh_keygen
-from compliance.submission.verify import verify
+from compliance.submission.verify import NAMESPACE, PACKAGES, PAGE, TABLE, pages_of, ssh_keygen, verify
 from runlog.text import printable
 from runlog.verdict import FATAL
 
 
 def command(options: argparse.Namespace) -> int:
-    """`python -m compliance publish`; 1 if a package does not verify, and then nothing is written."""
+    """`python -m compliance publish`; 1 if a package does not verify, and then nothing is written.
+
+    Raises ValueError if the folder to write exists, a package is given twice or the key cannot sign.
+    """
+    out: Path = options.out
     for folder in options.folders:
         if not folder.is_dir():
             raise ValueError(f"{folder}: no folder: give the folder ORG of a package")
@@ -32,23 +34,12 @@ def command(options: argparse.Namespace) -> int:
         print(f"refused: {printable(line, 5000)}")
     if refused:
         return 1
-    publish(options.folders, options.out, key=options.key)
-    said = f"{options.out / PAGE}: {len(options.folders)} unverified results\n"
-    print((options.out / TABLE).read_text(encoding="utf-8") if options.json else said, end="")
-    return 0
-
-
-def publish(folders: Sequence[Path], out: Path, *, key: Path | None = None) -> None:
-    """Writes `out` from packages that verify.
-
-    Raises ValueError if `out` exists, a package is given twice or the key cannot sign.
-    """
     if out.exists() or out.is_symlink():
         raise ValueError(f"{out}: exists; what was published is never overwritten, name another --out")
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix="publishing-") as scratch:
         stage = Path(scratch) / "site"
-        for folder in folders:
+        for folder in options.folders:
             package = folder.resolve()
             place = Path(PACKAGES) / sha256(package / HASHES)[:16] / package.name
             if (stage / place).exists():
@@ -57,6 +48,9 @@ def publish(folders: Sequence[Path], out: Path, *, key: Path | None = None) -> N
         for name, text in pages_of(stage).items():
             (stage / name).write_text(text, encoding="utf-8")
         (stage / HASHES).write_text(hashes(stage), encoding="utf-8")
-        if key:
-            ssh_keygen("sign", "-f", str(key), "-n", NAMESPACE, str(stage / HASHES))
+        if options.key:
+            ssh_keygen("sign", "-f", str(options.key), "-n", NAMESPACE, str(stage / HASHES))
         stage.rename(out)
+    said = f"{out / PAGE}: {len(options.folders)} unverified results\n"
+    print((out / TABLE).read_text(encoding="utf-8") if options.json else said, end="")
+    return 0

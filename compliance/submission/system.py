@@ -72,14 +72,17 @@ def command(options: argparse.Namespace) -> int:
 def from_log(run: LoggedRun) -> dict[str, str]:
     summary, machine = run.summary, next(iter(hardware_nodes(run)), {})
     gpus, status = gpu_names(machine), run.first_value(schema.SUBMISSION_STATUS)
-    found: dict[str, str] = {}
-    for name, event in (("submitter", schema.SUBMISSION_ORG), ("division", schema.SUBMISSION_DIVISION)):
-        if isinstance(value := run.first_value(event), str) and value != NOT_STATED:
-            found[name] = value
-    if isinstance(status, str) and status in STATUS_WORDS:
-        found["status"] = STATUS_WORDS[status]
-    if summary:
-        found["framework"] = summary.framework
+    packages, digest = run.section(schema.PACKAGES), run.section(schema.SOURCE).get("image_digest")
+    found = {
+        "submitter": run.first_value(schema.SUBMISSION_ORG),
+        "division": run.first_value(schema.SUBMISSION_DIVISION),
+        "status": STATUS_WORDS.get(status) if isinstance(status, str) else None,
+        "framework": summary.framework if summary else None,
+        "host_processor_model_name": str(machine["cpu"]) if machine.get("cpu") else None,
+        "host_memory_capacity": f"{machine['memory_gib']} GiB" if machine.get("memory_gib") else None,
+        "other_software_stack": "; ".join(f"{name} {version}" for name, version in packages.items()) or None,
+        "sw_notes": f"image {digest}" if digest else None,
+    }
     if summary and 0 < summary.nodes < 2**63 and summary.devices < 2**63:
         found["number_of_nodes"] = str(summary.nodes)
         if gpus:
@@ -91,15 +94,7 @@ def from_log(run: LoggedRun) -> dict[str, str]:
             found["accelerator_memory_capacity"] = f"{card['memory_gib']} GiB"
     elif "gpus" in machine:
         found |= {"accelerators_per_node": "0"} | {name: "" for name in FIELDS if name.startswith("accelerator_")}
-    if machine.get("cpu"):
-        found["host_processor_model_name"] = str(machine["cpu"])
-    if machine.get("memory_gib"):
-        found["host_memory_capacity"] = f"{machine['memory_gib']} GiB"
-    if packages := run.section(schema.PACKAGES):
-        found["other_software_stack"] = "; ".join(f"{name} {version}" for name, version in packages.items())
-    if digest := run.section(schema.SOURCE).get("image_digest"):
-        found["sw_notes"] = f"image {digest}"
-    return found
+    return {name: value for name, value in found.items() if isinstance(value, str) and value != NOT_STATED}
 
 
 def from_machine(root: Path) -> dict[str, str]:

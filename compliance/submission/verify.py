@@ -1,22 +1,40 @@
-"""Re-check of a published package: its hashes, its logs, and every figure that it states."""
+"""`python -m compliance verify`: re-check of a package, its hashes, its logs and every figure that it states, and of a
+published folder, whose table and page are made again of the packages in it.
+"""
 
 import argparse
 import json
 import re
+import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from compliance import UNVERIFIED
 from compliance.check import check_file
 from compliance.rules import load, verdict
 from compliance.submission import package
 from compliance.submission.description import LARGEST_JSON_BYTES, read_description
-from compliance.submission.package import HASHES, MANIFEST, REPORT, code_folder, hashes
+from compliance.submission.package import HASHES, MANIFEST, REPORT, code_folder, form_of, hashes
 from compliance.submission.runs import sha256
-from compliance.submission.site import PACKAGES, PAGE, SIGNATURE, TABLE, pages_of, signed
+from runlog import schema
+from runlog.reader import Event, read_log
 from runlog.text import printable
 from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, judged, worst
 
+PAGE, TABLE, PACKAGES = "index.html", "results.json", "packages"
+SIGNATURE = f"{HASHES}.sig"
+NAMESPACE = "paddle-reference"  # of the signatures: ssh-keygen(1), -n
+# The lines that a time to train is made of.
+_QUOTED = (schema.RUN_START.key, schema.EVAL_ACCURACY.key, schema.RUN_STOP.key)
+_OF_MANIFEST = (
+    *("organisation", "system", "benchmark", "division", "ruleset", "minutes"),
+    *("scaling", "convergence", "commit"),
+)
+_OF_SYSTEM = {  # column: field of the description
+    **{"nodes": "number_of_nodes", "accelerators_per_node": "accelerators_per_node"},
+    **{"accelerator": "accelerator_model_name", "framework": "framework"},
+}
 _PATH = re.compile(r"(?!\.)[A-Za-z0-9_+.-]+(/(?!\.)[A-Za-z0-9_+.-]+)*")
 
 
@@ -45,7 +63,7 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
     try:
         manifest = read_description(folder / MANIFEST)
         system, name = str(manifest["system"]), str(manifest["benchmark"])
-        if not package.is_name(system):
+        if not package.NAME.fullmatch(system):
             raise ValueError(f"system {system}")
         ruleset = load(str(manifest["ruleset"]))
         benchmark = ruleset.benchmarks[name]
@@ -83,31 +101,6 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
         judged(REPORT, same, "every figure is the logs'" if same else "differs from the report that the logs give")
     )
     return [*answers, *(package.official_answers(folder, content.manifest) if ask_official else ())]
-
-
-def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = False) -> list[Verdict]:
-    """What a re-check of a published folder finds: its signature, hashes, each package, its table and its page.
-
-    `signers` is a file of allowed signers (ssh-keygen(1)); without it the signature shows only that some key signed.
-    """
-    folder = folder.resolve()
-    if strange := _strange_files(folder):
-        return strange
-    answers = [signed(folder, signers)] if signers or (folder / SIGNATURE).is_file() else []
-    there = "".join(line for line in hashes(folder).splitlines(True) if not line.endswith(f"  {SIGNATURE}\n"))
-    listed = _read(folder / HASHES) == there.encode()
-    count = f"{len(there.splitlines())} files"
-    answers.append(judged(HASHES, listed, count if listed else f"{count}, not those that it lists"))
-    places = sorted(path.parent.relative_to(folder) for path in (folder / PACKAGES).glob(f"*/*/{MANIFEST}"))
-    for place in places:
-        answers += [replace(answer, where=str(place)) for answer in verify(folder / place, ask_official=ask_official)]
-    if worst(answers) == FATAL:
-        return answers
-    for file, text in pages_of(folder).items():
-        same = _read(folder / file) == text.encode()
-        answers.append(judged(file, same, f"{'equal to' if same else 'differs from'} what the packages say"))
-    beside = {path.name for path in folder.iterdir()} - {TABLE, PAGE, HASHES, SIGNATURE, PACKAGES}
-    return [*answers, *(judged("contents", False, f"{name} is nothing that was published") for name in sorted(beside))]
 
 
 def _strange_files(folder: Path) -> list[Verdict]:
@@ -168,3 +161,97 @@ def _compared(
     differ = [name for name in sorted({*wanted, *there}) if wanted.get(name) != there.get(name)]
     what = {name: words[0 if name not in wanted else 1 if name not in there else 2] for name in differ}
     return [judged(check, False, f"{printable(name)} {said}") for name, said in what.items()]
+
+
+# --- a published folder ---
+
+
+def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = False) -> list[Verdict]:
+    """What a re-check of a published folder finds: its signature, hashes, each package, its table and its page.
+
+    `signers` is a file of allowed signers (ssh-keygen(1)); without it the signature shows only that some key signed.
+    """
+    folder = folder.resolve()
+    if strange := _strange_files(folder):
+        return strange
+    answers = [signed(folder, signers)] if signers or (folder / SIGNATURE).is_file() else []
+    there = "".join(line for line in hashes(folder).splitlines(True) if not line.endswith(f"  {SIGNATURE}\n"))
+    listed = _read(folder / HASHES) == there.encode()
+    count = f"{len(there.splitlines())} files"
+    answers.append(judged(HASHES, listed, count if listed else f"{count}, not those that it lists"))
+    places = sorted(path.parent.relative_to(folder) for path in (folder / PACKAGES).glob(f"*/*/{MANIFEST}"))
+    for place in places:
+        answers += [replace(answer, where=str(place)) for answer in verify(folder / place, ask_official=ask_official)]
+    if worst(answers) == FATAL:
+        return answers
+    for file, text in pages_of(folder).items():
+        same = _read(folder / file) == text.encode()
+        answers.append(judged(file, same, f"{'equal to' if same else 'differs from'} what the packages say"))
+    beside = {path.name for path in folder.iterdir()} - {TABLE, PAGE, HASHES, SIGNATURE, PACKAGES}
+    return [*answers, *(judged("contents", False, f"{name} is nothing that was published") for name in sorted(beside))]
+
+
+def pages_of(root: Path) -> dict[str, str]:
+    """The table of the packages in a published folder, and its page: self-contained, its script only sorts."""
+    results = []
+    for folder in sorted(path.parent for path in (root / PACKAGES).glob(f"*/*/{MANIFEST}")):
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        description = read_description(folder / "systems" / f"{manifest['system']}.json")
+        runs = manifest["runs"]
+        result = {
+            "package": folder.relative_to(root).as_posix(),
+            "id": sha256(folder / HASHES),
+            **{name: manifest[name] for name in _OF_MANIFEST},
+            "status": UNVERIFIED,
+            "runs": len(runs),
+            "runs_that_count": sum(run["verdict"] == "pass" for run in runs),
+            **{column: description[field] for column, field in _OF_SYSTEM.items()},
+        }
+        each = [run | {"lines": _lines(folder / run["file"])} for run in runs]
+        stated = {name: said for name, said in description.items() if said}
+        results.append((result, {"each": each, "description": stated}))
+    results.sort(key=lambda pair: [pair[0][name] for name in ("benchmark", "division", "minutes")])
+    rows = [result for result, _ in results]
+    page = package.rendered(
+        "site.html",
+        results=[result | of_page for result, of_page in results],
+        form_of=form_of,
+        mlperf=any(row["benchmark"] == "resnet" for row in rows),
+    )
+    return {TABLE: json.dumps({"results": rows}, indent=2) + "\n", PAGE: page}
+
+
+def _lines(log: Path) -> list[tuple[int, str]]:
+    """Number and text of the log's lines that its time and its quality are made of."""
+    wanted = {entry.line for entry in read_log(log) if isinstance(entry, Event) and entry.key in _QUOTED}
+    with log.open(encoding="utf-8", errors="replace") as stream:
+        lines = ((number, line.rstrip("\n")) for number, line in enumerate(stream, 1) if number in wanted)
+        return [(number, printable(line, 300)) for number, line in lines]
+
+
+def signed(folder: Path, signers: Path | None) -> Verdict:
+    signature = folder / SIGNATURE
+    if not signature.is_file():
+        return judged(SIGNATURE, False, "is missing", "a signature of one of the allowed signers")
+    try:
+        data = (folder / HASHES).read_bytes()
+        if signers is None:
+            found = ssh_keygen("check-novalidate", "-n", NAMESPACE, "-s", str(signature), data=data)
+            return judged(SIGNATURE, True, f"{found} (nobody vouches for the key: give --signers)")
+        who = ssh_keygen("find-principals", "-s", str(signature), "-f", str(signers)).splitlines()[0]
+        found = ssh_keygen(*("verify", "-n", NAMESPACE, "-s", str(signature), "-f", str(signers), "-I", who), data=data)
+    except ValueError as error:
+        return judged(SIGNATURE, False, str(error))
+    return judged(SIGNATURE, True, found)
+
+
+def ssh_keygen(*arguments: str, data: bytes = b"") -> str:
+    """What `ssh-keygen -Y` prints. Raises ValueError where it refuses."""
+    try:
+        done = subprocess.run(["ssh-keygen", "-Y", *arguments], input=data, capture_output=True, check=False)
+    except FileNotFoundError:
+        raise ValueError("ssh-keygen is not installed: apt-get install openssh-client") from None
+    said = (done.stdout or done.stderr).decode("utf-8", "replace").strip()
+    if done.returncode:
+        raise ValueError(f"ssh-keygen -Y {arguments[0]}: {printable(said, 500)}")
+    return printable(said, 500)

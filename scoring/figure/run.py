@@ -14,7 +14,7 @@ from scoring.figure import spread
 from scoring.figure.protocols import Protocol
 from scoring.importers.checks import AGREES, set_back
 from scoring.importers.text import work
-from scoring.published.cards import Card, card_of
+from scoring.published.table import Card, card_of
 from scoring.record import InputError, NothingMeasuredError, Record, Window, config_of, nodes_of
 
 # FLOPs of an image in a step, two a multiply-add: products of the FP32 program, forward and backward, as

@@ -1,10 +1,8 @@
 """`python -m scoring time-to-train`: minutes to 0.759 by recipe `mlperf_lars` on nodes of 8 x A100, and MLPerf's.
 
 Epochs are MLPerf's reference convergence points; the rate is the fastest published of Paddle on one such node, on more
-by the scaling model (scale_model.py); evaluations are those of `python -m scoring scale`. Limits: docs/scale-model.md.
+by the scaling model (scale.py); evaluations are those of `python -m scoring scale`. Limits: docs/scale-model.md.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -12,8 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scoring.figure.score import counts
-from scoring.predict.scale import ASSUMED_EVALUATION_RATE, IMAGENET
-from scoring.predict.scale_model import Point, Training, learn, predict, published_tables
+from scoring.predict import scale
 from scoring.published.table import Published, read_published, select
 from scoring.record import InputError
 
@@ -35,21 +32,21 @@ def fastest(rows: Sequence[Published]) -> Published:
 
 def predictions(rows: Sequence[Published], *, nodes: Sequence[int]) -> list[dict[str, Any]]:
     """Minutes to the target at each node count, each with the published ones of its size."""
-    rate, loss = fastest(rows).value, learn(published_tables(rows))
-    training = Training(
+    rate, loss = fastest(rows).value, scale.learn(scale.published_tables(rows))
+    training = scale.Training(
         epochs=None,
-        train_samples=IMAGENET[0],
-        eval_samples=IMAGENET[1],
-        eval_images_per_s_device=ASSUMED_EVALUATION_RATE * rate / DEVICES,
+        train_samples=scale.IMAGENET[0],
+        eval_samples=scale.IMAGENET[1],
+        eval_images_per_s_device=scale.ASSUMED_EVALUATION_RATE * rate / DEVICES,
         imagenet=True,
     )
-    one_node = Point(nodes=1, devices_per_node=DEVICES, images_per_s=rate, relative_error=None)
+    one_node = scale.Point(nodes=1, devices_per_node=DEVICES, images_per_s=rate, relative_error=None)
     found = []
     for number in nodes:
         batch, left = divmod(GLOBAL_BATCH, DEVICES * number)
         if left:
             raise InputError(f"--nodes {number}: {DEVICES * number} devices do not divide {GLOBAL_BATCH} images a step")
-        row = predict(one_node, loss, training, nodes=number, batch_per_device=batch)
+        row = scale.predict(one_node, loss, training, nodes=number, batch_per_device=batch)
         row["interval_95"] = None  # the batch of a device shrinks: the model's scatter is of a constant one
         logged = select(rows, metric="time_to_train", accelerator="A100", nodes=number, devices=DEVICES * number)
         row["published"] = [
@@ -73,7 +70,7 @@ def text(found: Sequence[dict[str, Any]], base: Published) -> str:
     lines = [
         "Minutes to 0.759 by mlperf_lars on nodes of 8 x A100. Predicted, not measured.",
         f"One node does {base.printed} images/s ({base.source}, published); "
-        f"evaluation {ASSUMED_EVALUATION_RATE:g} x that.",
+        f"evaluation {scale.ASSUMED_EVALUATION_RATE:g} x that.",
         "A device is taken to be as fast at a smaller batch, so there is no interval.",
     ]
     for row in found:

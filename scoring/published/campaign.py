@@ -4,8 +4,6 @@
 ends with `table`. What is done is read from the logs alone, so a campaign can be stopped at any time.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import json

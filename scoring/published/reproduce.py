@@ -5,8 +5,6 @@ known by its SHA-256, else by the end of its path; nothing else is taken from a 
 log; the table's own fill in only what the log does not say, and this is reported.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import fnmatch

@@ -57,6 +57,13 @@ def test_a_repository_is_a_row_a_submission(tmp_path: Path, capsys) -> None:
     assert "<script>" not in (tmp_path / "a.html").read_text()
     assert main(["audit", str(folder)]) == 0
     assert "4 submissions, 12 logs: official passes 8, strict 8; 1 not judged\n" in capsys.readouterr().out
+    archive = tmp_path / "results.tar.xz"
+    with tarfile.open(archive, "w:xz") as members:
+        members.add(folder, ".")
+    assert audit(archive) == audit(folder)
+    assert main(["audit", str(folder / "v4.0" / "Example" / "results" / "whole")]) == 0
+    (tmp_path / "empty").mkdir()
+    assert main(["audit", str(tmp_path / "empty")]) == 2
 
 
 @pytest.mark.parametrize(
@@ -80,17 +87,6 @@ def test_a_round_that_no_name_says_is_asked_for(tmp_path: Path, name: str, asks:
         assert "bert: official 1/1, no score; strict 1/1" in out and "not scored" in out
         assert main(["audit", str(tmp_path / name), "--ruleset", "6.1.0"]) == 0  # which has no bert
         assert "bert: not judged\n" in capsys.readouterr().out
-
-
-def test_an_archive_gives_what_its_folder_gives(tmp_path: Path) -> None:
-    folder = _repository(tmp_path / "repository")
-    archive = tmp_path / "results.tar.xz"
-    with tarfile.open(archive, "w:xz") as members:
-        members.add(folder, ".")
-    assert audit(archive) == audit(folder)
-    assert main(["audit", str(tmp_path / "repository" / "v4.0" / "Example" / "results" / "whole")]) == 0
-    (tmp_path / "empty").mkdir()
-    assert main(["audit", str(tmp_path / "empty")]) == 2
 
 
 @pytest.mark.parametrize("form", ["", "gz", "bz2", "xz"])

@@ -94,19 +94,23 @@ def test_five_runs_of_the_default_are_accepted_by_the_official_tools(built) -> N
     assert (done.returncode, done.stdout) == (0, b"")
 
 
-@pytest.fixture(scope="module")
-def copy(built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("published") / "Example"
-    shutil.copytree(built[0], folder)
-    return folder
-
-
-def test_a_published_package_verifies(copy: Path, capsys) -> None:
+def test_a_published_package_verifies(built, tmp_path: Path, capsys, monkeypatch) -> None:
+    """By a link or from within it, too; nothing of it is written. A commit that the checkout lacks fails."""
+    copy, link = tmp_path / "Example", tmp_path / "link"
+    shutil.copytree(built[0], copy)
+    link.symlink_to(copy)
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-    assert main(["verify", str(copy), "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert (answer["verdict"], {check["status"] for check in answer["checks"]}) == ("pass", {"ok"})
+    monkeypatch.chdir(copy)
+    for folder in (str(copy), str(link), "."):
+        assert main(["verify", folder, "--json"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert (answer["verdict"], {check["status"] for check in answer["checks"]}) == ("pass", {"ok"})
     assert before == {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    subprocess.run(["git", "init", "--quiet", str(tmp_path / "other")], check=True)
+    for repository, status in ((copy, "unknown"), (tmp_path / "other", "fatal")):
+        monkeypatch.setattr(package, "REPOSITORY", repository)
+        [answer] = [a for a in verify(copy) if a.check == "code"]
+        assert (answer.status, "git has no commit" in answer.found) == (status, True)
 
 
 def test_what_was_altered_added_or_taken_away_is_named(built, tmp_path: Path) -> None:
@@ -330,19 +334,6 @@ def test_a_gutted_package_fails(gut, says: str, built, tmp_path: Path, capsys) -
     assert main(["verify", str(folder)]) == 1
     out = capsys.readouterr()
     assert (out.err, says in out.out) == ("", True)
-
-
-def test_code_is_compared_where_there_is_a_checkout(copy: Path, tmp_path: Path, monkeypatch) -> None:
-    """By a link or from within the package, too; a commit that the checkout lacks fails."""
-    (tmp_path / "link").symlink_to(copy)
-    assert main(["verify", str(tmp_path / "link")]) == 0
-    monkeypatch.chdir(copy)
-    assert main(["verify", "."]) == 0
-    subprocess.run(["git", "init", "--quiet", str(tmp_path / "other")], check=True)
-    for repository, status in ((copy, "unknown"), (tmp_path / "other", "fatal")):
-        monkeypatch.setattr(package, "REPOSITORY", repository)
-        [answer] = [a for a in verify(copy) if a.check == "code"]
-        assert (answer.status, "git has no commit" in answer.found) == (status, True)
 
 
 def test_of_more_runs_the_package_holds_those_that_are_scored(tmp_path: Path, commit: str, capsys) -> None:

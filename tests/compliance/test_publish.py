@@ -54,7 +54,7 @@ def test_it_verifies_signed_by_whom_one_trusts(site: Path, key: Path, capsys: py
     done = subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=site, check=False)
     assert done.returncode == 0
     other = signers.with_name("others")
-    other.write_text(signers.read_text().replace("AAAAC3", "AAAAC3", 1).replace("bench@", "other@"))
+    other.write_text(signers.read_text().replace("bench@", "other@"))
     assert main(["verify", str(site), "--signers", str(other)]) == 0  # the same key by another name
     other.write_text(
         "bench@example.org ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGtlJvNGzH2qEYQx0v3o0N2cJ0dX3g8b2o3cQy2mC1aV\n"

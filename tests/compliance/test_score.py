@@ -12,9 +12,9 @@ import pytest
 
 from compliance.__main__ import main
 from compliance.official import convergence
-from compliance.submission.system import FIELDS
 from tests import make_log
 from tests.compliance.altered import Altered, write
+from tests.compliance.test_package import description
 
 
 def score(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any]]:
@@ -42,17 +42,11 @@ def test_the_published_mlperf_runs_score_as_the_official_summarizer_says(
 ) -> None:
     logs = published_logs / "mlperf_v2.1_dgxa100_resnet"
     status, ours = score(capsys, logs, "--ruleset", ruleset)
-    description = dict.fromkeys(FIELDS, "") | {
-        **{"submitter": "NVIDIA", "division": "closed", "status": "Available on-premise", "system_name": "dgx"},
-        **{"number_of_nodes": "1", "host_processors_per_node": "2", "accelerators_per_node": "8"},
-    }
-    (tmp_path / "NVIDIA" / "systems").mkdir(parents=True)
-    (tmp_path / "NVIDIA" / "systems" / "dgx.json").write_text(json.dumps(description))
-    results = tmp_path / "NVIDIA" / "results" / "dgx" / "resnet"
-    results.mkdir(parents=True)
-    for log in logs.iterdir():
-        shutil.copyfile(log, results / log.name)
-    unscaled, scaled = official_score(tmp_path / "NVIDIA", ruleset, monkeypatch)
+    folder = tmp_path / "NVIDIA"
+    shutil.copytree(logs, folder / "results" / "CPU" / "resnet")
+    (folder / "systems").mkdir()
+    description(folder / "systems", submitter="NVIDIA", division="closed", accelerators_per_node="8")
+    unscaled, scaled = official_score(folder, ruleset, monkeypatch)
     assert (repr(ours["unscaled_minutes"]), repr(ours["minutes"])) == (unscaled, scaled)
     assert status == 0
     assert [bool(run["dropped"]) for run in ours["runs"]] == [False, False, True, False, False]

@@ -1,7 +1,5 @@
 """Export: what other tools read back is what the log says."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 
@@ -65,7 +63,7 @@ def test_tensorboard_has_a_folder_a_run(logs: list[str], tmp_path: Path) -> None
     assert main(["export", *logs, "--tensorboard", str(folder)]) == 2
 
 
-def _events(data: bytes) -> list[Event]:
+def _events(data: bytes) -> "list[Event]":  # a name only where the extra is installed
     """TensorBoard's records: a length of 8 bytes, its CRC, the event, its CRC."""
     found, at = [], 0
     while at < len(data):

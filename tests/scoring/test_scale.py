@@ -1,21 +1,24 @@
-"""The step-time model: it recovers what made its data, says how wrong it is on published tables, and refuses."""
+"""The step-time model on published tables; predictions from logs; minutes to the target on A100 beside MLPerf's."""
 
 import json
 import math
 import re
+import statistics
+import tarfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from scoring.predict import scale_model
-from scoring.predict.scale_model import Loss
-from scoring.published.table import read_published
+from scoring.predict import scale
+from scoring.predict.scale import Loss
+from scoring.published.table import read_published, select
 from tests.scoring import samples
 from tests.scoring.command import Done, scoring
 
-TABLES = scale_model.published_tables(read_published())
+ROWS = read_published()
+TABLES = scale.published_tables(ROWS)
 
 
 def test_the_interval_grows_with_the_distance_and_holds_the_figure() -> None:
@@ -30,7 +33,7 @@ def test_the_interval_grows_with_the_distance_and_holds_the_figure() -> None:
     # t of 9 degrees of freedom is 2.262
     assert math.log(widths[1]) / 2 == pytest.approx(2.262 * 0.03 * math.sqrt(1.1), rel=1e-3)
     assert loss.relative_interval_95(4, 4, 0.01)[1] == pytest.approx(math.exp(0.02262), rel=1e-4)
-    learnt = scale_model.learn(TABLES)  # as docs/scale-model.md has it
+    learnt = scale.learn(TABLES)  # as docs/scale-model.md has it
     assert (round(learnt.mean, 3), round(learnt.spread, 4), learnt.tables) == (0.081, 0.0343, 23)
 
 
@@ -38,7 +41,7 @@ def test_the_interval_grows_with_the_distance_and_holds_the_figure() -> None:
 
 
 def test_every_published_table_of_several_nodes_is_back_tested_once() -> None:
-    results = scale_model.back_test(TABLES)
+    results = scale.back_test(TABLES)
     names, reports = [table.name for table in TABLES], Counter(table.report for table in TABLES)
     assert {result["table"] for result in results} == set(names) and len(names) == len(set(names))
     assert reports == {"dlperf": 1, "perf_rn50": 6, "fleetx": 10, "perf_hrnet": 4, "oneflow": 2}
@@ -47,8 +50,8 @@ def test_every_published_table_of_several_nodes_is_back_tested_once() -> None:
 
 
 def test_the_model_beats_its_baselines_and_its_intervals_hold_on_reports_that_it_did_not_see(repository: Path) -> None:
-    results = scale_model.back_test(TABLES)
-    errors = scale_model.median_errors(results)
+    results = scale.back_test(TABLES)
+    errors = scale.median_errors(results)
     assert errors["loss over (M-1)/M"] < errors["0.95 x linear"] < errors["linear"]
     held = sum(result["covered"] for result in results)
     assert held / len(results) >= 0.9
@@ -72,16 +75,10 @@ def test_back_test_never_learns_from_the_report_that_it_predicts() -> None:
         for table in TABLES
     ]
     before, after = (
-        [result["predicted"] for result in scale_model.back_test(tables) if result["report"] == "oneflow"]
+        [result["predicted"] for result in scale.back_test(tables) if result["report"] == "oneflow"]
         for tables in (TABLES, doubled)
     )
     assert before == after and len(before) == 4
-
-
-# Mean epochs of the reference convergence points: those of 8,192 and 65,536 the official tool prunes and interpolates.
-@pytest.mark.parametrize("batch, epochs", [(1000, 35.0), (3264, 35.15), (8192, 38.64), (65536, 83.65), (67840, 85.85)])
-def test_reference_epochs_are_mlperfs(batch: int, epochs: float) -> None:
-    assert scale_model.reference_epochs(batch) == pytest.approx(epochs, abs=0.006)
 
 
 # ------------------------------------------------------------------------------------------------- command
@@ -178,3 +175,54 @@ def test_wrong_use_is_told_in_one_line(logs: list[Path], tmp_path: Path, argumen
     done = command(*(argument.format(**names) for argument in arguments))
     assert done.returncode == 2 and text in done.stderr
     assert (done.stderr.count("\n") == 1) != done.stderr.startswith("usage: ") and not done.stdout
+
+
+# ----------------------------------------------------------------------------------------------- time to train
+
+
+def test_each_size_stands_beside_its_published_minutes(repository: Path) -> None:
+    page = (repository / "docs" / "scale-model.md").read_text(encoding="utf-8")
+    found = json.loads(scoring("time-to-train", "--json").stdout)
+    assert [row["nodes"] for row in found] == [1, 2, 4, 8]
+    assert found[0]["images_per_s"] == 26548, "the fastest published, the figure to beat"
+    shown = [figure for row in found for figure in row["published"]]
+    logged = [row for row in ROWS if row.metric == "time_to_train" and row.accelerator == "A100"]
+    assert sorted(figure["line"] for figure in shown) == [row.line for row in logged] and len(logged) == 16
+    for row in found:  # none of 95 % held the published times of several nodes
+        assert row["interval_95"] is None and row["time_to_train_95_min"] is None
+        steps = -(-1_281_167 // 3264) * row["epochs"]
+        assert row["time_to_train_min"] > steps * row["step_time_s"] / 60  # and evaluations
+        for figure in row["published"]:
+            source = figure["source"].removeprefix("MLPerf Training ").removesuffix(" ResNet")
+            figures = f"{row['time_to_train_min']:.2f} | {figure['minutes']:.3f} | {100 * figure['error']:+.1f}"
+            assert f"| {source} | {row['nodes']} | {figures} |" in page
+
+
+def test_the_text_has_each_error_and_says_that_nothing_was_measured() -> None:
+    out = scoring("time-to-train", "--nodes", "1,2").stdout
+    assert "Predicted, not measured" in out and len(re.findall(r"error +[+-][\d.]+%", out)) == 12
+
+
+def test_nodes_that_do_not_divide_the_batch_are_refused() -> None:
+    done = scoring("time-to-train", "--nodes", "5")
+    assert done.returncode == 2 and "do not divide 3264" in done.stderr
+
+
+def test_the_published_minutes_are_those_of_the_logs(published_corpus: Path) -> None:
+    wanted = {row.system: row for row in select(ROWS, table="mlperf_a100")}
+    minutes: dict[tuple[str, str], list[float]] = {}
+    with tarfile.open(published_corpus / "mlperf_resnet.tar.xz") as archive:
+        for member in archive:
+            place, _, rest = member.name.partition("/results/")
+            row = wanted.get(rest.partition("/")[0])
+            if not member.isfile() or not row or not row.source.split()[2].startswith(place[:4]):
+                continue
+            stream = archive.extractfile(member)
+            assert stream
+            text = stream.read().decode(errors="replace")
+            at = [int(re.search(rf'"time_ms": (\d+)[^\n]*"key": "run_{k}"', text)[1]) for k in ("start", "stop")]  # type: ignore[index]
+            minutes.setdefault((place, str(row.system)), []).append((at[1] - at[0]) / 60_000)
+            assert '"global_batch_size", "value": 3264' in text
+    assert {system for _, system in minutes} == set(wanted)
+    for (_, system), runs in minutes.items():
+        assert len(runs) == 5 and f"{statistics.mean(sorted(runs)[1:-1]):.3f}" == wanted[system].printed

@@ -18,8 +18,7 @@ from paddle import static
 from harness import env
 from program import count
 from program.ops import size_bytes
-from scoring.published.cards import figures_of, read_cards
-from scoring.published.table import nearest, read_published, select
+from scoring.published.table import figures_of, nearest, read_cards, read_published, select
 from tests import jobs
 from tests.program import programs
 from tools import inspect

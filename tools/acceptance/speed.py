@@ -17,8 +17,7 @@ from program.count import counts_of
 from runlog import schema
 from runlog.verdict import OK, UNKNOWN, Verdict, judged
 from runlog.writer import open_log
-from scoring.published.cards import card_of, figures_of, note
-from scoring.published.table import nearest
+from scoring.published.table import card_of, figures_of, nearest, note
 from tools import inspect
 from tools.acceptance.machine import SEED, Machine
 
