@@ -12,8 +12,6 @@ in eights and cuDNN's fused normalizations in fours, but the two largest branche
 normalizations over ranks have no fused form. The bytes that it would save and cost are in docs/lab-notes.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

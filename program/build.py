@@ -5,8 +5,6 @@ scaled by 1/N. On GPUs the program runs as built. Where the ranks are CPU proces
 wait for NCCL are taken out and gloo carries the same all-reduce operators.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable

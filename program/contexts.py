@@ -1,7 +1,5 @@
 """Two conditions under which Paddle is called: other working directory, other function of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

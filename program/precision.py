@@ -5,8 +5,6 @@ them in half precision with FP32 master copies in the optimizer. In both, batch 
 outside `static.amp.fp16_guard` are FP32.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ many of them without a word; here a knob works, or is refused with the reason. `
 program that it did.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 

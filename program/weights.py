@@ -4,8 +4,6 @@ The format is a pickle, which may name any function to be called. This reader ta
 arrays needs and refuses every other one (Python documentation, "Restricting Globals").
 """
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The order of the house: imports go one way, in no circle; files and functions are short; the page leads to each."""
 
-from __future__ import annotations
-
 import ast
 import graphlib
 import re

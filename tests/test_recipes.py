@@ -13,8 +13,6 @@ at 119a075, models/fcn.py and layers/layer_libs.py at 02b1ed1, models/backbones/
 transforms/transforms.py at 025d7cf.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Buckets of the all-reduce: gradients that travel together, each bucket issued when its last gradient exists."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

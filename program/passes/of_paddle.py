@@ -1,7 +1,5 @@
 """Paddle's own passes. Paddle rebuilds the program in Python after each; here that is done once, after the last."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Updates of the parameters: a fixed loss scale taken off, LARS by fewer operators, gradient merge."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

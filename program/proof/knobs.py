@@ -1,7 +1,5 @@
 """Proof, read off a built training program, that each knob of the strategy did what it says."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from itertools import pairwise

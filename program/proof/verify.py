@@ -5,8 +5,6 @@ ranks, factor on it): both must be (once, 1 / ranks) when the optimizer reads it
 Every operator of the backward pass is linear in the gradient that it receives, so it hands the value on.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 Ranks stand in for such that train (tests/stand_in.py); tests/faults/test_tree.py is the same on one node.
 """
 
-from __future__ import annotations
-
 import re
 
 import psutil

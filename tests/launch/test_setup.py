@@ -1,7 +1,5 @@
 """launch/setup.sh on machines that lack something, and on one that has all; the lock for each Python, and its SBOM."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import itertools

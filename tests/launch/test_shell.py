@@ -1,7 +1,5 @@
 """The shell that a job is started from: what its user, modules and cluster have set there is not the job's."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

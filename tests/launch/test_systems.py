@@ -1,7 +1,5 @@
 """The systems' config files: only exports, sourced cleanly, and every export has a reader."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,8 +1,6 @@
 """A training whose step is captured as a CUDA graph starts by the user's command on two null GPUs, is evaluated, saved
 and resumed, and asks the host for little: what a step of the graph itself does is what was recorded at its capture."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Each case of the matrix starts by the user's command on null GPUs, takes its steps, is evaluated, saved and resumed;
 and each recipe does so in FP32 on the CPU. What a step asks of a GPU is held against what the network needs."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The training program: its losses are those of the plain program, and what is wrong in it is found."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 from unittest import mock

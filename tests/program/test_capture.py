@@ -1,7 +1,5 @@
 """A step as a CUDA graph: its rates are the recipe's; what is refused of it is in test_verify.py."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

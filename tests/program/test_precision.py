@@ -1,7 +1,5 @@
 """Loss scaling, and the state that half precision leaves behind."""
 
-from __future__ import annotations
-
 import numpy as np
 import paddle
 

@@ -1,7 +1,5 @@
 """Blocks as `resnet_unit`: the same training as the plain network's, and the same weights outside the program."""
 
-from __future__ import annotations
-
 import functools
 import re
 from unittest import mock

@@ -1,7 +1,5 @@
 """Strategies that must not change what is trained: losses of ten steps of the real job agree to 1e-5."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

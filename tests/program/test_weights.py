@@ -1,7 +1,5 @@
 """Paddle's own files are read; files that would run code are not."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

@@ -3,8 +3,6 @@
 An assertion that fails ends the job.
 """
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np
