@@ -16,7 +16,7 @@ from paddle import static
 from paddle.base.framework import Block
 from paddle.static.amp import fp16_utils
 
-from program.contexts import replaced
+from program import replaced
 from program.passes.edit import Step, insert, insert_all, remove
 
 # Paddle's own defaults (paddle.static.amp.decorate): the scale doubles after 1000 finite steps, and is multiplied by

@@ -28,7 +28,7 @@ HEAVY = {"jinja2", "paddle", "nvidia", "mpi4py", "mlperf_logging", "pynvml", "PI
 HEAVY |= {"sklearn", "hashlib"}  # the last loads OpenSSL
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 450, 60
 # Named by their rooms' rows of the page or by none: what no change begins with.
-WITHOUT_A_ROW = {"program/contexts.py", "program/ops.py", "runlog/errors.py", "runlog/json_schema.py"}
+WITHOUT_A_ROW = {"program/ops.py", "runlog/errors.py", "runlog/json_schema.py"}
 
 
 def tracked(repository: Path, *suffixes: str, but: tuple[str, ...] = ()) -> list[Path]:

@@ -8,7 +8,7 @@ import paddle
 from paddle import static
 from paddle.distributed.fleet.meta_optimizers import raw_program_optimizer
 
-from program.contexts import replaced
+from program import replaced
 from program.strategy import Strategy
 
 # By knob, in Paddle's order (apply_build_strategy).
