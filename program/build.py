@@ -27,7 +27,6 @@ from program.optimizers import OptimizerConfig, Schedule
 from program.passes import edit, gradients, of_paddle, resnet_unit, sync_bn, updates
 from program.precision import Precision
 from program.proof import kernels, verify
-from program.proof import knobs as knobs_of
 from program.strategy import Strategy, resolve
 
 # Operators that only NCCL needs: gloo's collectives are synchronous and use no communicator of the program.
@@ -259,7 +258,7 @@ def _verify(
             said.append(f"{spanning} normalizations summed over {ranks} ranks, forward and backward")
     if knobs.cuda_graph:
         said.append(capture.check(main))
-    return said + knobs_of.check(main, knobs, asked=plan.strategy, ranks=ranks)
+    return said + verify.knobs(main, knobs, asked=plan.strategy, ranks=ranks)
 
 
 def _auto_chose(main: static.Program, optimizer: OptimizerConfig, *, ranks: int) -> list[str]:
