@@ -23,10 +23,9 @@ def main(module: str = "", **options: Any) -> int:
     try:
         job, origins = env.read()
         env.export(env.runtime(job))
-        if job.device == "gpu":
-            env.export({memory.WORKSPACE_LIMIT: str(memory.workspace_limit_mib(_check_gpus(job)))})
-        if not module:  # an acceptance says which of its checks a GPU cannot do
-            _check_precision(job)
+        if job.device == "gpu":  # an acceptance says which of its checks a GPU cannot do
+            least_gib = _check_gpus(job, precision=not module)
+            env.export({memory.WORKSPACE_LIMIT: str(memory.workspace_limit_mib(least_gib))})
         # Imported now: Paddle takes its settings from the environment when it is loaded.
         importlib.import_module(module or "harness.train").main(job, origins, **options)
     except Exception as error:  # noqa: BLE001 - the boundary of the process: reported whole, then ended
@@ -36,39 +35,34 @@ def main(module: str = "", **options: Any) -> int:
     return 0
 
 
-def _check_gpus(job: env.Job) -> float:
-    """Memory in GiB of the smallest GPU of this node; says what Paddle would end the process for without a word.
-
-    Raises ValueError where this node has fewer GPUs than the job wants.
-    """
-    with nvidia.opened() as (handles, absence):
-        if len(handles) < job.dgxngpu:
-            has = f"{socket.gethostname()} has {len(handles)} GPUs" + (f" ({absence})" if absence else "")
-            raise ValueError(f"DGXNGPU={job.dgxngpu}: {has}: set it to fewer, or DEVICE=cpu")
-        return min(nvidia.gpu_of(handle).memory_gib or math.inf for handle in handles[: job.dgxngpu])
-
-
 AMPERE = 80  # compute capability: the first with TF32
 HOPPER = 90  # has cuDNN's fused operations no more
 
 
-def _check_precision(job: env.Job) -> None:
-    """Says what CUDA's libraries would compute otherwise without a word.
+def _check_gpus(job: env.Job, *, precision: bool) -> float:
+    """Memory in GiB of the smallest GPU of the job on this node.
 
-    Raises ValueError where a GPU of this node lacks the job's precision.
+    Says what Paddle would end the process for without a word and, with `precision`, what CUDA's libraries would compute
+    otherwise.
+
+    Raises ValueError where this node has fewer GPUs than the job wants, or one lacks the job's precision.
     """
-    if job.device == "cpu":
-        return
-    with nvidia.opened() as (handles, _):
-        for gpu in map(nvidia.gpu_of, handles[: job.dgxngpu]):
-            which, capability = f"{gpu.name} of {socket.gethostname()}", gpu.capability or AMPERE
-            if job.knobs.resnet_unit and not AMPERE <= capability < HOPPER:
-                raise ValueError(
-                    f"STRATEGY: resnet_unit=1: {which} has compute capability {capability / 10:.1f}, "
-                    "its kernel takes 8.0 to 8.9: leave it out"
-                )
-            if job.precision == "tf32" and capability < AMPERE:
-                raise ValueError(f"PRECISION=tf32: {which} does not have it: set fp32, amp_o1 or amp_o2")
+    host = socket.gethostname()
+    with nvidia.opened() as (handles, absence):
+        if len(handles) < job.dgxngpu:
+            has = f"{host} has {len(handles)} GPUs" + (f" ({absence})" if absence else "")
+            raise ValueError(f"DGXNGPU={job.dgxngpu}: {has}: set it to fewer, or DEVICE=cpu")
+        gpus = [nvidia.gpu_of(handle) for handle in handles[: job.dgxngpu]]
+    for gpu in gpus if precision else ():
+        capability = gpu.capability or AMPERE
+        if job.knobs.resnet_unit and not AMPERE <= capability < HOPPER:
+            raise ValueError(
+                f"STRATEGY: resnet_unit=1: {gpu.name} of {host} has compute capability {capability / 10:.1f}, "
+                "its kernel takes 8.0 to 8.9: leave it out"
+            )
+        if job.precision == "tf32" and capability < AMPERE:
+            raise ValueError(f"PRECISION=tf32: {gpu.name} of {host} does not have it: set fp32, amp_o1 or amp_o2")
+    return min(gpu.memory_gib or math.inf for gpu in gpus)
 
 
 def _abort(error: Exception, code: int) -> int:

@@ -17,18 +17,22 @@ import json
 import math
 import os
 import re
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from harness import config_file
-from harness.libraries import TF32_OVERRIDE, handed_on, logged, secrets, settings_of
+from harness.libraries import LIBRARIES, SECRET, TF32_OVERRIDE, handed_on, secrets, settings_of
 from program.strategy import Strategy, parse
 
+ROOT = Path(__file__).resolve().parents[1]
 WORKLOADS = {"rn50": "paddle_rn50", "hrnet": "paddle_hrnet"}
 MODELS = {"rn50": "resnet50_v1.5", "hrnet": "fcn_hrnetw18"}  # as scoring/published/published.csv names them
 PRECISIONS = ("fp32", "tf32", "amp_o1", "amp_o2")
+
+OF_THE_SHELL = ("_", "PWD", "OLDPWD", "SHLVL")  # what bash sets by itself
 
 Origins = dict[str, dict[str, Any]]  # {VARIABLE: {"value": ..., "origin": who set it}}
 
@@ -44,9 +48,7 @@ class Job:
     dgxsystem: str = _var("system: the SYSTEM of a `config_<SYSTEM>.sh`", "CPU")
     workload: str = _var("model to train", "rn50", choices=tuple(WORKLOADS))
     mode: str = _var(
-        "`train` to the target, or `throughput`: a fixed number of steps",
-        "train",
-        choices=("train", "throughput"),
+        "`train` to the target, or `throughput`: a fixed number of steps", "train", choices=("train", "throughput")
     )
     recipe: str = _var(
         "recipe of `paddle_<workload>/config.py`; empty: that of `RN50_RECIPE` or `HRNET_RECIPE`, "
@@ -81,9 +83,7 @@ class Job:
     measured_steps: int = _var("throughput mode: measured steps", 50, least=1)
     max_epochs: int = _var("epochs of a training run and its schedule, but mlperf_lars'; 0: the recipe's", 0, least=0)
     progress: str = _var(
-        "`bar` or `plain` output while it runs; empty: as the terminal allows",
-        "",
-        choices=("", "bar", "plain"),
+        "`bar` or `plain` output while it runs; empty: as the terminal allows", "", choices=("", "bar", "plain")
     )
     submission_org: str = _var("organisation named in the log", "not stated")
     submission_division: str = _var("MLPerf division", "open", choices=("closed", "open"))
@@ -130,11 +130,6 @@ class Job:
         return self.threads or max(1, len(os.sched_getaffinity(0)) // self.dgxngpu)
 
     @property
-    def data_threads_per_rank(self) -> int:
-        """CPU threads of a rank's input pipeline."""
-        return self.data_threads or self.threads_per_rank
-
-    @property
     def package(self) -> str:
         """Python package of the workload."""
         return WORKLOADS[self.workload]
@@ -157,51 +152,43 @@ class Job:
         return config.recipe(self.recipe, global_batch=self.global_batch, image_size=self.image_size)
 
 
-def _check(job: Job) -> None:
-    """Checks that involve more than one setting."""
-    if job.device == "cpu" and job.precision != "fp32":
-        raise ValueError(f"PRECISION={job.precision}: a CPU has no kernels for it: use fp32 or DEVICE=gpu")
+# Of a fixed loss scale, as the twin shows it (docs/program.md). By one of 1 at 224 px FP16 flushes less than 1 % of
+# ResNet-50's gradients to 0; at 32 px 1.23 %. At 10 times the images the first step overflows, of four images alone; at
+# 5 it does not. Baidu's runs have 1.
+IMAGES_TO_SCALE, MOST_SCALE = 16, 4
+
+
+def _refusals(job: Job, tf32_override: str) -> Iterator[str]:
+    """What is wrong with settings together."""
+    gpu, scaled, trains = job.device == "gpu", f"LOSS_SCALE={job.loss_scale}", job.mode == "train"
+    if not gpu and job.precision != "fp32":
+        yield f"PRECISION={job.precision}: a CPU has no kernels for it: use fp32 or DEVICE=gpu"
     if not job.logdir:
-        raise ValueError("LOGDIR is empty: set it to the folder of the results, or unset it")
+        yield "LOGDIR is empty: set it to the folder of the results, or unset it"
     if job.dgxnnodes == 1 and (named := job.hosts.count(",") + 1) > 1:
-        raise ValueError(f"HOSTS names {named} nodes, but DGXNNODES is 1: set DGXNNODES={named}, or unset HOSTS")
-    if (job.workload, job.recipe, job.mode) == ("rn50", "recorded", "train"):
-        raise ValueError("RECIPE=recorded: it is for the first steps of MODE=throughput: train by nvidia_cosine")
-    _check_loss_scale(job)
+        yield f"HOSTS names {named} nodes, but DGXNNODES is 1: set DGXNNODES={named}, or unset HOSTS"
+    if trains and (job.workload, job.recipe) == ("rn50", "recorded"):
+        yield "RECIPE=recorded: it is for the first steps of MODE=throughput: train by nvidia_cosine"
+    if job.loss_scale and job.precision not in ("amp_o1", "amp_o2"):
+        yield f"{scaled}: only FP16's loss is scaled: set 0, or PRECISION=amp_o1 or amp_o2"
+    if job.loss_scale and job.workload != "rn50":
+        yield f"{scaled}: a fixed scale was shown to hold for ResNet-50 alone: set 0"
+    least, most = (max(2, n) for n in (math.ceil(job.global_batch / IMAGES_TO_SCALE), job.global_batch * MOST_SCALE))
+    if job.loss_scale and not least <= job.loss_scale <= most:
+        mean = f"the gradients of a mean over {job.global_batch} images"
+        yield f"{scaled}: FP16 is shown to hold {mean} at {least} to {most} alone: set one of these, or 0"
     if job.node_rank >= job.dgxnnodes:
-        raise ValueError(f"NODE_RANK={job.node_rank}: must be below DGXNNODES={job.dgxnnodes}")
-    if job.profile:
-        _, last = traced_steps(job.profile)
-        steps = job.warmup_steps + job.measured_steps
-        if job.mode == "throughput" and last > steps:
-            said = f"the run ends with step {steps} (WARMUP_STEPS + MEASURED_STEPS)"
-            raise ValueError(f"PROFILE={job.profile}: {said}: trace earlier ones, or set MEASURED_STEPS to more")
-    if job.mode == "throughput" and job.resume == "auto":
-        raise ValueError("RESUME=auto: a run of MODE=throughput has no checkpoints: set MODE=train")
-
-
-def _check_loss_scale(job: Job) -> None:
-    """Whether FP16 holds the gradients of a fixed scale, as the twin shows (docs/program.md): ResNet-50's alone."""
-    said, images = f"LOSS_SCALE={job.loss_scale}", job.global_batch
-    if not job.loss_scale:
-        return
-    if job.precision not in ("amp_o1", "amp_o2"):
-        raise ValueError(f"{said}: only FP16's loss is scaled: set 0, or PRECISION=amp_o1 or amp_o2")
-    if job.workload != "rn50":
-        raise ValueError(f"{said}: a fixed scale was shown to hold for ResNet-50 alone: set 0")
-    least, most = max(2, math.ceil(images / IMAGES_TO_SCALE)), max(2, images * MOST_SCALE)
-    if not least <= job.loss_scale <= most:
-        raise ValueError(
-            f"{said}: FP16 is shown to hold the gradients of a mean over {images} images at {least} to {most} alone: "
-            "set one of these, or 0"
-        )
-
-
-def _check_tf32(job: Job, override: str) -> None:
-    if job.device == "gpu" and job.precision == "fp32" and override not in ("", "0"):
-        raise ValueError(f"PRECISION=fp32: {TF32_OVERRIDE}={override} allows TF32: unset it, or set PRECISION=tf32")
-    if job.device == "gpu" and job.precision == "tf32" and override == "0":
-        raise ValueError(f"PRECISION=tf32: {TF32_OVERRIDE}=0 has it computed in FP32: unset it, or set PRECISION=fp32")
+        yield f"NODE_RANK={job.node_rank}: must be below DGXNNODES={job.dgxnnodes}"
+    steps = job.warmup_steps + job.measured_steps
+    if job.profile and traced_steps(job.profile)[1] > steps and not trains:
+        ends = f"the run ends with step {steps} (WARMUP_STEPS + MEASURED_STEPS)"
+        yield f"PROFILE={job.profile}: {ends}: trace earlier ones, or set MEASURED_STEPS to more"
+    if job.resume == "auto" and not trains:
+        yield "RESUME=auto: a run of MODE=throughput has no checkpoints: set MODE=train"
+    if gpu and job.precision == "fp32" and tf32_override not in ("", "0"):
+        yield f"PRECISION=fp32: {TF32_OVERRIDE}={tf32_override} allows TF32: unset it, or set PRECISION=tf32"
+    if gpu and job.precision == "tf32" and tf32_override == "0":
+        yield f"PRECISION=tf32: {TF32_OVERRIDE}=0 has it computed in FP32: unset it, or set PRECISION=fp32"
 
 
 def traced_steps(text: str) -> tuple[int, int]:
@@ -212,9 +199,6 @@ def traced_steps(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-# By a fixed loss scale of 1: at 224 px FP16 then flushes less than 1 % of ResNet-50's gradients to 0; at 32 it is 1.23.
-# At 10 times the images the first step overflows, of four images alone; at 5 it does not. Baidu's runs have 1.
-IMAGES_TO_SCALE, MOST_SCALE = 16, 4
 PER_WORKLOAD = ("BATCHSIZE", "RECIPE")  # what a config file gives for each workload, as HRNET_BATCHSIZE
 
 
@@ -244,30 +228,26 @@ def read(environ: Mapping[str, str] | None = None) -> tuple[Job, Origins]:
     Raises ValueError for a value that is no number, out of range, none of the choices, or at odds with another.
     """
     environ = os.environ if environ is None else environ
-    from_user = set(environ.get("JOB_FROM_USER", "").split())
-    from_config = set(environ.get("JOB_FROM_CONFIG", "").split())
-    in_shell = "JOB_FROM_USER" in environ
+    from_user, from_config = (set(environ.get(f"JOB_FROM_{whom}", "").split()) for whom in ("USER", "CONFIG"))
     workload = environ.get("WORKLOAD", Job.workload).upper()
-    values: dict[str, Any] = {}
     origins: Origins = {}
     for f in dataclasses.fields(Job):
         name = f.name.upper()
         known = [name, f"{workload}_{name}"] if name in PER_WORKLOAD else [name]
         text = next((environ[one] for one in known if environ.get(one)), environ.get(name))
-        if text is None or (text == "" and isinstance(f.default, int)):
-            values[f.name], origin = f.default, "harness/env.py"
-        else:
-            values[f.name] = _parse(f, text)
-            if not in_shell or from_user.intersection(known):
+        value, origin = f.default, "harness/env.py"
+        if text is not None and (text or not isinstance(f.default, int)):
+            value = _parse(f, text)
+            if "JOB_FROM_USER" not in environ or from_user.intersection(known):
                 origin = "environment"
             elif from_config.intersection(known):
                 origin = f"config_{environ.get('DGXSYSTEM', '')}.sh"
-            else:
-                origin = "harness/env.py" if values[f.name] == f.default else "launch/trials.sh"
-        origins[name] = {"value": values[f.name], "origin": origin}
-    job = Job(**values)
-    _check(job)
-    _check_tf32(job, environ.get(TF32_OVERRIDE, ""))
+            elif value != f.default:
+                origin = "launch/trials.sh"
+        origins[name] = {"value": value, "origin": origin}
+    job = Job(**{name.lower(): entry["value"] for name, entry in origins.items()})
+    if refusal := next(_refusals(job, environ.get(TF32_OVERRIDE, "")), ""):
+        raise ValueError(refusal)
     return job, origins
 
 
@@ -282,7 +262,7 @@ def resolve(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     if "JOB_FROM_CONFIG" in environ:
         return dict(environ)
     system = environ.get("DGXSYSTEM") or Job.dgxsystem
-    found = config_file.evaluated(system, environ)
+    found = _left_by_config(system, environ)
     prefix = f"{found.get('WORKLOAD') or Job.workload}_{found.get('PRECISION') or Job.precision}_".upper()
     alone = {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
     found |= {name: value for name, value in alone.items() if not environ.get(name)}
@@ -294,14 +274,18 @@ def resolve(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     }
 
 
-def describe(environ: Mapping[str, str]) -> tuple[Job, Origins]:
-    """As `read`, of an environment that `resolve` made, with the strategy and the recipe looked at too.
-
-    Raises ValueError as `read`, and where there is no such knob or recipe, or the recipe does not take the batch.
-    """
-    job, origins = read(environ)
-    _ = job.knobs, job.hyperparameters  # what is wrong in them is said now
-    return job, origins
+def _left_by_config(system: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment as bash leaves it that evaluates the system's file."""
+    config = ROOT / f"config_{system}.sh"
+    if not config.is_file():
+        there = ", ".join(sorted(path.stem.removeprefix("config_") for path in ROOT.glob("config_*.sh")))
+        raise ValueError(f"DGXSYSTEM={system}: there is no config_{system}.sh; there are: {there}")
+    command = ["bash", "-euc", 'source "$1" >/dev/null; env -0', "_", str(config)]
+    done = subprocess.run(command, env=dict(environ), cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(f"{config.name}: {done.stderr.strip() or 'bash refuses it'}: correct the file")
+    pairs = (entry.partition("=") for entry in done.stdout.split("\0") if entry)
+    return {name: value for name, _, value in pairs if name not in OF_THE_SHELL}
 
 
 def of_system(**variables: str) -> Job:
@@ -340,13 +324,14 @@ def refusal(**changed: str) -> str:
 
 def runtime(job: Job) -> dict[str, str]:
     """Settings that Paddle and its libraries read from the environment when they are loaded."""
-    of_job = {name: getattr(job, name) for name in ("device", "workload", "precision")}
-    return settings_of(**of_job, threads=job.threads_per_rank, gpu=os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0"))
+    return settings_of(job, gpu=os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0"))
 
 
 def libraries(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The libraries' variables as this process has them, `runtime`'s and the config file's among them."""
-    return logged(os.environ if environ is None else environ)
+    """The libraries' variables, for a log: `runtime`'s and the config file's among them, without a secret's value."""
+    environ = os.environ if environ is None else environ
+    names = sorted(name for name in environ if name.startswith(LIBRARIES))
+    return {name: "not logged: a secret by its name" if SECRET.search(name) else environ[name] for name in names}
 
 
 def export(settings: Mapping[str, str]) -> None:
@@ -392,23 +377,22 @@ def table() -> str:
     return "\n".join(rows)
 
 
-def _exports(environ: Mapping[str, str], before: Mapping[str, str], origins: Origins) -> dict[str, str]:
+def _exports(environ: Mapping[str, str], added: Mapping[str, str], origins: Origins) -> dict[str, str]:
     """What the shell of a node is told: the job with every value resolved, and what mpirun hands to the ranks."""
-    added = {name: value for name, value in environ.items() if before.get(name) != value}
     settings = {name: str(entry["value"]) for name, entry in origins.items()}
     forwarded = {*settings, "JOB_FROM_USER", "JOB_FROM_CONFIG"} | set(handed_on(environ))
-    return added | settings | {"JOB_FORWARDED": " ".join(sorted(forwarded)), "JOB_SECRETS": secrets(environ)}
+    return {**added, **settings, "JOB_FORWARDED": " ".join(sorted(forwarded)), "JOB_SECRETS": secrets(environ)}
 
 
-def _launch(environ: Mapping[str, str], before: Mapping[str, str], job: Job) -> dict[str, str]:
+def _launch(before: Mapping[str, str], added: Mapping[str, str], job: Job) -> dict[str, str]:
     """What a launcher is told: the container's settings, the nodes, and which of its variables it hands to them.
 
     What a config file sets is not handed on: run_and_time.sh reads it on each node. Open MPI's own settings are.
     """
-    added = {name: value for name, value in environ.items() if before.get(name) != value and name.startswith("CONT_")}
+    container = {name: value for name, value in added.items() if name.startswith("CONT_")}
     given = {*names()}.intersection(before) | {*handed_on(before, "OMPI_MCA_", "PRTE_MCA_")}
     told = {"DGXNNODES": str(job.dgxnnodes), "JOB_DEVICE": job.device, "JOB_GIVEN": " ".join(sorted(given))}
-    return added | told | {"JOB_SECRETS": secrets(before)}
+    return {**container, **told, "JOB_SECRETS": secrets(before)}
 
 
 def main() -> int:
@@ -427,7 +411,9 @@ def main() -> int:
         return 0
     try:
         environ = resolve(os.environ)
-        job, origins = read(environ) if args.launch else describe(environ)
+        job, origins = read(environ)
+        if not args.launch:
+            _ = job.knobs, job.hyperparameters  # what is wrong in them is said now
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -437,7 +423,8 @@ def main() -> int:
     if args.json:
         print(json.dumps(origins, indent=1))
         return 0
-    exports = _launch(environ, os.environ, job) if args.launch else _exports(environ, os.environ, origins)
+    added = {name: value for name, value in environ.items() if os.environ.get(name) != value}
+    exports = _launch(os.environ, added, job) if args.launch else _exports(environ, added, origins)
     sys.stdout.write("".join(f"{name}={value}\0" for name, value in exports.items()))
     return 0
 

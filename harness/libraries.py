@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.env import Job
 
 TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"  # 0: no library of CUDA's computes in TF32
 
@@ -31,30 +35,25 @@ def mkl_settings(cpuinfo: str) -> dict[str, str]:
     return {"MKL_DEBUG_CPU_TYPE": "7" if MKL_AVX512.issubset(flags) else "5"}
 
 
-def settings_of(*, device: str, workload: str, precision: str, threads: int, gpu: str) -> dict[str, str]:
+def settings_of(job: Job, *, gpu: str) -> dict[str, str]:
     """What a rank's libraries are told before they are loaded; `gpu` is its number among those that CUDA shows."""
-    settings = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "FLAGS_paddle_num_threads"), str(threads))
+    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "FLAGS_paddle_num_threads")
+    settings = dict.fromkeys(threads, str(job.threads_per_rank))
     settings["GLOG_minloglevel"] = "2"  # Paddle's C++ chatter below errors
-    if device == "cpu":
+    if job.device == "cpu":
         # The parallel executor's scheduling costs more than it gains on a few cores.
         settings["FLAGS_new_executor_serial_run"] = "1"
-        if workload == "hrnet":  # a sixth faster, having many small tensors; ResNet-50 gains nothing
+        if job.workload == "hrnet":  # a sixth faster, having many small tensors; ResNet-50 gains nothing
             settings["FLAGS_eager_delete_tensor_gb"] = "1"
         return settings | mkl_settings(Path("/proc/cpuinfo").read_text())
     settings["CUDA_MODULE_LOADING"] = "LAZY"  # else the driver loads 1.8 GB of kernels, of which a run takes few
     settings["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi numbers them, and what is sampled of them
     settings["FLAGS_selected_gpus"] = gpu  # else GPU 0
-    if precision == "fp32":
+    if job.precision == "fp32":
         settings[TF32_OVERRIDE] = "0"  # Ampere would compute "FP32" in TF32
-    if workload == "hrnet":
+    if job.workload == "hrnet":
         settings["FLAGS_dynamic_static_unified_comm"] = "0"  # passes/sync_bn.py says why, and refuses another value
     return settings
-
-
-def logged(environ: Mapping[str, str]) -> dict[str, str]:
-    """The libraries' variables for a log, without the value of one that is a secret by its name."""
-    names = sorted(name for name in environ if name.startswith(LIBRARIES))
-    return {name: "not logged: a secret by its name" if SECRET.search(name) else environ[name] for name in names}
 
 
 def handed_on(environ: Mapping[str, str], *more: str) -> list[str]:

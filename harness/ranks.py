@@ -28,6 +28,8 @@ if not env.is_rank():  # a tool: UCX, which Open MPI loads, would write into its
     env.export({"UCX_LOG_FILE": "stderr", "HOME": "/"})
 from mpi4py import MPI
 
+_HELD: list[socket.socket] = []  # bound and never listening, to the end of the process
+LOOPBACK = "127."
 PEERS_END_S = 10.0  # after which a rank whose peer died ends by itself
 
 
@@ -118,9 +120,6 @@ def start(job: env.Job) -> Ranks:
     return ranks
 
 
-_HELD: list[socket.socket] = []  # bound and never listening, to the end of the process
-
-
 def _hold_port() -> int:
     """A free TCP port that no other process is given, while Paddle may listen on it.
 
@@ -172,9 +171,6 @@ def _address(job: env.Job, ranks: Ranks) -> str:
             "name the nodes as they know each other"
         )
     return found
-
-
-LOOPBACK = "127."
 
 
 def _listen_on(own: str, meeting: str) -> None:

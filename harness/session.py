@@ -12,12 +12,11 @@ from typing import Any
 import paddle
 from paddle import static
 
-from harness import caches, env, memory, provenance, ranks, sampling
+from harness import env, memory, provenance, ranks, sampling
 from harness.embedded import make
 from harness.env import MODELS, Job, Origins
 from harness.hooks import Hook, checkpoint, telemetry, tracing
 from harness.hooks.watchdog import WATCHDOG
-from harness.loader import ReaderConfig
 from harness.progress import Progress, Timing
 from harness.ranks import Ranks
 from harness.workload import Workload
@@ -32,12 +31,11 @@ class Task:
     """What a run trains, checked before a log is begun."""
 
     workload: Workload
-    dataset: str  # its name
+    dataset: schema.Dataset  # its samples are those of an epoch
     samples: Any  # of the training, and of the evaluations
     eval_samples: Any
     eval_image: Any  # format of an evaluation's images
     eval_batch: int  # images a rank
-    train_samples: int  # of an epoch
     epochs: int  # at most
     schedule: Schedule
 
@@ -52,35 +50,11 @@ class Run:
     log: RunLog
     progress: Progress
     keeper: checkpoint.Keeper
-    samplers: list[telemetry.Sampler]  # of this node's sensors: one on its first rank
-    hooks: tuple[Hook, ...]  # the keeper and the samplers among them
+    hooks: tuple[Hook, ...]  # the keeper among them
     start: checkpoint.Start
     seed: int  # of the run: the same on every rank
     steps_per_epoch: int
     executor: static.Executor
-
-    def training_plan(self) -> sampling.Plan:
-        """This rank's training samples, from where the run starts or goes on."""
-        return sampling.training_plan(
-            self.task.train_samples,
-            batch=self.job.batchsize,
-            rank=self.ranks.rank,
-            ranks=self.ranks.size,
-            seed=self.seed,
-            epoch=self.start.position.epoch,
-            first_step=self.start.position.epoch_step,
-        )
-
-    def evaluation_plan(self) -> sampling.Plan:
-        """This rank's samples of the evaluations."""
-        task, ranks = self.task, self.ranks
-        return sampling.evaluation_plan(
-            len(task.eval_samples), batch=task.eval_batch, rank=ranks.rank, ranks=ranks.size
-        )
-
-    def reader(self, image: Any, *, batch: int) -> ReaderConfig:
-        """How this rank reads batches of images of this format."""
-        return ReaderConfig.of_rank(self.job, self.ranks.local_rank, image, batch=batch, seed=self.seed)
 
 
 @contextlib.contextmanager
@@ -95,14 +69,14 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
         "recipe": recipe.name,
         "image_size": recipe.image_size,
         "precision": job.precision,
-        "train_samples": task.train_samples,
+        "train_samples": task.dataset.train_samples,
         "epochs": task.epochs,
     }
     start = checkpoint.find(job, me, identity)
     if start.position.epoch > task.epochs:
         raise ValueError(f"{start.path}: its run has done all of its {task.epochs} epochs: set RESUME=no")
     seed = start.position.seed if start.path else me.broadcast(job.seed if job.seed >= 0 else secrets.randbits(31))
-    steps = sampling.steps_per_epoch(task.train_samples, job.global_batch)
+    steps = sampling.steps_per_epoch(task.dataset.train_samples, job.global_batch)
     total_steps = task.epochs * steps if job.mode == "train" else job.warmup_steps + job.measured_steps
     with (
         open_log(Path(job.result_file) if me.is_first else None) as log,
@@ -112,18 +86,10 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
         checkpoint.Keeper(job, me, log, start=start, run=identity, seed=seed, steps_per_epoch=steps) as keeper,
         contextlib.ExitStack() as stack,
     ):
-        samplers = telemetry.samplers(job, me)
-        beside: list[Hook] = [*samplers, *tracing.tracers(job, me)]
-        for hook in beside:
+        hooks: list[Hook] = [*telemetry.samplers(job, me), *tracing.tracers(job, me)]
+        for hook in hooks:
             stack.enter_context(hook)
-        dataset = schema.Dataset(
-            name=task.dataset,
-            train_samples=task.train_samples,
-            eval_samples=len(task.eval_samples),
-            synthetic=job.data == "synthetic",
-            form=task.samples.form,
-        )
-        preamble(log, job, origins, me, recipe=recipe, dataset=dataset)
+        preamble(log, job, origins, me, recipe=recipe, dataset=task.dataset)
         _log_task(log, job, task, seed=seed)
         ranks.connect(job, me)
         paddle.enable_static()
@@ -134,8 +100,7 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
             log=log,
             progress=progress,
             keeper=keeper,
-            samplers=samplers,
-            hooks=(*beside, keeper),
+            hooks=(*hooks, keeper),
             start=start,
             seed=seed,
             steps_per_epoch=steps,
@@ -178,7 +143,7 @@ def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: A
     done = None
     WATCHDOG.beat("flushing the page cache and building the programs")
     if ranks.local_rank == 0:
-        done = caches.clear(ranks.node, wanted=bool(job.clear_caches), done_by_launcher=job.cache_cleared)
+        done = provenance.clear_caches(job)
     for flushed in ranks.gather(done):
         if flushed:
             log.event(schema.CACHE_CLEAR, flushed.status == "done", flushed)
@@ -197,8 +162,8 @@ def _flat(prefix: str, value: Any, origin: str) -> dict[str, Any]:
 def _log_task(log: RunLog, job: Job, task: Task, *, seed: int) -> None:
     """Seed, samples, batch and optimizer under the names of the ruleset."""
     log.event(schema.SEED, seed)
-    log.event(schema.TRAIN_SAMPLES, task.train_samples)
-    log.event(schema.EVAL_SAMPLES, len(task.eval_samples))
+    log.event(schema.TRAIN_SAMPLES, task.dataset.train_samples)
+    log.event(schema.EVAL_SAMPLES, task.dataset.eval_samples)
     log.event(schema.GLOBAL_BATCH_SIZE, job.global_batch)
     log.event(schema.GRADIENT_ACCUMULATION_STEPS, job.knobs.gradient_merge)
     log.event(schema.MODEL_BN_SPAN, task.workload.bn_span)
@@ -253,10 +218,10 @@ def start_clock(log: RunLog, ranks: Ranks) -> None:
     ranks.barrier()
 
 
-def log_telemetry(log: RunLog, ranks: Ranks, samplers: list[telemetry.Sampler]) -> None:
+def log_telemetry(log: RunLog, ranks: Ranks, hooks: tuple[Hook, ...]) -> None:
     """Sums up what the nodes' samplers saw."""
-    nodes = [node for of_rank in ranks.gather([sampler.summary() for sampler in samplers]) for node in of_rank]
-    if nodes:
+    mine = [hook.summary() for hook in hooks if isinstance(hook, telemetry.Sampler)]
+    if nodes := [node for of_rank in ranks.gather(mine) for node in of_rank]:
         log.event(schema.TELEMETRY_SUMMARY, telemetry.summarize(nodes))
 
 

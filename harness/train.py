@@ -5,6 +5,7 @@ Started on every rank by `python -m harness`, which has read the job and set up 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,9 +41,21 @@ def main(job: Job, origins: Origins) -> None:
         trainer, evaluator = prepared(run, training, evaluation, synthetic, synthetic_eval)
 
         # ---- input: nothing is read before the first batch is asked for
-        reader, eval_reader = run.reader(model.image, batch=job.batchsize), run.reader(eval_image, batch=eval_batch)
-        batches = model.batches(task.samples, run.training_plan(), reader)
-        eval_batches = model.eval_batches(task.eval_samples, run.evaluation_plan(), eval_reader)
+        reader = loader.ReaderConfig.of_rank(job, me.local_rank, model.image, batch=job.batchsize, seed=run.seed)
+        at, share = run.start.position, {"rank": me.rank, "ranks": me.size}
+        order = sampling.training_plan(
+            task.dataset.train_samples,
+            batch=job.batchsize,
+            seed=run.seed,
+            epoch=at.epoch,
+            first_step=at.epoch_step,
+            **share,
+        )
+        batches = model.batches(task.samples, order, reader)
+        order = sampling.evaluation_plan(task.dataset.eval_samples, batch=eval_batch, **share)
+        eval_batches = model.eval_batches(
+            task.eval_samples, order, dataclasses.replace(reader, image=eval_image, batch=eval_batch)
+        )
         batches.write_to(trainer.step.inputs)
         source = itertools.repeat(synthetic) if job.data == "synthetic" else batches
 
@@ -59,7 +72,7 @@ def main(job: Job, origins: Origins) -> None:
             raise RunError(f"{error}; {run.keeper.last_good}") from error
         me.barrier()
         run.log.mark(schema.RUN_STOP, schema.Ended(status="success"))
-        session.log_telemetry(run.log, me, run.samplers)
+        session.log_telemetry(run.log, me, run.hooks)
         batches.close()
         eval_batches.close()
 
@@ -78,14 +91,20 @@ def configured(job: Job, me: ranks.Ranks) -> session.Task:
         count = max(recipe.train_samples, job.global_batch)
     eval_image, eval_batch = model.eval_input(eval_samples)
     sizes = {"samples": count, "global_batch": job.global_batch}
+    dataset = schema.Dataset(
+        name=name,
+        train_samples=count,
+        eval_samples=len(eval_samples),
+        synthetic=job.data == "synthetic",
+        form=train_samples.form,
+    )
     return session.Task(
         workload=model,
-        dataset=name,
+        dataset=dataset,
         samples=train_samples,
         eval_samples=eval_samples,
         eval_image=eval_image,
         eval_batch=eval_batch,
-        train_samples=count,
         epochs=job.max_epochs or recipe.most_epochs(**sizes),
         schedule=recipe.make_schedule(**sizes, epochs=job.max_epochs),
     )
@@ -134,7 +153,7 @@ def prepared(
 
 def evaluated(evaluator: Evaluator, batches: Iterator[Any], task: session.Task) -> float:
     """Quality by all images of the evaluation, each seen once."""
-    samples = len(task.eval_samples)
+    samples = task.dataset.eval_samples
     steps = sampling.evaluation_steps(samples, task.eval_batch * evaluator.ranks.size)
     totals = evaluator.run(batches, steps=steps)
     assert totals[COUNTED] == samples, "evaluation must see every image exactly once"

@@ -12,7 +12,7 @@ in eights and cuDNN's fused normalizations in fours, but the two largest branche
 normalizations over ranks have no fused form. The bytes that it would save and cost are in docs/lab-notes.md.
 """
 
-import pickle
+import pickle  # noqa: TID251  the one reader of a pickle, which takes arrays only
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -9,34 +9,22 @@ import paddle
 from paddle import static
 from paddle.nn import functional
 
-from harness.env import Job
 from harness.loop import COUNTED
 from harness.workload import Workload, add_to_total
 from paddle_hrnet import config, data, scenes
 from paddle_hrnet.model import enlarge, fcn_hrnet_w18, pretrained_weights
-from program import build
 from program.passes import sync_bn
 
 CONFUSION = "eval.confusion"
 
 
 class HRNet(Workload):
-    """FCN-HRNetW18, in the plan's precision."""
+    """FCN-HRNetW18, in the plan's precision and the one layout that `paddle_hrnet/model.py` has."""
 
     EMBEDDED: ClassVar = scenes
     DATA: ClassVar = data
     QUALITY = CONFUSION
     recipe: config.Recipe
-
-    @classmethod
-    def plan_of(cls, job: Job) -> build.Plan:
-        """The plan in the one layout of this model, see `paddle_hrnet/model.py`.
-
-        Raises ValueError where the job asks for the other one, or for what cannot be built.
-        """
-        if job.layout == "NHWC":
-            raise ValueError("LAYOUT=NHWC: FCN-HRNetW18 is built in NCHW only: leave LAYOUT empty")
-        return dataclasses.replace(super().plan_of(job), layout="NCHW")
 
     @property
     def bn_span(self) -> int:

@@ -156,9 +156,6 @@ class Start:
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
 
-BEGINNING = Start()
-
-
 def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
     """The last good checkpoint of RESUME=auto; a damaged one is skipped with a warning.
 
@@ -167,8 +164,8 @@ def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
     Raises ValueError where the checkpoint is of another run.
     """
     if job.resume == "no":
-        return BEGINNING
-    start = _find(job, run, ranks.size) if ranks.is_first else BEGINNING
+        return Start()
+    start = _find(job, run, ranks.size) if ranks.is_first else Start()
     position, path = ranks.broadcast((start.position, start.path))
     return Start(position=position, path=path, arrays=start.arrays)
 
@@ -194,7 +191,7 @@ def _find(job: Job, run: dict[str, Any], ranks: int) -> Start:
             raise ValueError(f"{path}: its run had SEED={position.seed}: set that, or SEED=-1 to take it over")
         return Start(position=position, path=str(path), arrays=arrays)
     print(f"warning: RESUME=auto: {folder} has no good checkpoint: starting at step 0", file=sys.stderr, flush=True)
-    return BEGINNING
+    return Start()
 
 
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:
@@ -207,11 +204,11 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
     if not start.path:
         return
     main = training.main
-    own = state.own_names(main)
-    otherwise, arrays = resnet_unit.stored_otherwise(main), dict(start.arrays)
-    for name in arrays:
-        if name.rpartition("/")[2] in otherwise:
-            arrays[name] = resnet_unit.stored(arrays[name])
+    own, otherwise = state.own_names(main), resnet_unit.stored_otherwise(main)
+    arrays = {
+        name: resnet_unit.stored(value) if name.rpartition("/")[2] in otherwise else value
+        for name, value in start.arrays.items()
+    }
     if ranks.is_first:
         for name, tensor in state.tensors(main):
             value = arrays.get(f"rank0/{name}" if name in own else name)
@@ -245,25 +242,22 @@ class Keeper(Hook):
 
         Raises ValueError where the folder has another run's checkpoints, which are never overwritten.
         """
-        self._every_epochs, self._every_s = job.checkpoint_epochs, 60 * job.checkpoint_minutes
-        self._active = job.mode == "train" and bool(self._every_epochs or self._every_s)
-        self._folder, self._keep = folder_of(job), job.checkpoint_keep
-        old = _newest_first(self._folder) if self._active and ranks.is_first and not start.path else []
-        if old:
-            raise ValueError(f"{old[0]}: exists, checkpoints are never overwritten: set RESUME=auto or move them away")
+        self._job, self._ranks, self._log, self._run = job, ranks, log, run
+        self._seed, self._steps_per_epoch, self._folder = seed, steps_per_epoch, folder_of(job)
+        self._active = job.mode == "train" and bool(job.checkpoint_epochs or job.checkpoint_minutes)
+        self._kept = [Path(start.path)] if start.path else []
         if self._active and ranks.is_first:
+            if not self._kept and (old := _newest_first(self._folder)):
+                never = "checkpoints are never overwritten: set RESUME=auto or move them away"
+                raise ValueError(f"{old[0]}: exists, {never}")
             for half in self._folder.glob(f".step_*{SUFFIX}.tmp"):  # of a run that was killed as it wrote
                 half.unlink()
-        self._ranks, self._log, self._run = ranks, log, run
-        self._seed, self._global_batch, self._steps_per_epoch = seed, job.global_batch, steps_per_epoch
-        self._kept = [Path(start.path)] if start.path else []
         self._last_s = time.monotonic()
         self._signal = 0
         self._handlers: dict[int, Any] = {}
         self._copies: dict[str, np.ndarray] = {}  # kept, as memory taken and given back each time scatters the heap
         self._writer: threading.Thread | None = None
-        self._failure = ""
-        self._written: schema.Checkpoint | None = None  # the last checkpoint, until it is logged
+        self._outcome: schema.Checkpoint | OSError | None = None  # of the last checkpoint, until it is logged
 
     def close(self) -> None:
         """Waits for the last checkpoint."""
@@ -279,10 +273,8 @@ class Keeper(Hook):
     def last_good(self) -> str:
         """For a message: the last checkpoint that is whole; every rank must ask."""
         self._join()
-        text = "there is no checkpoint of this run"
-        if self._kept:
-            text = f"the last good checkpoint is {self._kept[-1]}, from which RESUME=auto goes on"
-        return str(self._ranks.broadcast(text))
+        good = f"the last good checkpoint is {self._kept[-1]}, from which RESUME=auto goes on" if self._kept else ""
+        return str(self._ranks.broadcast(good or "there is no checkpoint of this run"))
 
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
         """Writes a checkpoint where one is due; seconds that it took from the training.
@@ -294,8 +286,9 @@ class Keeper(Hook):
         self._report()
         if not self._handlers:  # only now: before there is anything to save a signal ends the run at once
             self._handlers = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
-        late = self._every_s and self._ranks.is_first and time.monotonic() - self._last_s >= self._every_s
-        asked = self._ranks.most(2 * self._signal + bool(late))
+        every_s = 60 * self._job.checkpoint_minutes
+        late = self._ranks.is_first and bool(every_s) and time.monotonic() - self._last_s >= every_s
+        asked = self._ranks.most(2 * self._signal + late)
         if not asked:
             return 0.0
         started = time.perf_counter()
@@ -311,7 +304,8 @@ class Keeper(Hook):
 
     def epoch_ended(self, main: Any, epoch: int) -> None:
         """Called on every rank after an epoch and its evaluation."""
-        if self._active and self._every_epochs and epoch % self._every_epochs == 0:
+        every = self._job.checkpoint_epochs
+        if self._active and every and epoch % every == 0:
             self._save(main, step=epoch * self._steps_per_epoch, epoch=epoch + 1, epoch_step=0)
 
     def _save(self, main: Any, *, step: int, epoch: int, epoch_step: int) -> None:
@@ -324,6 +318,7 @@ class Keeper(Hook):
             self._log.text(f"checkpoint of step {step} left out: the one before is still being written")
             return
         self._join()
+        self._report()  # of the one before, which this one's outcome would replace
         for name, value in state.values(main, own=False):
             np.copyto(self._copies.setdefault(name, np.empty_like(value)), value)
         arrays = dict(self._copies)
@@ -334,7 +329,7 @@ class Keeper(Hook):
             epoch=epoch,
             epoch_step=epoch_step,
             seed=self._seed,
-            global_batch=self._global_batch,
+            global_batch=self._job.global_batch,
             ranks=self._ranks.size,
         )
         metadata = {"position": asdict(position), "run": self._run}
@@ -360,9 +355,9 @@ class Keeper(Hook):
                 raise OSError(f"{self._folder} has {free / MIB:.0f} MiB left, {needed / MIB:.0f} are needed")
             write(path, arrays, metadata)
             self._kept.append(path)
-            while len(self._kept) > self._keep:
+            while len(self._kept) > self._job.checkpoint_keep:
                 self._kept.pop(0).unlink(missing_ok=True)
-            self._written = schema.Checkpoint(
+            self._outcome = schema.Checkpoint(
                 step=step,
                 file=path.name,
                 mib=round(path.stat().st_size / MIB, 1),
@@ -370,7 +365,7 @@ class Keeper(Hook):
                 write_s=round(time.monotonic() - started_s, 4),
             )
         except OSError as error:
-            self._failure = f"not written: {error}"
+            self._outcome = error
 
     def _join(self) -> None:
         if self._writer:
@@ -378,10 +373,10 @@ class Keeper(Hook):
 
     def _report(self) -> None:
         """Logs what the writer did; a checkpoint that cannot be written is no reason to lose the run as well."""
-        if self._written:
-            written, self._written = self._written, None
-            self._log.event(schema.CHECKPOINT, written)
-        if self._failure:
-            text, self._failure = f"warning: checkpoint {self._failure}", ""
+        outcome, self._outcome = self._outcome, None
+        if isinstance(outcome, schema.Checkpoint):
+            self._log.event(schema.CHECKPOINT, outcome)
+        elif outcome:
+            text = f"warning: checkpoint not written: {outcome}"
             print(text, file=sys.stderr, flush=True)
             self._log.text(text)

@@ -37,7 +37,6 @@ class Sampler(Hook):
     def __init__(self, path: Path, *, every_s: float, job_gpus: int, prometheus: str = "") -> None:
         """`job_gpus`: how many GPUs of this node the job uses: the first of those that CUDA shows, in its order."""
         self._path, self._every_s, self._job_gpus, self._prometheus = path, every_s, job_gpus, prometheus
-        self._node = socket.gethostname()
         self._process = psutil.Process()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
@@ -45,8 +44,7 @@ class Sampler(Hook):
         self._handles: list[Any] = []
         self._nvlinked: list[bool] = []
         self._energy_begin_j: float | None = None
-        self._images = 0
-        self._samples, self._cpu_s, self._error = 0, 0.0, ""
+        self._images, self._samples, self._cpu_s = 0, 0, 0.0
         self._peaks: dict[str, float | None] = {"memory_mib": None, "temperature_c": None}  # of a GPU of the job
         self.power_w: float | None = None  # of the job's GPUs on this node at the last sample
 
@@ -84,7 +82,6 @@ class Sampler(Hook):
                     if self._stop.wait(due_s - time.monotonic()):
                         return
         except OSError as error:
-            self._error = str(error)
             print(f"warning: telemetry ends: {error}", file=sys.stderr, flush=True)
 
     def sample(self) -> dict[str, Any]:
@@ -99,7 +96,7 @@ class Sampler(Hook):
         return {
             "time_s": round(time.time(), 3),
             "elapsed_s": round(time.monotonic() - self._started_s, 3),
-            "node": self._node,
+            "node": socket.gethostname(),
             "cpu_percent": psutil.cpu_percent(),
             "memory_used_gib": round((memory.total - memory.available) / 2**30, 3),
             "disk_read_bytes": disk.read_bytes if disk else None,
@@ -119,8 +116,8 @@ class Sampler(Hook):
         for name in self._peaks:
             known = [value for value in (self._peaks[name], *(gpu[name] for gpu in gpus)) if value is not None]
             self._peaks[name] = max(known, default=None)
-        power = [gpu["power_w"] for gpu in gpus]
-        self.power_w = None if not power or None in power else round(sum(power), 3)
+        power_w = _sum([gpu["power_w"] for gpu in gpus])
+        self.power_w = None if power_w is None else round(power_w, 3)
 
     # ---- what the run asks
 
@@ -139,23 +136,18 @@ class Sampler(Hook):
         return 0.0
 
     def _energy_j(self) -> float | None:
-        energies = [nvidia.energy_j(handle) for handle in self._handles[: self._job_gpus]]
-        known = [energy for energy in energies if energy is not None]
-        return sum(known) if known and len(known) == len(energies) else None
+        return _sum([nvidia.energy_j(handle) for handle in self._handles[: self._job_gpus]])
 
     def summary(self) -> dict[str, Any]:
         """Of this node, so far."""
-        end_j = self._energy_j()
-        measured = end_j is not None and self._energy_begin_j is not None
+        begin_j, end_j = self._energy_begin_j, self._energy_j()
         return {
-            "node": self._node,
             "samples": self._samples,
             **{f"peak_gpu_{name}": peak for name, peak in self._peaks.items()},
-            "energy_j": end_j - self._energy_begin_j if measured else None,  # type: ignore[operator]
+            "energy_j": None if begin_j is None or end_j is None else end_j - begin_j,
             "images": self._images,
             "sampler_cpu_s": round(self._cpu_s, 4),
             "elapsed_s": round(time.monotonic() - self._started_s, 3),
-            "error": self._error or None,
         }
 
 
@@ -169,8 +161,7 @@ def summarize(nodes: list[dict[str, Any]]) -> TelemetrySummary:
         name: max((node[name] for node in nodes if node[name] is not None), default=None)
         for name in ("peak_gpu_memory_mib", "peak_gpu_temperature_c")
     }
-    energies = [node["energy_j"] for node in nodes]
-    energy_j = None if None in energies else sum(energies)
+    energy_j = _sum([node["energy_j"] for node in nodes])
     images = nodes[0]["images"]
     return TelemetrySummary(
         **peaks,
@@ -179,6 +170,12 @@ def summarize(nodes: list[dict[str, Any]]) -> TelemetrySummary:
         samples=sum(node["samples"] for node in nodes),
         sampler_cpu_share=max(round(node["sampler_cpu_s"] / node["elapsed_s"], 6) for node in nodes),
     )
+
+
+def _sum(values: list[float | None]) -> float | None:
+    """None where there is no value, or one is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
 
 
 def _infiniband_bytes() -> dict[str, int | None]:

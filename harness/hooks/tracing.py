@@ -31,15 +31,15 @@ class Tracer(Hook):
         self._kernels = log.with_suffix(".kernels.trace.json") if on_gpu else None
         self._events: list[dict[str, Any]] = []
         self._profiler: Any = None
-        self._closed = False
+        self._written = False
 
     def close(self) -> None:
         """Writes the trace of a run that ended before the last of the steps."""
-        if not self._closed:
+        if not self._written:
             left = "the trace ends before it" if self._events else "there is no trace"
             said = f"PROFILE=steps:{self._first}-{self._last}: the run had no step {self._last}: {left}"
             print(f"warning: {said}", file=sys.stderr, flush=True)
-            self._close()
+            self._write()
 
     def step_begins(self, step: int) -> None:
         """Starts Paddle's profiler at the first step."""
@@ -63,10 +63,10 @@ class Tracer(Hook):
             event = {"name": name, "ph": "X", "pid": 0, "tid": 0, "ts": begin_s * 1e6, "dur": (end_s - begin_s) * 1e6}
             self._events.append(event | {"args": {"step": step}})
         if step == self._last:
-            self._close()
+            self._write()
 
-    def _close(self) -> None:
-        self._closed = True
+    def _write(self) -> None:
+        self._written = True
         if self._profiler:
             self._profiler.stop()
         if self._events:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from runlog.writer import RunLog
 from tests import jobs
 from tests.faults.test_kill import start
 from tests.harness import small
@@ -27,46 +28,9 @@ def on_a_disk_of(size: str, folder: Path, *command: str, **variables: str | int)
     return jobs.run(isolated, PYTHONPATH=str(jobs.REPOSITORY), **variables)
 
 
-WRITES = """
-import sys
-import time
-from pathlib import Path
-import numpy as np
-from harness.hooks import checkpoint
-from harness.hooks.telemetry import Sampler
-from runlog.schema import ENVIRONMENT
-from runlog.writer import open_log
-folder = Path(sys.argv[1])
-try:
-    checkpoint.write(folder / "a.safetensors", {"x": np.zeros(1_000_000)}, {})
-except OSError as error:
-    print("checkpoint:", error, list(folder.iterdir()))
-(folder / "others").write_bytes(bytes(60 * 1024))
-with Sampler(folder / "node0.jsonl", every_s=0.01, job_gpus=0) as sampler:
-    while not sampler.summary()["error"]:
-        time.sleep(0.01)
-    print("telemetry:", sampler.summary()["error"], sampler.summary()["samples"] > 0)
-try:
-    with open_log(folder / "result_0.txt") as log:
-        log.section(ENVIRONMENT, {str(n): "x" * 4096 for n in range(4)})
-except OSError as error:
-    print("log:", error)
-"""
-
-
-def test_each_write_says_so(tmp_path):
-    """On a really full disk of 64 KiB: a checkpoint leaves nothing, telemetry ends, the log's line is an error."""
-    disk, script = tmp_path / "disk", tmp_path / "writes.py"
-    disk.mkdir()
-    script.write_text(WRITES)
-    done = on_a_disk_of("64k", disk, sys.executable, str(script), str(disk))
-    assert done.returncode == 0, done.stderr[-2000:]
-    checkpoint, telemetry, log = done.stdout.splitlines()
-    full = "No space left on device"
-    assert checkpoint.startswith("checkpoint: ") and full in checkpoint and checkpoint.endswith(" []")
-    assert full in telemetry and telemetry.endswith("True")
-    assert "cannot write the log: " in log and full in log
-    assert f"warning: telemetry ends: [Errno 28] {full}" in done.stderr
+def test_a_line_without_room_ends_the_run():
+    with pytest.raises(OSError, match=r"^/dev/full: cannot write the log: \[Errno 28\] No space left on device$"):
+        RunLog(Path("/dev/full"), append=True).text("a line")
 
 
 def test_a_checkpoint_without_room_costs_no_run(tmp_path):

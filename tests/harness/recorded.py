@@ -29,7 +29,7 @@ V100 = {
     "clocks": {pynvml.NVML_CLOCK_SM: 135, pynvml.NVML_CLOCK_MEM: 877},
     "temperature": 34,
     "links": 6,
-    "pcie": (3, 16),
+    "pcie_generation": 3,
     "highest_mhz": 1530,
 }
 A100 = {
@@ -43,7 +43,7 @@ A100 = {
     "clocks": {pynvml.NVML_CLOCK_SM: 210, pynvml.NVML_CLOCK_MEM: 1215},
     "temperature": 29,
     "links": 12,
-    "pcie": (4, 16),
+    "pcie_generation": 4,
     "highest_mhz": 1410,
 }
 H100 = A100 | {"name": "NVIDIA H100 80GB HBM3", "capability": (9, 0), "links": 18}
@@ -111,7 +111,7 @@ def _given(value: Any) -> Any:
 
 
 # What a card has where its kind above does not say it.
-USUAL = {"persistence": 1, "throttle": pynvml.nvmlClocksThrottleReasonGpuIdle, "pcie_kb": 350}
+USUAL = {"persistence": 1, "throttle": pynvml.nvmlClocksThrottleReasonGpuIdle, "pcie_kb": 350, "pcie_width": 16}
 # Questions that one value of a card answers.
 PLAIN = {
     "nvmlDeviceGetIndex": "index",
@@ -124,6 +124,9 @@ PLAIN = {
     "nvmlDeviceGetTotalEnergyConsumption": "energy_mj",
     "nvmlDeviceGetTemperature": "temperature",
     "nvmlDeviceGetPcieThroughput": "pcie_kb",
+    "nvmlDeviceGetMaxPcieLinkGeneration": "pcie_generation",
+    "nvmlDeviceGetMaxPcieLinkWidth": "pcie_width",
+    "nvmlDeviceGetMaxClockInfo": "highest_mhz",
 }
 
 
@@ -187,13 +190,3 @@ class _Answers:
 
     def nvmlDeviceGetClockInfo(self, gpu: dict[str, Any], clock: int) -> int:
         return gpu["clocks"][clock]
-
-    def nvmlDeviceGetMaxClockInfo(self, gpu: dict[str, Any], clock: int) -> int:
-        assert clock == pynvml.NVML_CLOCK_SM
-        return gpu["highest_mhz"]
-
-    def nvmlDeviceGetMaxPcieLinkGeneration(self, gpu: dict[str, Any]) -> int:
-        return gpu["pcie"][0]
-
-    def nvmlDeviceGetMaxPcieLinkWidth(self, gpu: dict[str, Any]) -> int:
-        return gpu["pcie"][1]

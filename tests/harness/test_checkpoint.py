@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 import re
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
+import paddle
 import psutil
 import pytest
+from mpi4py import MPI
+from paddle import static
 
 from harness import env, state
 from harness.hooks import checkpoint
 from harness.hooks.checkpoint import Position
 from harness.progress import Timing
-from program import build
+from harness.ranks import Ranks
 from runlog.errors import RunError
 from runlog.writer import RunLog
 from tests import jobs
 from tests.harness import small
+from tests.program import programs
 
 ARRAYS = {
     "weight": np.arange(12, dtype=np.float32).reshape(3, 4),
@@ -38,12 +46,8 @@ METADATA = {"position": dataclasses.asdict(POSITION), "run": RUN}
 
 
 @pytest.fixture(scope="module")
-def one_rank():
+def one_rank() -> Ranks:
     """The only rank of a job of one."""
-    from mpi4py import MPI
-
-    from harness.ranks import Ranks
-
     return Ranks(comm=MPI.COMM_SELF, rank=0, size=1, local_rank=0, node="here")
 
 
@@ -126,10 +130,10 @@ def test_the_newest_good_one_is_taken(tmp_path, one_rank, capfd):
 
 
 def test_none_means_the_beginning(tmp_path, one_rank, capfd):
-    assert checkpoint.find(job(tmp_path / "no"), one_rank, RUN) == checkpoint.BEGINNING
+    assert checkpoint.find(job(tmp_path / "no"), one_rank, RUN) == checkpoint.Start()
     assert "has no good checkpoint: starting at step 0" in capfd.readouterr().err
     save(tmp_path, 10)
-    assert checkpoint.find(dataclasses.replace(job(tmp_path), resume="no"), one_rank, RUN) == checkpoint.BEGINNING
+    assert checkpoint.find(dataclasses.replace(job(tmp_path), resume="no"), one_rank, RUN) == checkpoint.Start()
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path, one_rank):
@@ -145,30 +149,16 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, one_rank):
         keeper(one_rank, tmp_path, tmp_path / "log.txt")
 
 
-# ---- the keeper, on a program of one layer
+# ---- the keeper, on a small program
 
 
 @pytest.fixture(scope="module")
-def layer():
-    """A training program with its state in Paddle's scope: a weight, a bias, BN statistics, momentum."""
-    import paddle
-    from paddle import static
-
-    paddle.enable_static()
-    main, startup = static.Program(), static.Program()
-    with static.program_guard(main, startup):
-        hidden = static.nn.batch_norm(static.nn.fc(static.data("x", [4, 3], "float32"), 2))
-        rate = paddle.optimizer.lr.LambdaDecay(0.1, lambda step: 0.5**step)
-        paddle.optimizer.Momentum(rate).minimize(paddle.mean(hidden))
-    main.rate = rate
-    static.Executor(paddle.CPUPlace()).run(startup)
-    yield main
-    paddle.disable_static()
-
-
-def trained(main):
-    """The same as building returns it."""
-    return build.TrainingProgram(startup=None, update=(main,), verified=(), schedule=main.rate)
+def built() -> Iterator[programs.Built]:
+    """A training program with its state in Paddle's scope: weights, BN statistics, momentum."""
+    made = programs.build()
+    with static.scope_guard(static.Scope()):
+        static.Executor(paddle.CPUPlace()).run(made.startup)
+        yield made
 
 
 def keeper(one_rank, folder: Path, log: Path, **changes: object) -> checkpoint.Keeper:
@@ -177,99 +167,95 @@ def keeper(one_rank, folder: Path, log: Path, **changes: object) -> checkpoint.K
         dataclasses.replace(job(folder), **settings),  # type: ignore[arg-type]
         one_rank,
         RunLog(log),
-        start=checkpoint.BEGINNING,
+        start=checkpoint.Start(),
         run=RUN,
         seed=7,
         steps_per_epoch=10,
     )
 
 
-def test_the_last_k_are_kept_and_hold_the_state(tmp_path, one_rank, layer):
+def test_the_last_k_are_kept_and_hold_the_state(tmp_path, one_rank, built):
     folder = tmp_path / "kept"
     folder.mkdir()
     (folder / ".step_000000010.safetensors.tmp").write_bytes(b"of a run that was killed as it wrote")
     made = keeper(one_rank, folder, tmp_path / "result_0.txt", checkpoint_keep=2)
     with made:
         for epoch in (1, 2, 3):
-            made.epoch_ended(layer, epoch)
+            made.epoch_ended(built.main, epoch)
             made._join()
     assert [p.name for p in sorted(folder.iterdir())] == ["step_000000020.safetensors", "step_000000030.safetensors"]
     arrays, metadata = checkpoint.read(folder / "step_000000030.safetensors")
     assert metadata["position"] == dataclasses.asdict(
         Position(step=30, epoch=4, epoch_step=0, seed=7, global_batch=32, ranks=1)
     )
-    own = state.own_names(layer)
-    kept = {(f"rank0/{name}" if name in own else name): np.array(tensor) for name, tensor in state.tensors(layer)}
-    assert len(own) == 2 and any("velocity" in name for name in kept), "BN statistics and momentum"
+    own = state.own_names(built.main)
+    kept = {(f"rank0/{name}" if name in own else name): np.array(tensor) for name, tensor in state.tensors(built.main)}
+    assert len(own) == 2 * built.kinds("batch_norm")[0] and any("velocity" in name for name in kept)
     assert set(arrays) == set(kept) and all(np.array_equal(arrays[name], kept[name]) for name in kept)
     (event, *_) = jobs.values(tmp_path / "result_0.txt", "checkpoint")[-1:]
     assert event["step"] == 30 and event["blocked_s"] >= 0
 
 
-def test_restore_gives_the_state_back(tmp_path, one_rank, layer):
+def test_restore_gives_the_state_back(tmp_path, one_rank, built):
     """Of a run of two ranks, on one: its BN statistics are the mean of theirs, all else is as it was."""
-    own = state.own_names(layer)
-    before = {name: np.array(tensor) for name, tensor in state.tensors(layer)}
+    own = state.own_names(built.main)
+    before = {name: np.array(tensor) for name, tensor in state.tensors(built.main)}
     arrays = {name: value + 1 for name, value in before.items() if name not in own}
     for rank in (0, 1):
         arrays |= {f"rank{rank}/{name}": before[name] + 10 * rank for name in own}
     position = dataclasses.replace(POSITION, step=3)
-    training = trained(layer)
-    checkpoint.restore(checkpoint.Start(position=position, path="a", arrays=arrays), training, one_rank)
-    after = {name: np.array(tensor) for name, tensor in state.tensors(layer)}
+    checkpoint.restore(checkpoint.Start(position=position, path="a", arrays=arrays), built, one_rank)
+    after = {name: np.array(tensor) for name, tensor in state.tensors(built.main)}
     assert all(np.array_equal(after[name], before[name] + (5 if name in own else 1)) for name in before)
-    rate = training.schedule
-    assert rate.last_epoch == 3 and rate() == 0.1 * 0.5**3
+    assert built.schedule.last_epoch == 3 and built.schedule() == programs.SCHEDULE(3)
     del arrays[next(name for name in arrays if "velocity" in name)]
     with pytest.raises(ValueError, match=r"a: has no .*velocity.* of this program's shape"):
-        checkpoint.restore(checkpoint.Start(position=position, path="a", arrays=arrays), trained(layer), one_rank)
+        checkpoint.restore(checkpoint.Start(position=position, path="a", arrays=arrays), built, one_rank)
 
 
-def test_minutes_and_a_signal_are_noticed_at_a_window(tmp_path, one_rank, layer):
+def test_minutes_and_a_signal_are_noticed_at_a_window(tmp_path, one_rank, built):
     made = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt", checkpoint_epochs=0, checkpoint_minutes=1)
     before = signal.getsignal(signal.SIGTERM)
     with made:
-        assert made.window_ends(layer, Timing(), step=3, epoch=1) == 0.0
+        assert made.window_ends(built.main, Timing(), step=3, epoch=1) == 0.0
         made._last_s -= 61
-        assert made.window_ends(layer, Timing(), step=14, epoch=2) > 0.0
+        assert made.window_ends(built.main, Timing(), step=14, epoch=2) > 0.0
         made._join()
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(RunError, match=r"stopped by signal TERM after step 17; the last good checkpoint is .*017"):
-            made.window_ends(layer, Timing(), step=17, epoch=2)
+            made.window_ends(built.main, Timing(), step=17, epoch=2)
     assert signal.getsignal(signal.SIGTERM) == before
     _, metadata = checkpoint.read(tmp_path / "kept" / "step_000000014.safetensors")
     assert (metadata["position"]["epoch"], metadata["position"]["epoch_step"]) == (2, 4)
 
 
-def test_a_broken_state_is_never_written(tmp_path, one_rank, layer, capfd):
-    from paddle import CPUPlace
-
-    _, tensor = next(iter(state.tensors(layer)))
+def test_a_broken_state_is_never_written(tmp_path, one_rank, built, capfd):
+    _, tensor = next(iter(state.tensors(built.main)))
     good = np.array(tensor)
-    made = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt")
     try:
-        tensor.set(np.full_like(good, np.nan), CPUPlace())
-        with made:
-            made.epoch_ended(layer, 1)
+        tensor.set(np.full_like(good, np.nan), paddle.CPUPlace())
+        with keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt") as made:
+            made.epoch_ended(built.main, 1)
     finally:
-        tensor.set(good, CPUPlace())
+        tensor.set(good, paddle.CPUPlace())
     assert not (tmp_path / "kept").exists()
     warning = "warning: checkpoint not written: .* is not finite"
     assert re.search(warning, capfd.readouterr().err)
     assert re.search(warning, (tmp_path / "result_0.txt").read_text())
 
 
-def test_a_folder_that_takes_nothing_costs_the_checkpoint_and_not_the_run(tmp_path, one_rank, layer, capfd):
-    (tmp_path / "kept").write_text("a file")
-    made = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt")
-    with made:
-        made.epoch_ended(layer, 1)
+def test_a_disk_that_takes_nothing_costs_the_checkpoint_and_not_the_run(tmp_path, one_rank, built, capfd, monkeypatch):
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=full))
+    with keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt") as made:
+        made.epoch_ended(built.main, 1)
         made._join()
-        assert made.window_ends(layer, Timing(), step=11, epoch=2) == 0.0
-    assert "warning: checkpoint not written: [Errno" in capfd.readouterr().err
+        assert made.window_ends(built.main, Timing(), step=11, epoch=2) == 0.0
+    assert "warning: checkpoint not written: [Errno 28] No space left on device" in capfd.readouterr().err
+    assert list((tmp_path / "kept").iterdir()) == [], "nothing half written"
 
 
-def test_no_step_waits_for_the_disk(tmp_path, one_rank, layer, monkeypatch):
+def test_no_step_waits_for_the_disk(tmp_path, one_rank, built, monkeypatch):
     """On a disk that stands still training goes on, past the next checkpoint too, which is then left out."""
     goes, write = threading.Event(), checkpoint.write
 
@@ -280,9 +266,9 @@ def test_no_step_waits_for_the_disk(tmp_path, one_rank, layer, monkeypatch):
     monkeypatch.setattr(checkpoint, "write", slow)
     made = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt")
     with made:
-        made.epoch_ended(layer, 1)
-        assert made.window_ends(layer, Timing(), step=11, epoch=2) == 0.0
-        made.epoch_ended(layer, 2)
+        made.epoch_ended(built.main, 1)
+        assert made.window_ends(built.main, Timing(), step=11, epoch=2) == 0.0
+        made.epoch_ended(built.main, 2)
         assert not (tmp_path / "kept" / "step_000000010.safetensors").exists(), "still being written"
         goes.set()
     assert [p.name for p in (tmp_path / "kept").iterdir()] == ["step_000000010.safetensors"]
@@ -306,11 +292,8 @@ def whole_losses(log: Path) -> list[float]:
 def test_kill_9_and_going_on_is_one_straight_run(tmp_path):
     data = small.data_set(tmp_path / "data")
     straight = tmp_path / "straight" / "result_0.txt"
-    done = small.train(straight, data, CHECKPOINT_EPOCHS=1, PROFILE="steps:19-40")
+    done = small.train(straight, data, CHECKPOINT_EPOCHS=1)
     assert done.returncode == 1 and "below the target" in done.stderr, done.stderr
-    assert "warning: PROFILE=steps:19-40: the run had no step 40: the trace ends before it" in done.stderr
-    traced = json.loads(straight.with_name("result_0.trace.json").read_text())["traceEvents"]
-    assert {event["args"]["step"] for event in traced} == {19, 20}
     last = straight.with_name("result_0.checkpoints") / "step_000000020.safetensors"
     assert f"the last good checkpoint is {last}" in done.stderr
     checkpoint.read(last)  # the end did not overtake its writing

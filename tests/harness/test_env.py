@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import config_file, env, libraries, plan
+from harness import env, libraries, workload
 from tests import jobs
 
 FP16 = {"DEVICE": "gpu", "PRECISION": "amp_o2", "DGXNGPU": "8", "BATCHSIZE": "408"}
@@ -67,16 +67,16 @@ def test_a_wrong_value_is_named(variables: dict[str, str], message: str) -> None
     ],
 )
 def test_what_stands_at_the_limit_is_taken(variables: dict[str, str]) -> None:
-    assert env.describe(variables)[0].loss_scale == int(variables.get("LOSS_SCALE", 0))
+    assert env.read(variables)[0].loss_scale == int(variables.get("LOSS_SCALE", 0))
 
 
 @pytest.mark.parametrize(("batch", "scale"), [("408", 4096), ("2", 16), ("8480", 131072)])
 def test_a_captured_step_scales_its_loss_by_its_global_batch(batch: str, scale: int) -> None:
     """A scale of 4,096 whatever the batch would overflow at 256 images, and be too little at 67,840."""
     job = env.read(FP16 | {"BATCHSIZE": batch, "STRATEGY": "cuda_graph=1"})[0]
-    assert plan.of_job(job).fixed_scale == scale
+    assert workload.plan_of(job).fixed_scale == scale
     launched = env.read(FP16 | {"BATCHSIZE": batch})[0]
-    assert plan.of_job(launched).fixed_scale == 0, "dynamic"
+    assert workload.plan_of(launched).fixed_scale == 0, "dynamic"
 
 
 def test_hrnet_in_fp16_trains_no_more_pixels_than_it_holds() -> None:
@@ -84,10 +84,10 @@ def test_hrnet_in_fp16_trains_no_more_pixels_than_it_holds() -> None:
     job = FP16 | {"WORKLOAD": "hrnet", "RECIPE": "cityscapes_80k", "BATCHSIZE": "8"}
     said = "^BATCHSIZE=8: at no loss scale .* of 256 such crops: train 64 at most over all ranks, or set PRECISION=fp32"
     with pytest.raises(ValueError, match=said):
-        plan.of_job(env.read(job | {"DGXNNODES": "4"})[0])
+        workload.plan_of(env.read(job | {"DGXNNODES": "4"})[0])
     for way in ({}, {"DGXNNODES": "4", "MODE": "throughput"}, {"DGXNNODES": "4", "PRECISION": "tf32"}):
-        plan.of_job(env.read(job | way)[0])
-    plan.of_job(env.read(job | {"DGXNNODES": "4", "RECIPE": "scenes_small"})[0])
+        workload.plan_of(env.read(job | way)[0])
+    workload.plan_of(env.read(job | {"DGXNNODES": "4", "RECIPE": "scenes_small"})[0])
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_resolved_environment_is_left_as_it_is() -> None:
 
 def test_a_config_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config_BAD.sh").write_text('echo "no such file" >&2\nfalse\n')
-    monkeypatch.setattr(config_file, "ROOT", tmp_path)
+    monkeypatch.setattr(env, "ROOT", tmp_path)
     with pytest.raises(ValueError, match=r"config_BAD\.sh: no such file: correct the file"):
         env.of_system(DGXSYSTEM="BAD")
     with pytest.raises(ValueError, match=r"DGXSYSTEM=GOOD: there is no config_GOOD\.sh; there are: BAD$"):
@@ -161,7 +161,7 @@ def told(form: str, **variables: str) -> dict[str, str]:
     """What `python -m harness.env` tells a shell that has these variables alone."""
     done = subprocess.run(
         [sys.executable, "-m", "harness.env", form],
-        cwd=config_file.ROOT,
+        cwd=env.ROOT,
         env={"PATH": os.defpath, **variables},
         capture_output=True,
         text=True,

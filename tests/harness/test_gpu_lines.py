@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import pkgutil
 import re
@@ -16,11 +15,9 @@ import paddle
 import pytest
 from nvidia.dali import types
 from nvidia.dali.backend import TensorGPU, TensorListGPU
-from paddle import profiler
 
 import harness.__main__
 from harness import env, loader, loop, nvidia, provenance
-from harness.hooks import tracing
 from paddle_hrnet import data as hrnet
 from paddle_rn50 import data as rn50
 from paddle_rn50.config import Augmentation
@@ -116,38 +113,10 @@ def test_memory_is_that_of_the_ranks_own_gpu() -> None:
         assert loop.gpu_memory_mib(place) == 3.0
 
 
-def test_kernels_are_traced_beside_the_steps(tmp_path: Path) -> None:
-    target = profiler.ProfilerTarget
-    tracer = tracing.Tracer(2, 3, tmp_path / "result_0.txt", on_gpu=True)
-    with mock.patch.object(profiler, "Profiler", autospec=True) as made:  # without a driver it does not start
-        for step in range(1, 5):
-            tracer.step_begins(step)
-            assert made.return_value.start.called == (step >= 2)
-            tracer.step_ends(step, 0.0, 0.0)
-            assert made.return_value.stop.called == (step >= 3)
-    assert made.call_args.kwargs["targets"] == [target.CPU, target.GPU]
-    made.call_args.kwargs["on_trace_ready"](made.return_value)
-    made.return_value.export.assert_called_once_with(str(tmp_path / "result_0.kernels.trace.json"), "json")
-    assert len(json.loads((tmp_path / "result_0.trace.json").read_text())["traceEvents"]) == 4
-
-
-def test_the_profiler_is_stopped_where_the_run_ends_first_and_started_where_it_goes_on(tmp_path: Path) -> None:
-    with mock.patch.object(profiler, "Profiler", autospec=True) as made:
-        with tracing.Tracer(2, 8, tmp_path / "result_0.txt", on_gpu=True) as tracer:
-            for step in range(4, 6):
-                tracer.step_begins(step)
-                tracer.step_ends(step, 0.0, 0.0)
-            assert not made.return_value.stop.called
-        made.return_value.start.assert_called_once_with()
-        made.return_value.stop.assert_called_once_with()
-
-
-UUIDS = ["GPU-8932f937-d72c", "GPU-8932f9aa-0001", "GPU-11111111-0002"]
-
-
 @pytest.mark.parametrize(
     ("text", "numbers"),
     [
+        (None, [0, 1, 2]),
         ("2,1", [2, 1]),  # in the order of the list
         (" 0, 2", [0, 2]),
         ("", []),
@@ -155,33 +124,21 @@ UUIDS = ["GPU-8932f937-d72c", "GPU-8932f9aa-0001", "GPU-11111111-0002"]
         ("0,2,-1,1", [0, 2]),  # the example of CUDA's manual
         ("0,3,1", [0]),
         ("0,0", []),
-        ("GPU-11111111-0002,0", [2, 0]),
-        ("GPU-8932f93,GPU-1", [0, 2]),
-        ("2,GPU-8932f9,0", [2]),  # two GPUs begin so
-        ("1,MIG-GPU-11111111-0002/1/0", [1]),
+        ("GPU-8d2f0002-0000,0", [2, 0]),
+        ("GPU-8d2f0000,GPU-8d2f0002,1", [0, 2, 1]),
+        ("2,GPU-8d2f,0", [2]),  # all GPUs begin so
+        ("1,MIG-GPU-8d2f0002/1/0", [1]),
     ],
 )
-def test_cuda_visible_devices_as_cuda_reads_it(text: str, numbers: list[int]) -> None:
-    assert nvidia.visible(text, UUIDS) == numbers
-
-
-@pytest.mark.parametrize(
-    ("text", "found", "why"),
-    [
-        (None, [0, 1, 2], ""),
-        ("2,0", [2, 0], "CUDA_VISIBLE_DEVICES=2,0 names 2 of 3 whole GPUs"),
-        ("GPU-8d2f0001,2,0", [1, 2, 0], ""),
-        ("", [], "CUDA_VISIBLE_DEVICES= names 0 of 3 whole GPUs"),
-    ],
-)
-def test_the_handles_are_those_of_the_gpus_that_cuda_shows(
-    text: str | None, found: list[int], why: str, monkeypatch: pytest.MonkeyPatch
+def test_the_gpus_are_those_that_cuda_shows_as_it_reads_its_list(
+    text: str | None, numbers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if text is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
     with recorded_nvml(A100, A100, A100), nvidia.opened() as (handles, said):
-        assert ([nvidia.gpu_of(handle).index for handle in handles], said) == (found, why)
+        assert [nvidia.gpu_of(handle).index for handle in handles] == numbers
+    some = f"CUDA_VISIBLE_DEVICES={text} names {len(numbers)} of 3 whole GPUs"
+    assert said == ("" if len(numbers) == 3 else some)
 
 
 FUSED = {"precision": "amp_o2", "strategy": "resnet_unit=1"}
@@ -201,11 +158,12 @@ def test_a_gpu_without_what_the_job_computes_by_is_refused(
 ) -> None:
     job = env.Job(device="gpu", dgxngpu=2, **settings)  # type: ignore[arg-type]
     with recorded_nvml(A100, A100):
-        harness.__main__._check_precision(job)
+        harness.__main__._check_gpus(job, precision=True)
     with recorded_nvml(gpu, gpu):
-        harness.__main__._check_precision(env.Job(device="gpu", precision="amp_o2", dgxngpu=2))
+        harness.__main__._check_gpus(env.Job(device="gpu", precision="amp_o2", dgxngpu=2), precision=True)
+        harness.__main__._check_gpus(job, precision=False)
         with pytest.raises(ValueError, match=said):
-            harness.__main__._check_precision(job)
+            harness.__main__._check_gpus(job, precision=True)
 
 
 def test_a_logs_header_describes_the_gpus() -> None:

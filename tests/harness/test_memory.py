@@ -94,23 +94,28 @@ def test_an_input_pipeline_without_memory_is_told_as_the_program_is(where: str, 
     assert b"Can't allocate %zu bytes on device %d." in library, "this DALI words it otherwise"
 
 
-def test_a_library_without_memory_is_told_from_other_errors() -> None:
-    cuda = "(External) CUDA error(2), out of memory. \n  [Hint: 'cudaErrorMemoryAllocation'.] (at gpu_context.cc:359)"
-    said = re.escape("too little left for a library (CUDA error(2), out of memory): lower IMAGE_SIZE")
-    with pytest.raises(RunError, match=said), memory.explained(Job(batchsize=1)):
-        raise OSError(cuda)
+CUDA = "(External) CUDA error(2), out of memory. \n  [Hint: 'cudaErrorMemoryAllocation'.] (at gpu_context.cc:359)"
+UNNAMED = r"{} in a library while starting, which names no amount; \S+ has [\d.]+ of [\d.]+ GiB left, .*GiB$"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(CUDA), r"too little left for a library \(CUDA error\(2\), out of memory\): lower IMAGE_SIZE"),
+        (MemoryError("Unable to allocate 45.1 GiB for an array"), r"this rank holds [\d.]+ GiB"),  # as NumPy words it
+        # Memory is not blamed where the error does not name it.
+        (MemoryError("std::bad_alloc"), f"^{UNNAMED.format('std::bad_alloc')}"),
+        (MemoryError("std::bad_array_new_length"), f"^{UNNAMED.format('std::bad_array_new_length')}"),
+    ],
+)
+def test_a_library_without_memory_is_told(error: Exception, told: str) -> None:
+    with pytest.raises(RunError, match=told), memory.explained(Job(batchsize=1)):
+        raise error
+
+
+def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(OSError, match="CUDNN_STATUS_EXECUTION_FAILED"), memory.explained(Job()):
         raise OSError("(External) CUDNN error(8), CUDNN_STATUS_EXECUTION_FAILED.")
-    with pytest.raises(RunError, match=r"this rank holds [\d.]+ GiB"), memory.explained(Job()):
-        raise MemoryError("Unable to allocate 45.1 GiB for an array")  # as NumPy words it
-
-
-@pytest.mark.parametrize("said", ["std::bad_alloc", "std::bad_array_new_length"])
-def test_memory_is_not_blamed_where_the_error_does_not_name_it(said: str) -> None:
-    told = rf"{said} in a library while starting, which names no amount; \S+ has [\d.]+ of [\d.]+ GiB left"
-    with pytest.raises(RunError, match=told) as error, memory.explained(Job(batchsize=4)):
-        raise MemoryError(said)
-    assert "out of memory" not in str(error.value) and "BATCHSIZE" not in str(error.value)
 
 
 NULL_GPU = str(jobs.REPOSITORY / "tests" / "null_gpu" / "run.sh")

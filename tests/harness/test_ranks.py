@@ -1,4 +1,4 @@
-"""At which address a node meets the others, in a network of its own where there is one."""
+"""How ranks meet: how many, at which address (in a network of its own where there is one), on which port."""
 
 from __future__ import annotations
 
@@ -78,3 +78,10 @@ def test_a_port_is_held_until_paddle_listens_on_it(option: int) -> None:
             paddles.listen()
             with socket.create_connection(("127.0.0.1", port), timeout=5), paddles.accept()[0]:
                 pass
+
+
+@pytest.mark.xdist_group("ranks")
+def test_another_number_of_ranks_than_the_environment_says_is_refused(standing_in: Path) -> None:
+    done = jobs.on_ranks(2, "-m", "harness", cwd=standing_in, DGXNNODES=2, HOSTS="a,b")
+    assert done.returncode == 2
+    assert "2 ranks were started, but DGXNNODES=2 x DGXNGPU=2 is 4" in done.stderr

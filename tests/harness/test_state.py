@@ -64,6 +64,20 @@ def test_ranks_share_the_state_that_each_of_them_has() -> None:
         assert comm.Bcast.call_count == len(theirs)
 
 
+def test_an_evaluation_is_of_the_mean_of_the_ranks_statistics() -> None:
+    """Each follows its own rank's samples; nothing else of the state is another rank's."""
+    built = programs.build()
+    with static.scope_guard(static.Scope()):
+        static.Executor(paddle.CPUPlace()).run(built.startup)
+        before, own = values(built.main), state.own_names(built.main)
+        assert len(own) == 2 * built.kinds("batch_norm")[0]
+        comm = mock.create_autospec(MPI.Comm, instance=True)
+        comm.allreduce.side_effect = lambda mine: mine + (mine + 3)  # the other rank's are greater by 3
+        state.average_statistics(built.main, Ranks(comm=comm, rank=0, size=2, local_rank=0, node="node0"))
+        for name, value in values(built.main).items():
+            np.testing.assert_allclose(value, before[name] + (1.5 if name in own else 0), err_msg=name)
+
+
 def test_a_synthetic_batch_lies_on_the_device() -> None:
     made = data.synthetic(data.ImageFormat(size=8), batch=2, classes=10, seed=1)
     kept = loader.resident(made, paddle.CPUPlace())

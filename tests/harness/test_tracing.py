@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+from unittest import mock
 
 import pytest
+from paddle import profiler
 
 from harness.hooks import tracing
 from tests import jobs
@@ -13,18 +15,36 @@ from tests.harness import small
 
 
 @pytest.mark.parametrize(
-    ("begin", "steps", "said"),
-    [(1, [5, 6, 7, 8], "the trace ends before it"), (1, [], "there is no trace"), (9, [9], "the trace ends before it")],
+    ("begin", "end", "said"),
+    [
+        (1, 12, ""),
+        (1, 8, "the trace ends before it"),
+        (1, 3, "there is no trace"),
+        (9, 9, "the trace ends before it"),  # a run that went on from a checkpoint
+    ],
 )
-def test_a_run_that_ends_before_the_last_of_the_steps(tmp_path, capfd, begin, steps, said):
-    with tracing.Tracer(5, 10, tmp_path / "result_0.txt", on_gpu=False) as tracer:
-        for step in range(begin, steps[-1] + 1 if steps else 4):
-            tracer.step_begins(step)
-            tracer.step_ends(step, 0.0, 0.0)
-    assert capfd.readouterr().err == f"warning: PROFILE=steps:5-10: the run had no step 10: {said}\n"
+def test_steps_are_traced_with_the_kernels_beside_them_until_the_last_or_the_runs_end(
+    tmp_path, capfd, begin, end, said
+):
+    traced, target = [step for step in range(begin, end + 1) if 5 <= step <= 10], profiler.ProfilerTarget
+    with mock.patch.object(profiler, "Profiler", autospec=True) as made:  # without a driver it does not start
+        kernels = made.return_value
+        with tracing.Tracer(5, 10, tmp_path / "result_0.txt", on_gpu=True) as tracer:
+            for step in range(begin, end + 1):
+                tracer.step_begins(step)
+                assert kernels.start.called == (step >= 5)
+                tracer.step_ends(step, 0.0, 0.0)
+                assert kernels.stop.called == (step >= 10)
+        assert kernels.start.call_count == kernels.stop.call_count == bool(traced)
+    warned = f"warning: PROFILE=steps:5-10: the run had no step 10: {said}\n" if said else ""
+    assert capfd.readouterr().err == warned
     path = tmp_path / "result_0.trace.json"
     events = json.loads(path.read_text())["traceEvents"] if path.exists() else []
-    assert [e["args"]["step"] for e in events[::2]] == steps
+    assert [event["args"]["step"] for event in events[::2]] == traced
+    if traced:
+        assert made.call_args.kwargs["targets"] == [target.CPU, target.GPU]
+        made.call_args.kwargs["on_trace_ready"](kernels)
+        kernels.export.assert_called_once_with(str(tmp_path / "result_0.kernels.trace.json"), "json")
 
 
 @pytest.mark.xdist_group("ranks")

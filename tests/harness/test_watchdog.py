@@ -45,8 +45,16 @@ def test_a_hang_that_keeps_the_interpreter_ends_too():
     assert done.returncode == 1 and "Timeout (" in done.stderr and "in stuck" in done.stderr
 
 
-def test_progress_keeps_it_quiet():
-    done = run("for i in range(20):\n    time.sleep(0.1)\n    WATCHDOG.beat(f'computing step {i}')")
+@pytest.mark.parametrize(
+    ("limit", "body"),
+    [
+        (1, "for i in range(20):\n    time.sleep(0.1)\n    WATCHDOG.beat(f'computing step {i}')"),
+        (0, "assert threading.active_count() == 1"),
+    ],
+    ids=["progress", "no limit"],
+)
+def test_what_keeps_it_quiet(limit, body):
+    done = run(body, limit=limit)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -55,30 +63,20 @@ def test_what_may_take_longer_is_given_longer_once():
     assert done.returncode == 1 and "no progress for 1 s while step" in done.stderr
 
 
-def test_no_limit_watches_nothing():
-    done = run("assert threading.active_count() == 1", limit=0)
-    assert (done.returncode, done.stderr) == (0, "")
+def moved(clock_steps):
+    """What a clock says after each (seconds by the system's clock, seconds by the steady one)."""
+    wall, steady = [1000.0], [50.0]
+    clock = watchdog.Clock(lambda: wall[0], lambda: steady[0])
+    for wall_s, steady_s in clock_steps:
+        wall[0] += wall_s
+        steady[0] += steady_s
+        yield clock.set_by_s()
 
 
 @pytest.mark.parametrize(("jump_s", "seen_s"), [(-3600.0, -3600.0), (-1.5, -1.5), (7200.0, 7200.0), (0.2, 0.0)])
-def test_a_clock_that_is_set(jump_s, seen_s):
-    wall, steady = [1000.0], [50.0]
-    clock = watchdog.Clock(lambda: wall[0], lambda: steady[0])
-
-    def go_on(wall_s: float, steady_s: float) -> float:
-        wall[0] += wall_s
-        steady[0] += steady_s
-        return clock.set_by_s()
-
-    assert go_on(10.0, 10.0) == 0.0
-    assert go_on(10.0 + jump_s, 10.0) == pytest.approx(seen_s)
-    assert go_on(10.0, 10.0) == 0.0, "it is said once"
+def test_a_clock_that_is_set_is_told_once(jump_s, seen_s):
+    assert list(moved([(10, 10), (10 + jump_s, 10), (10, 10)])) == [0, pytest.approx(seen_s), 0]
 
 
 def test_a_slewed_clock_was_not_set():
-    wall, steady = [0.0], [0.0]
-    clock = watchdog.Clock(lambda: wall[0], lambda: steady[0])
-    for _ in range(10_000):
-        wall[0] += 1.0005
-        steady[0] += 1.0
-        assert clock.set_by_s() == 0.0
+    assert not any(moved([(1.0005, 1)] * 10_000))

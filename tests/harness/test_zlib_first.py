@@ -1,14 +1,15 @@
 """Paddle's parts of a zlib stay apart from the system's, whichever way our code is started."""
 
 import ast
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests import jobs
+from tests.test_architecture import imports, tracked
 
+FIRST, COMMAND = ("program", "harness", "tools"), 'if __name__ == "__main__"'
 USE = """
 import io
 import numpy
@@ -28,25 +29,11 @@ def test_paddle_before_all_else_breaks_nothing(first: str) -> None:
     assert done.stdout.endswith("whole\n"), done.stderr[-1500:]
 
 
-def imported(path: Path) -> list[str]:
-    """Packages that a module imports at its top, in order."""
-    names: list[str] = []
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Import):
-            names += [alias.name.partition(".")[0] for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names.append((node.module or "").partition(".")[0])
-    return names
-
-
 def test_every_command_has_the_harness_before_paddle(repository: Path) -> None:
-    files = subprocess.run(["git", "ls-files", "*.py"], cwd=repository, capture_output=True, text=True, check=True)
-    commands = [repository / name for name in files.stdout.split() if not name.startswith("tests/")]
-    commands = [path for path in commands if path.exists() and 'if __name__ == "__main__"' in path.read_text()]
+    commands = [path for path in tracked(repository, ".py", but=("tests/",)) if COMMAND in path.read_text()]
     assert len(commands) > 10
     for path in commands:
-        names = imported(path)
-        if path.parent.name in ("program", "harness", "tools"):  # `python -m harness.x` has the package first
-            continue
-        first = min(names.index(name) if name in names else len(names) for name in ("program", "harness", "tools"))
-        assert "paddle" not in names[:first], path
+        tree = ast.parse(path.read_text())
+        top = [name.partition(".")[0] for node, name in imports(tree) if node in tree.body]
+        if path.parent.name not in FIRST:  # `python -m harness.x` has the package first
+            assert "paddle" not in top[: min(top.index(name) if name in top else len(top) for name in FIRST)], path

@@ -194,3 +194,5 @@ def test_wrong_use_is_refused() -> None:
         ({"DEVICE": "gpu", "STRATEGY": "cuda_graph=1"}, f"STRATEGY: cuda_graph=1: {said}"),
     ):
         refused(reported("--precisions", **variables), f"error: {error}\n")
+    for device, precisions in (("cpu", "fp32\n"), ("gpu", "fp32\ntf32\namp_o1\namp_o2\n")):
+        assert reported("--precisions", DEVICE=device).stdout == precisions

@@ -18,8 +18,7 @@ import pytest
 from nvidia.dali import fn
 from paddle import static
 
-from harness import env, state
-from harness import plan as plans
+from harness import env, state, workload
 from harness.loader import ReaderConfig
 from paddle_rn50 import config, data, model
 from program.passes import gradients
@@ -112,7 +111,7 @@ def on_a_gpu(**more: Any) -> Any:
     """What the checks of a GPU read of their machine, without one."""
     gpu = schema.Gpu(name="NVIDIA A100-SXM4-40GB", memory_gib=40.0, driver="535")
     return SimpleNamespace(
-        job=SimpleNamespace(device="gpu", workload="rn50", precision="amp_o2", batchsize=256, data_threads_per_rank=1),
+        job=SimpleNamespace(device="gpu", workload="rn50", precision="amp_o2", batchsize=256, data_threads=1),
         me=SimpleNamespace(size=8, local_rank=0, gather=lambda value: [value]),
         nodes=[SimpleNamespace(gpus=[gpu] * 8)],
         **more,
@@ -132,7 +131,7 @@ def test_the_input_check_compares_both_pipelines_of_the_gpu_with_the_cpus(precis
     machine = on_a_gpu(
         kernels=True,
         executor=static.Executor(paddle.CPUPlace()),
-        plan=lambda: plans.of_job(env.Job(device="gpu", precision=precision)),
+        plan=lambda: workload.plan_of(env.Job(device="gpu", precision=precision)),
         reader=reader,
     )
     verdict = acceptance.input_pipeline(machine)
@@ -257,7 +256,7 @@ def test_a_half_precision_program_is_fed_half_of_four_channels() -> None:
 def test_the_pooling_passes_and_a_wrong_window_fails(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     paddle.enable_static()
     machine = on_a_gpu(
-        executor=static.Executor(paddle.CPUPlace()), plan=lambda: plans.of_job(env.Job(device="gpu", layout=layout))
+        executor=static.Executor(paddle.CPUPlace()), plan=lambda: workload.plan_of(env.Job(device="gpu", layout=layout))
     )
     assert acceptance.pooling(machine).status == "ok"
     spread = gradients.spread_mean

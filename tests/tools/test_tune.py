@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 
-from harness import config_file, env
+from harness import env
 from program import strategy
 from program.optimizers import OptimizerConfig
 from runlog.errors import RunError
@@ -183,7 +183,7 @@ def exports(text: str) -> list[str]:
 def resolved(folder: Path, system: str, **variables: str) -> dict[str, str]:
     """The environment of a job on a system whose config file is in `folder`, beside the repository's config_CPU.sh."""
     (folder / "config_CPU.sh").write_text((jobs.REPOSITORY / "config_CPU.sh").read_text())
-    with mock.patch.object(config_file, "ROOT", folder):
+    with mock.patch.object(env, "ROOT", folder):
         return env.resolve({"PATH": os.defpath, "DGXSYSTEM": system} | variables)
 
 

@@ -15,8 +15,7 @@ import numpy as np
 import paddle
 from paddle import static
 
-from harness import loader, provenance, ranks, sampling, session, state
-from harness import plan as plans
+from harness import loader, provenance, ranks, sampling, session, state, workload
 from harness.env import Job, Origins
 from harness.hooks.capture import CapturedStep
 from harness.hooks.watchdog import WATCHDOG
@@ -76,7 +75,7 @@ class Machine:
 
     def plan(self, layout: str = "", *, strategy: str = "") -> build.Plan:
         """Of this job by a strategy, the default one if none is given, with a static loss scale."""
-        return plans.of_job(replace(self.job, strategy=strategy, layout=layout, loss_scale=LOSS_SCALE))
+        return workload.plan_of(replace(self.job, strategy=strategy, layout=layout, loss_scale=LOSS_SCALE))
 
     def recorded(self) -> tuple[config.Recipe, data.ImageList, Schedule]:
         """Recipe, images and schedule of the recorded job."""

@@ -20,7 +20,6 @@ import numpy as np
 import psutil
 
 from harness import env, loader, nvidia, provenance, records
-from harness.caches import DROP
 from runlog.errors import RunError
 from runlog.json_schema import as_json
 
@@ -66,7 +65,7 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None) -> dict[str, 
         "checkpoints": _disk(Path(job.checkpoint_dir or job.logdir)),
         "interfaces": _interfaces(),
         "infiniband": _infiniband(Path("/sys/class/infiniband")),
-        "drop_caches": os.access(DROP, os.W_OK),
+        "drop_caches": os.access(provenance.DROP_CACHES, os.W_OK),
         "data": _data(Path(job.datadir)) if job.datadir and job.data == "real" else None,
         "imports": {name: (why, package_of(why)) for name, why in zip(IMPORTED, import_errors, strict=True)},
     }

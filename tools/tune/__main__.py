@@ -179,7 +179,8 @@ def main() -> int:
     least = 1 if args.batches else LEAST_REPEATS
     if args.repeats < least:
         raise ValueError(f"--repeats {args.repeats}: must be at least {least}")
-    job, _ = env.describe(env.resolve())
+    job, _ = env.read(env.resolve())
+    _ = job.knobs, job.hyperparameters  # what is wrong in them is said now
     if job.dgxnnodes > 1:
         raise ValueError(f"DGXNNODES={job.dgxnnodes}: runs are started on this node alone: set DGXNNODES=1")
     return (sweep if args.batches else tune)(args, job)
