@@ -18,7 +18,7 @@ import psutil
 from harness import env
 from harness.hooks.watchdog import WATCHDOG
 from harness.processes import end_with_parent
-from program import contexts
+from program import elsewhere
 from runlog.errors import RunError
 
 if not env.is_rank():  # a tool: UCX, which Open MPI loads, would write into its JSON; MPI does not start without HOME
@@ -196,6 +196,6 @@ def connect(job: env.Job, ranks: Ranks) -> None:
         host = endpoints[0].rpartition(":")[0]
         # Paddle forks helpers for the rendezvous; mpirun would wait for whoever holds a dead rank's pipes.
         os.register_at_fork(after_in_child=lambda: end_with_parent(signal.SIGKILL))
-        with contexts.elsewhere():
+        with elsewhere():
             _listen_on(endpoints[ranks.rank].rpartition(":")[0], host)
             paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{host}:{port}")

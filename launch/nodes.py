@@ -12,8 +12,6 @@ Called by run_and_time.sh; the job's variables say which nodes and how to reach 
 node is lost or never comes; 2 for wrong use; 128 + n when stopped by signal n.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import fcntl

@@ -7,8 +7,6 @@ was killed. mpirun is ended with this process. Exit status: 0; 1 where the trial
 143 after a signal.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import fcntl

@@ -8,8 +8,6 @@ this order about mid-grey, where PaddleSeg shuffles the order and turns contrast
 Images leave the pipeline as [N, 3, H, W], float32, normalized; labels as [N, H, W], uint8, 255 where ignored.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import struct

@@ -12,10 +12,10 @@ in eights and cuDNN's fused normalizations in fours, but the two largest branche
 normalizations over ranks have no fused form. The bytes that it would save and cost are in docs/lab-notes.md.
 """
 
-from __future__ import annotations
-
+import pickle  # noqa: TID251  the one reader of a pickle, which takes arrays only
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import paddle
@@ -24,7 +24,6 @@ from paddle.nn import functional
 
 from harness.layers import Layers
 from paddle_hrnet.config import Recipe
-from program.weights import read_pdparams
 
 WIDTHS = (18, 36, 72, 144)  # channels of the branches, from 1/4 to 1/32 of the image
 STEM = 64
@@ -127,6 +126,54 @@ def paddleseg_name(name: str) -> str:
     path, layer, value = name.rsplit(".", 2) if name.count(".") > 1 else ("", "", "")
     known = layer in PADDLESEG_LAYERS and value in PADDLESEG_VALUES
     return f"{path}.{PADDLESEG_LAYERS[layer]}.{PADDLESEG_VALUES[value]}" if known else ""
+
+
+# Of a pickle, which may name any function to be called: the names that a dictionary of arrays needs (Python
+# documentation, "Restricting Globals").
+ALLOWED = {
+    ("builtins", "tuple"),
+    ("__builtin__", "tuple"),  # as protocol 2 names it
+    ("collections", "OrderedDict"),
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"),  # written by numpy 2
+    ("_codecs", "encode"),  # bytes, as protocol 2 writes them
+}
+
+
+class _Reader(pickle.Unpickler):
+    """Runs no code of whoever wrote the file."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ALLOWED:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which no array needs")
+        return super().find_class(module, name)
+
+
+def read_pdparams(path: Path) -> dict[str, np.ndarray]:
+    """Arrays of a `.pdparams` file by name.
+
+    Raises ValueError where the file cannot be read, is no dictionary of arrays, or asks for code to be run.
+    """
+    try:
+        with path.open("rb") as file:
+            loaded = _Reader(file).load()
+        if not isinstance(loaded, dict):
+            raise TypeError(f"a {type(loaded).__name__}")
+        # paddle.save writes a tensor as (name, array), and a table of names under a key with two @.
+        arrays = {
+            name: value[1] if isinstance(value, tuple) and len(value) == 2 else value
+            for name, value in loaded.items()
+            if isinstance(name, str) and not name.endswith("@@")
+        }
+        for name, value in arrays.items():
+            if not isinstance(value, np.ndarray) or value.dtype.hasobject:
+                raise TypeError(f"{name} is no array")
+    # What a pickle of anything may raise.
+    except (OSError, pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError) as error:
+        raise ValueError(f"{path}: no weights of Paddle ({error}): set PRETRAINED to a .pdparams file") from error
+    return arrays
 
 
 def pretrained_weights(path: Path, program: static.Program) -> dict[str, np.ndarray]:

@@ -5,8 +5,6 @@ with its digit or as ground. Training scenes show the digits that ResNet-50's em
 scenes the others; each digit is in several scenes, at another place, size and colour.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """FCN-HRNetW18 on images in Cityscapes' layout, as `harness/train.py` trains it."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any, ClassVar

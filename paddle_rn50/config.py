@@ -3,8 +3,6 @@
 A recipe owns hyperparameters; what a machine decides (batch of a device, ranks, precision) is the job's.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

@@ -3,8 +3,6 @@
 Images leave the pipeline as [N, C, H, W] or [N, H, W, C], float32 or float16, normalized.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -3,8 +3,6 @@
 `python -m paddle_rn50.digits FOLDER` makes it in FOLDER, as an image's build does.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -7,8 +7,6 @@ v1.5 puts the stride of 2 of a bottleneck into its 3x3 convolution (v1 has it in
 Shapes: N batch, C channels, H, W image, K classes.
 """
 
-from __future__ import annotations
-
 import paddle
 from paddle import static
 from paddle.nn import functional

@@ -1,7 +1,5 @@
 """ResNet-50 v1.5 on images in ImageNet's layout, as `harness/train.py` trains it."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import paddle

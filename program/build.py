@@ -5,8 +5,6 @@ scaled by 1/N. On GPUs the program runs as built. Where the ranks are CPU proces
 wait for NCCL are taken out and gloo carries the same all-reduce operators.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable
@@ -21,16 +19,14 @@ from paddle.base.framework import Block
 from paddle.distributed import fleet
 from paddle.distributed.fleet.meta_optimizers import common as meta_optimizers
 
-from program import capture
+from program import capture, elsewhere, replaced
 from program import precision as precisions
-from program.contexts import elsewhere, replaced
 from program.count import counts_of
 from program.ops import LOSS_VALUE
 from program.optimizers import OptimizerConfig, Schedule
-from program.passes import buckets, edit, gradients, of_paddle, resnet_unit, sync_bn, updates
+from program.passes import edit, gradients, of_paddle, resnet_unit, sync_bn, updates
 from program.precision import Precision
 from program.proof import kernels, verify
-from program.proof import knobs as knobs_of
 from program.strategy import Strategy, resolve
 
 # Operators that only NCCL needs: gloo's collectives are synchronous and use no communicator of the program.
@@ -163,7 +159,7 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
         for program in programs:
             gradients.convolve_gradients(program)
             sync_bn.on_cpu(program, fleet.worker_num())
-            buckets.thin_depends(program)
+            updates.thin_depends(program)
         for program in (*programs, startup):
             edit.remove(program, lambda op: op.type in NCCL_ONLY)
     for program in programs:
@@ -214,7 +210,7 @@ def _by_our_passes(main: static.Program, startup: static.Program, plan: Plan) ->
     if knobs.gradient_merge > 1:
         programs = [updates.merge_gradients(main, startup, steps=knobs.gradient_merge), main]
     if not knobs.auto and fleet.worker_num() > 1:
-        buckets.bucket_all_reduces(main, limit_mib=knobs.fuse_grad_size_in_MB, one_stream=knobs.cuda_graph)
+        updates.bucket_all_reduces(main, limit_mib=knobs.fuse_grad_size_in_MB, one_stream=knobs.cuda_graph)
     if knobs.cuda_graph:
         capture.prepare(main, main.lr_scheduler._var_name)
     precisions.cast_startup(main, startup)
@@ -262,7 +258,7 @@ def _verify(
             said.append(f"{spanning} normalizations summed over {ranks} ranks, forward and backward")
     if knobs.cuda_graph:
         said.append(capture.check(main))
-    return said + knobs_of.check(main, knobs, asked=plan.strategy, ranks=ranks)
+    return said + verify.knobs(main, knobs, asked=plan.strategy, ranks=ranks)
 
 
 def _auto_chose(main: static.Program, optimizer: OptimizerConfig, *, ranks: int) -> list[str]:

@@ -5,8 +5,6 @@ they were, the rate is looked up on the device, the ranks are summed on the stre
 read on the host or copy from it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from program.ops import OPTIMIZE, Refused

@@ -7,8 +7,6 @@ what a kernel transposes inside itself is counted. Traffic adds what the kernels
 has the source for each class. FLOPs are those of convolutions and matrix products, a multiply-add being two.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """Reading a program's operators: the words that passes, proofs and counts share. No Paddle is needed to import it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any

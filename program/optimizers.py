@@ -1,7 +1,5 @@
 """Which optimizer and learning rate a recipe asks for (no Paddle here: tools that run anywhere read recipes)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -5,8 +5,6 @@ them in half precision with FP32 master copies in the optimizer. In both, batch 
 outside `static.amp.fp16_guard` are FP32.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Iterator
@@ -18,7 +16,7 @@ from paddle import static
 from paddle.base.framework import Block
 from paddle.static.amp import fp16_utils
 
-from program.contexts import replaced
+from program import replaced
 from program.passes.edit import Step, insert, insert_all, remove
 
 # Paddle's own defaults (paddle.static.amp.decorate): the scale doubles after 1000 finite steps, and is multiplied by

@@ -1,11 +1,9 @@
 """The distributed strategy: FleetX's knobs by their names, each with what it does in this Paddle.
 
 STRATEGY is empty (our defaults), `auto` (Paddle's own automatic mode), or `knob=value,...`. Paddle 2.6.2 swallows
-many of them without a word; here a knob works, or is refused with the reason. `program.proof.knobs` proves on the built
-program that it did.
+many of them without a word; here a knob works, or is refused with the reason. `program.proof.verify` proves on the
+built program that it did.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from typing import Any

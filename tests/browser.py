@@ -1,7 +1,5 @@
 """A real headless Chromium for the tests of pages."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path

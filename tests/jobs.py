@@ -1,7 +1,5 @@
 """Starts real jobs for tests: by the user's command, or a script of a test on the ranks of a job."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

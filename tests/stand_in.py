@@ -6,8 +6,6 @@ trainer's without what only Paddle knows (tests/runlog/test_schema.py). The fixt
 and the image STANDS_IN of tests/cluster/containers.py has it too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import time

@@ -1,7 +1,5 @@
 """Gradients by fewer or cheaper operators than Paddle makes."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

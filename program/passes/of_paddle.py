@@ -1,7 +1,5 @@
 """Paddle's own passes. Paddle rebuilds the program in Python after each; here that is done once, after the last."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +8,7 @@ import paddle
 from paddle import static
 from paddle.distributed.fleet.meta_optimizers import raw_program_optimizer
 
-from program.contexts import replaced
+from program import replaced
 from program.strategy import Strategy
 
 # By knob, in Paddle's order (apply_build_strategy).

@@ -8,8 +8,6 @@ network's: `plain` and `stored` convert a value that leaves the program or enter
 what the plain network's initializers draw.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

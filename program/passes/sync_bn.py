@@ -15,8 +15,6 @@ device context, where `c_comm_init` leaves one only with FLAGS_dynamic_static_un
 sum without a word (github.com/PaddlePaddle/Paddle/pull/65935 mends it in a later Paddle).
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whether Paddle has a kernel for each operator of a program in the types of its data, and what a program is fed."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import containers
-from tests.cluster.containers import need, run
-from tests.cluster.rootless import Rootless
+from tests.cluster.containers import Rootless, need, run
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

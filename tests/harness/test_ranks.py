@@ -14,7 +14,7 @@ import pytest
 
 from harness import ranks
 from harness.hooks import watchdog
-from program import contexts
+from program import elsewhere
 from runlog.errors import RunError
 from tests import jobs
 from tests.harness import small
@@ -65,7 +65,7 @@ def test_ranks_meet_on_a_host_whose_own_name_does_not_resolve(tmp_path: Path) ->
 
 
 def test_an_address_that_no_interface_has_is_refused() -> None:
-    with contexts.elsewhere(), pytest.raises(RunError, match=r"no network interface .* 192\.0\.2\.77"):
+    with elsewhere(), pytest.raises(RunError, match=r"no network interface .* 192\.0\.2\.77"):
         ranks._listen_on("192.0.2.77", "127.0.0.1")
 
 

@@ -3,8 +3,6 @@
 A rank that trains nothing (tests/stand_in.py) serves where the launcher is asked; one test of each kind trains.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """`tests/fetch_logs.sh` from a mirror on this disk, and what a run of the tests says of those it skipped."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import shutil

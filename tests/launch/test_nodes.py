@@ -1,7 +1,5 @@
 """Two nodes joined by launch/nodes.py on this machine, by real ssh: the second has a /tmp of its own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -5,8 +5,6 @@ its registry is named; a mount's source must exist; all of the job's environment
 wants NVIDIA's tool unless NVIDIA_VISIBLE_DEVICES is void.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shlex

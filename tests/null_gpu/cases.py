@@ -1,7 +1,5 @@
 """The matrix: every workload, recipe, precision, layout and mode that the README allows, on one rank and on two."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Starts jobs on null GPUs by the user's command, and reads what their processes asked of the GPU."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a step must ask of a GPU, counted from the papers' networks and the recipes; nothing here looks at a program."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 

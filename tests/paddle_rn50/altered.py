@@ -5,8 +5,6 @@ product reads, forward and backward, to N bits of mantissa: 11 are those of FP16
 operator leaves in FP16. The others are faults that the test must see.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from typing import Any

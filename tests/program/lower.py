@@ -6,8 +6,6 @@ works on the FP32 master and copies it back into the parameter. The all-reduce o
 N, which is what it is when all ranks have the same data.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

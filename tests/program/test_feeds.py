@@ -1,7 +1,5 @@
 """What is fed is what the programs take, and evaluation programs are proved as training ones are."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

@@ -1,7 +1,6 @@
 """SGD and LARS, as the training program runs them, against NumPy over twenty steps: of LARS the update of
-`lars_optimizer.py`, MLPerf's reference; and learning rates at every step."""
+`lars_optimizer.py`, MLPerf's reference. Learning rates at every step are in tests/test_recipes.py."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -109,31 +108,6 @@ def test_lars_of_resnet50_takes_at_most_four_operators() -> None:
     assert sorted(len(op.input("Param")) for op in updates) == [53, 53, 55]  # their decays are proved as it is built
 
 
-# ---- learning rates
-
-BASE, WARMUP, TOTAL = 0.4, 7, 50
-
-
-def expected(kind: str, step: int) -> float:
-    if step < WARMUP:
-        return BASE / WARMUP * (step + 1)
-    share = (step - WARMUP) / (TOTAL - WARMUP)
-    if kind == "cosine":
-        return 0.001 + (BASE - 0.001) * (1 + math.cos(math.pi * min(share, 1))) / 2
-    if kind == "polynomial":
-        return 0.001 + (BASE - 0.001) * max(0.0, 1 - share) ** 2
-    return BASE * (1 if step < 20 else 0.1 if step < 30 else 0.01)
-
-
-@pytest.mark.parametrize("kind", ["piecewise", "cosine", "polynomial"])
-def test_each_step_has_the_rate_of_the_closed_form(kind: str) -> None:
-    more = {"boundaries": (20, 30), "factors": (0.1, 0.01)} if kind == "piecewise" else {"end": 0.001}
-    schedule = Schedule(kind=kind, base=BASE, warmup_steps=WARMUP, total_steps=TOTAL, **more)
-    for step in range(TOTAL + 5):  # past the end the last rate holds
-        assert schedule(step) == pytest.approx(expected(kind, step), rel=1e-12)
-    assert replace(schedule, warmup_steps=0)(0) == pytest.approx(BASE)
-
-
 def test_a_warm_up_as_long_as_the_schedule_is_refused() -> None:
     with pytest.raises(ValueError, match="warm-up of 9 steps in a schedule of 9"):
-        Schedule(kind="cosine", base=BASE, warmup_steps=9, total_steps=9)
+        Schedule(kind="cosine", base=0.4, warmup_steps=9, total_steps=9)

@@ -1,7 +1,5 @@
 """Knobs of STRATEGY: each works and shows in the program, or is refused with its reason."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from typing import Any

@@ -1,7 +1,5 @@
 """Gradients of ResNet-50 at the size that users train, in the types in which a GPU stores them (twin.py)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Each reason to refuse a program: a sound one passes, and fails when that one thing in it is broken."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,9 +1,7 @@
-"""A rank of test_sync_bn.py (`two_ranks.py statistics`, `two_ranks.py null_gpu`) or test_strategy_losses.py (`merge`).
+"""A rank of test_ranks.py: `two_ranks.py statistics`, `two_ranks.py null_gpu` or `two_ranks.py merge`.
 
 An assertion that fails ends the job.
 """
-
-from __future__ import annotations
 
 import sys
 
