@@ -165,6 +165,8 @@ def _refusals(job: Job, tf32_override: str) -> Iterator[str]:
         yield "LOGDIR is empty: set it to the folder of the results, or unset it"
     if job.dgxnnodes == 1 and (named := job.hosts.count(",") + 1) > 1:
         yield f"HOSTS names {named} nodes, but DGXNNODES is 1: set DGXNNODES={named}, or unset HOSTS"
+    if job.pretrained and job.workload != "hrnet":
+        yield f"PRETRAINED={job.pretrained}: {job.workload} starts from weights of its own: unset it, or WORKLOAD=hrnet"
     if trains and (job.workload, job.recipe) == ("rn50", "recorded"):
         yield "RECIPE=recorded: it is for the first steps of MODE=throughput: train by nvidia_cosine"
     if job.loss_scale and job.precision not in ("amp_o1", "amp_o2"):

@@ -32,6 +32,7 @@ TF32 = libraries.TF32_OVERRIDE
         ({"HOSTS": "a,b"}, "HOSTS names 2 nodes, but DGXNNODES is 1: set DGXNNODES=2, or unset HOSTS"),
         ({"LOGDIR": ""}, "LOGDIR is empty: set it to the folder of the results, or unset it"),
         ({"RECIPE": "recorded"}, "RECIPE=recorded: it is for .* MODE=throughput: train by nvidia_cosine$"),
+        ({"PRETRAINED": "w"}, "PRETRAINED=w: rn50 starts from weights of its own: unset it, or WORKLOAD=hrnet$"),
         ({"LOSS_SCALE": "128"}, "LOSS_SCALE=128: only FP16's loss is scaled"),
         # Small ones flush gradients to 0, large ones overflow: nothing looks for infinities.
         (FP16 | {"LOSS_SCALE": "203"}, f"LOSS_SCALE=203: {HOLDS}"),

@@ -68,6 +68,8 @@ def _step(record: dict[str, Any], values: Any) -> None:
         (lambda r: _step(r, ["fast"] * 16), "damaged (TypeError"),
         (lambda r: r["hosts"].__setitem__(5, "node2"), "its hosts have node2 more than once"),
         (lambda r: r["hosts"].__setitem__(5, 5), "damaged (TypeError"),
+        (lambda r: r.pop("time"), "damaged (KeyError: 'time')"),
+        (lambda r: r.update(job=True), "damaged (TypeError"),
         (lambda r: r["hosts"].pop(), "it has 7 hosts and facts of 8"),
         (lambda r: r["links"][0].update(b=77), " and 77 is none of 8 hosts"),
         (lambda r: r["links"][3].update(latency_s=[1e-5] * 3), "has 3 turns, another 5"),

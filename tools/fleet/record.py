@@ -46,7 +46,8 @@ def read(path: Path) -> Judged:
 def _check(record: Record) -> None:
     """Raises the error of whatever is not as a fleet's acceptance writes it."""
     hosts, metrics = record["hosts"], (STEP, STALLS, *record["metrics"])
-    "".join(hosts)  # no error: they are names
+    "".join((record["system"], record["time"], *hosts))  # no error: they are texts
+    dict(record.get("job", {}))
     if len(set(hosts)) < len(hosts):
         host = max(hosts, key=hosts.count)
         raise ValueError(f"its hosts have {host} more than once")
