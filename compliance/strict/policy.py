@@ -281,7 +281,7 @@ class Policy:
         off = [one for one in evaluations if _off([one.value], samples)]
         if not off:
             return
-        batch = int(self.run.count(schema.GLOBAL_BATCH_SIZE))
+        batch = self.run.global_batch or 0
         batch = batch if batch <= samples else 0
         counts = range(max(samples - batch, 1), samples + batch)
         distinct = {one.value for one in evaluations}

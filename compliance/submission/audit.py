@@ -29,8 +29,9 @@ from compliance.rules import Finding, Ruleset, load
 from compliance.strict.policy import LEAST_CURVE
 from compliance.submission.description import over_peak, read_description
 from compliance.submission.package import rendered, template_text
-from compliance.submission.runs import LEAST_DISTINCT, benchmark_of, check_between
+from compliance.submission.runs import LEAST_DISTINCT, check_between
 from compliance.submission.score import score_runs
+from runlog import schema
 from runlog.reader import Event, HeldLog, read_log
 from runlog.text import csv_text, printable
 
@@ -340,7 +341,7 @@ def _submission(folder: _Folder, asked: Mapping[str, list[Finding]]) -> Submissi
         if by == "official":  # what result_summarizer prints, whatever rcp_checker says
             minutes[by] = None if scored.unscaled_minutes is None else scored.unscaled_minutes * scored.scaling
     of_score = {} if scored is None else {name: getattr(scored, name) for name in _OF_SCORE}
-    benchmark = benchmark_of(first, ruleset)
+    benchmark = ruleset.benchmarks.get(first.text(schema.SUBMISSION_BENCHMARK))
     if benchmark and len(checked) != benchmark.runs:
         problem = problem or f"{len(checked)} logs; a submission has {benchmark.runs}"
     return Submission(

@@ -74,8 +74,8 @@ def compare_description(run: LoggedRun, description: dict[str, Any], rule: Stric
 
 def over_peak(run: LoggedRun, description: dict[str, Any], rule: StrictRule) -> list[Finding]:
     """That a ResNet run took less time for its epochs than the peak of the described accelerators allows."""
-    samples, counts = run.first_value(schema.TRAIN_SAMPLES), [description.get(name) for name in _ACCELERATORS]
-    known = run.first_value(schema.SUBMISSION_BENCHMARK) == "resnet" and has_type(samples, COUNT)
+    samples, counts = run.of(schema.TRAIN_SAMPLES).value, [description.get(name) for name in _ACCELERATORS]
+    known = run.of(schema.SUBMISSION_BENCHMARK).value == "resnet" and has_type(samples, COUNT)
     if not (known and run.evaluations and (run.minutes or 0) > 0 and all(str(count).isdecimal() for count in counts)):
         return []
     number, model = math.prod(int(str(count)[:6]) for count in counts), str(description.get("accelerator_model_name"))

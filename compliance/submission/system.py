@@ -71,11 +71,11 @@ def command(options: argparse.Namespace) -> int:
 
 def from_log(run: LoggedRun) -> dict[str, str]:
     summary, machine = run.summary, next(iter(hardware_nodes(run)), {})
-    gpus, status = gpu_names(machine), run.first_value(schema.SUBMISSION_STATUS)
+    gpus, status = gpu_names(machine), run.of(schema.SUBMISSION_STATUS).value
     packages, digest = run.section(schema.PACKAGES), run.section(schema.SOURCE).get("image_digest")
     found = {
-        "submitter": run.first_value(schema.SUBMISSION_ORG),
-        "division": run.first_value(schema.SUBMISSION_DIVISION),
+        "submitter": run.of(schema.SUBMISSION_ORG).value,
+        "division": run.of(schema.SUBMISSION_DIVISION).value,
         "status": STATUS_WORDS.get(status) if isinstance(status, str) else None,
         "framework": summary.framework if summary else None,
         "host_processor_model_name": str(machine["cpu"]) if machine.get("cpu") else None,
