@@ -32,8 +32,6 @@ _OF_OUR_BENCHMARKS = (
     *("rcp-hyperparameters", "rcp-convergence"),
 )
 OF_CLOSED_DATA = ("closed-data", "eval-schedule", "eval-samples", "rcp-hyperparameters", "rcp-convergence")
-
-
 Broken = Iterator[tuple[Any, ...]]  # a rule, the line to blame, what breaks it; and what is expected, if not as ever
 
 
@@ -207,17 +205,19 @@ class Policy:
         if closed and train.value == benchmark.train_samples and has_type(samples, COUNT):
             batch = self.run.count(schema.GLOBAL_BATCH_SIZE)
             own_data = 0 <= samples - benchmark.eval_samples < max(batch, 1)  # padding may count
-            if not own_data and resnet and self._of_other_samples(benchmark.eval_samples, samples):
+            values, wanted = {one.value for one in self.run.evaluations}, benchmark.eval_samples
+            enough = resnet and len(values) >= _LEAST_VALUES
+            if not own_data and enough and not _off(values, wanted) and _off(values, samples):  # some log the batches
                 own_data = True
                 actual = f"eval_samples is {samples}; the accuracies are whole numbers of {benchmark.eval_samples}"
                 yield "data-label", evaluation.line, actual
         if not own_data:
             not_applied = list(OF_CLOSED_DATA)
             if closed:
-                wanted = f"train_samples {benchmark.train_samples} and eval_samples {benchmark.eval_samples}"
+                expected = f"train_samples {benchmark.train_samples} and eval_samples {benchmark.eval_samples}"
                 blamed = train if train.value != benchmark.train_samples else evaluation
                 actual = f"{printable(train.value, 30)} and {printable(samples, 30)}"
-                yield "closed-data", blamed.line or None, actual, wanted
+                yield "closed-data", blamed.line or None, actual, expected
                 not_applied.remove("closed-data")
             if self.run.is_project_log and resnet and has_type(samples, COUNT):
                 yield from self._whole_samples(int(samples))
@@ -269,11 +269,6 @@ class Policy:
             yield "accuracy-curve", line, f"{values[-2]:.6g} at one evaluation, {values[-1]:.6g} at the next"
         elif rises < LEAST_RISES:
             yield "accuracy-curve", line, f"{rises:.0%} of its evaluations are better than the one before"
-
-    def _of_other_samples(self, samples: int, said: float) -> bool:
-        """Whether the accuracies are of `samples`, and not of what is said: some log the number of batches."""
-        values = {one.value for one in self.run.evaluations}
-        return len(values) >= _LEAST_VALUES and not _off(values, samples) and bool(_off(values, said))
 
     def _whole_samples(self, samples: int) -> Broken:
         """Accuracies are whole numbers of `samples`; of more where the last batch's padding counts, too."""

@@ -238,15 +238,9 @@ def _power_times(log: Path) -> list[float]:
 
 
 def _asked(rule: str, actual: str, fix: str, *, severity: str = "warning") -> Finding:
+    bad = severity == "error"
     return Finding(
-        rule=rule,
-        severity=severity,
-        expected="",
-        actual=actual,
-        fix=fix,
-        kind="plausibility",
-        source="this project",
-        official=severity == "error",
+        rule=rule, severity=severity, actual=actual, fix=fix, kind="plausibility", source="this project", official=bad
     )
 
 
@@ -289,14 +283,13 @@ def _of_power(one: Report, power: Mapping[str, Nodes]) -> Iterator[Finding]:
     files = power.get(one.path.stem, {})
     wanted = max(map(len, power.values()), default=0)
     numbers = sorted(int(number[1]) for file in files if (number := re.fullmatch(r"node_(\d+)\.txt", file)))
-    asked = []
+    fix = "ask for the meter's own log"
     if numbers != list(range(wanted)):
         there = printable(", ".join(sorted(files)) or "none")
-        asked.append(("power-nodes", f"power logs: {there}; due are nodes 0 to {wanted - 1}, as of another run"))
+        actual = f"power logs: {there}; due are nodes 0 to {wanted - 1}, as of another run"
+        yield _asked("power-nodes", actual, fix)
     for file, times in sorted(files.items()):
-        asked += [(rule, f"{file}: {what}") for rule, what in _of_node(times, one.run)]
-    for rule, found in asked:
-        yield _asked(rule, found, "ask for the meter's own log")
+        yield from (_asked(rule, f"{file}: {what}", fix) for rule, what in _of_node(times, one.run))
 
 
 def _of_node(times: Sequence[float], run: LoggedRun) -> Iterator[tuple[str, str]]:

@@ -21,7 +21,7 @@ from compliance.rules import Benchmark, Ruleset, load, verdict
 from compliance.submission.description import compare_description, read_description
 from compliance.submission.runs import check_between, expand, one_submission, receipt_path, sha256
 from compliance.submission.score import NOT_CONVERGED, Score, nearest_the_median, score_runs
-from compliance.submission.system import FIELDS, NOT_STATED, faults
+from compliance.submission.system import FIELDS, NOT_STATED
 from runlog import schema
 from runlog.text import called, printable
 from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, judged
@@ -170,7 +170,9 @@ def contents_of(
     """What the package at `folder` must say of itself, and why it may not be published: (file, reason) pairs."""
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
-    reasons = [(description_file.name, fault) for fault in faults(description)]
+    wrong = [name for name in FIELDS if not isinstance(description.get(name), str)]  # the official checkers want text
+    said = {name: "no text" if name in description else "missing" for name in wrong}
+    reasons = [(description_file.name, f"{name} is {what}") for name, what in said.items()]
     rule = ruleset.strict["system-description"]
     lost = []
     runs: list[dict[str, Any]] = []

@@ -160,8 +160,7 @@ def _at_once(run: LoggedRun, other: LoggedRun) -> str:
 def configuration(run: LoggedRun) -> dict[str, Any]:
     """What must be the same in all runs of a submission, by name."""
     facts: dict[str, Any] = {f"header {section}": run.headers.get(section) for section in SAME_SECTIONS}
-    nodes = hardware_nodes(run)
-    if nodes:  # any nodes of the same kind will do
+    if nodes := hardware_nodes(run):  # any nodes of the same kind will do
         facts["header hardware"] = [{name: node[name] for name in node if name != "host"} for node in nodes]
     for name, value in run.section(schema.CONFIG).items():
         if name not in OWN_OF_A_RUN:
