@@ -205,19 +205,19 @@ class Policy:
         if closed and train.value == benchmark.train_samples and has_type(samples, COUNT):
             batch = self.run.count(schema.GLOBAL_BATCH_SIZE)
             own_data = 0 <= samples - benchmark.eval_samples < max(batch, 1)  # padding may count
-            values, wanted = {one.value for one in self.run.evaluations}, benchmark.eval_samples
-            enough = resnet and len(values) >= _LEAST_VALUES
-            if not own_data and enough and not _off(values, wanted) and _off(values, samples):  # some log the batches
-                own_data = True
+            values = {one.value for one in self.run.evaluations}
+            off, off_said = _off(values, benchmark.eval_samples), _off(values, samples)
+            if resnet and not own_data and len(values) >= _LEAST_VALUES and off_said and not off:
+                own_data = True  # some log the number of batches
                 actual = f"eval_samples is {samples}; the accuracies are whole numbers of {benchmark.eval_samples}"
                 yield "data-label", evaluation.line, actual
         if not own_data:
             not_applied = list(OF_CLOSED_DATA)
             if closed:
-                expected = f"train_samples {benchmark.train_samples} and eval_samples {benchmark.eval_samples}"
+                wanted = f"train_samples {benchmark.train_samples} and eval_samples {benchmark.eval_samples}"
                 blamed = train if train.value != benchmark.train_samples else evaluation
                 actual = f"{printable(train.value, 30)} and {printable(samples, 30)}"
-                yield "closed-data", blamed.line or None, actual, expected
+                yield "closed-data", blamed.line or None, actual, wanted
                 not_applied.remove("closed-data")
             if self.run.is_project_log and resnet and has_type(samples, COUNT):
                 yield from self._whole_samples(int(samples))
@@ -298,4 +298,5 @@ def _off(values: Iterable[float], samples: float) -> list[float]:
 
 
 def _is_whole(count: float, tolerance: float) -> bool:
-    return abs(count - round(count)) <= tolerance
+    # any count is within half; that of 10^18 samples may be infinite, which has no whole number
+    return tolerance >= 0.5 or abs(count - round(count)) <= tolerance
