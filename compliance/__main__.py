@@ -16,30 +16,7 @@ from runlog.text import called, printable
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog=called("compliance"), description="Compliance of training logs and submission packages."
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    check = _parser(commands, "check")
-    check.add_argument("logs", nargs="*", metavar="LOG", type=Path, help="log of a run, or a folder of result_*.txt")
-    _ruleset(check)
-    check.add_argument("--benchmark", help="what the logs must be of: resnet or hrnet (default: what each log says)")
-    check.add_argument("--system", type=Path, metavar="JSON", help="system description that the logs must agree with")
-    _verdict(check)
-    check.add_argument("--official", action="store_true", help="run mlperf-logging's checker beside this one")
-    check.add_argument("--receipt", action="store_true", help="write LOG.checked: verdict and SHA-256 of each log")
-    check.add_argument("--format", choices=("text", "json", "github"), default="text", help="form of the findings")
-    check.add_argument("--junit", type=Path, metavar="FILE", help="write the findings as JUnit XML too")
-    check.add_argument("--explain", metavar="RULE", help="say what RULE (or `all`) asks for, why, and what to do")
-
-    score_ = _parser(commands, "score")
-    score_.add_argument("logs", nargs="+", metavar="LOG", type=Path, help="logs of one submission, or their folder")
-    _ruleset(score_)
-    _verdict(score_)
-
-    _add_submission(commands)
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(arguments)
     try:
         if options.command == "check":
             return _check(options)
@@ -53,51 +30,57 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
 
 
-def _add_submission(commands: Any) -> None:
-    """The commands that are of a whole submission, or of several."""
-    system_ = _parser(commands, "system")
-    system_.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, systems/NAME.json")
-    system_.add_argument("--log", type=Path, required=True, help="log that says the machine and the submission")
-    system_.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="what is asked for")
-    system_.add_argument("--force", action="store_true", help="replace FILE")
-
-    package_ = _parser(commands, "package")
-    package_.add_argument("logs", nargs="+", metavar="LOG", type=Path, help="logs of one submission, or their folder")
-    package_.add_argument("--org", required=True, help="organisation: the package's top folder")
-    package_.add_argument("--system", required=True, metavar="NAME", help="of systems/NAME.json, or the path of one")
-    package_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder that gets ORG/")
-    _ruleset(package_)
-
-    verify_ = _parser(commands, "verify")
-    verify_.add_argument("folder", type=Path, metavar="DIR", help="ORG/ of the package, or a published folder")
-    verify_.add_argument("--signers", type=Path, metavar="FILE", help="who may sign a published folder: ssh-keygen(1)")
-    verify_.add_argument("--official", action="store_true", help="run mlperf-logging's tools on a copy, too")
-
-    publish_ = _parser(commands, "publish")
-    publish_.add_argument("folders", nargs="+", metavar="DIR", type=Path, help="ORG/ of a package that verifies")
-    publish_.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder to write, for a web server")
-    publish_.add_argument("--key", type=Path, metavar="FILE", help="sign its hashes with this SSH key")
-
-    audit_ = _parser(commands, "audit")
-    audit_.add_argument("path", type=Path, metavar="FOLDER|ARCHIVE", help="SUBMITTER/results/SYSTEM/BENCHMARK, or tar")
-    audit_.add_argument("--ruleset", help="default: of the round in a folder's name; 4.0.0 for this project's logs")
-    audit_.add_argument("--html", type=Path, metavar="FILE", help="write a page")
-    audit_.add_argument("--csv", type=Path, metavar="FILE", help="write a table")
-
-
-def _parser(commands: Any, name: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=COMMANDS[name], description=COMMANDS[name])
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser
-
-
-def _ruleset(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ruleset", default="4.0.0", help="MLPerf Training ruleset (default: %(default)s)")
-
-
-def _verdict(parser: argparse.ArgumentParser) -> None:
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=called("compliance"), description="Compliance of training logs and submission packages."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parsers = [commands.add_parser(name, help=what, description=what) for name, what in COMMANDS.items()]
+    for one in parsers:
+        one.add_argument("--json", action="store_true", help="print JSON")
+    check, score, system, package, verify, publish, audit = parsers
+    ruleset: dict[str, Any] = {"default": "4.0.0", "help": "MLPerf Training ruleset (default: %(default)s)"}
     which = "which one counts (default: strict for logs of this project, official for others)"
-    parser.add_argument("--verdict", choices=("official", "strict"), help=which)
+
+    check.add_argument("logs", nargs="*", metavar="LOG", type=Path, help="log of a run, or a folder of result_*.txt")
+    check.add_argument("--ruleset", **ruleset)
+    check.add_argument("--benchmark", help="what the logs must be of: resnet or hrnet (default: what each log says)")
+    check.add_argument("--system", type=Path, metavar="JSON", help="system description that the logs must agree with")
+    check.add_argument("--verdict", choices=("official", "strict"), help=which)
+    check.add_argument("--official", action="store_true", help="run mlperf-logging's checker beside this one")
+    check.add_argument("--receipt", action="store_true", help="write LOG.checked: verdict and SHA-256 of each log")
+    check.add_argument("--format", choices=("text", "json", "github"), default="text", help="form of the findings")
+    check.add_argument("--junit", type=Path, metavar="FILE", help="write the findings as JUnit XML too")
+    check.add_argument("--explain", metavar="RULE", help="say what RULE (or `all`) asks for, why, and what to do")
+
+    score.add_argument("logs", nargs="+", metavar="LOG", type=Path, help="logs of one submission, or their folder")
+    score.add_argument("--ruleset", **ruleset)
+    score.add_argument("--verdict", choices=("official", "strict"), help=which)
+
+    system.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, systems/NAME.json")
+    system.add_argument("--log", type=Path, required=True, help="log that says the machine and the submission")
+    system.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="what is asked for")
+    system.add_argument("--force", action="store_true", help="replace FILE")
+
+    package.add_argument("logs", nargs="+", metavar="LOG", type=Path, help="logs of one submission, or their folder")
+    package.add_argument("--org", required=True, help="organisation: the package's top folder")
+    package.add_argument("--system", required=True, metavar="NAME", help="of systems/NAME.json, or the path of one")
+    package.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder that gets ORG/")
+    package.add_argument("--ruleset", **ruleset)
+
+    verify.add_argument("folder", type=Path, metavar="DIR", help="ORG/ of the package, or a published folder")
+    verify.add_argument("--signers", type=Path, metavar="FILE", help="who may sign a published folder: ssh-keygen(1)")
+    verify.add_argument("--official", action="store_true", help="run mlperf-logging's tools on a copy, too")
+
+    publish.add_argument("folders", nargs="+", metavar="DIR", type=Path, help="ORG/ of a package that verifies")
+    publish.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder to write, for a web server")
+    publish.add_argument("--key", type=Path, metavar="FILE", help="sign its hashes with this SSH key")
+
+    audit.add_argument("path", type=Path, metavar="FOLDER|ARCHIVE", help="SUBMITTER/results/SYSTEM/BENCHMARK, or tar")
+    audit.add_argument("--ruleset", help="default: of the round in a folder's name; 4.0.0 for this project's logs")
+    audit.add_argument("--html", type=Path, metavar="FILE", help="write a page")
+    audit.add_argument("--csv", type=Path, metavar="FILE", help="write a table")
+    return parser
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -121,7 +104,7 @@ def _check(options: argparse.Namespace) -> int:
         official=importlib.import_module("compliance.official.tools").check_log if options.official else None,
         receipt=options.receipt,
         hashed=form == "json",
-        verdict=options.verdict,
+        by=options.verdict,
     )
     print(getattr(forms, f"as_{form}")(reports), end="")
     if options.junit:

@@ -56,7 +56,6 @@ def _value_type(event: schema.Point[Any] | schema.Mark) -> str | None:
 
 
 _TYPES = {key: (event.event_type, _value_type(event)) for key, event in schema.EVENTS.items()}
-_OTHER = ("POINT_IN_TIME", None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +175,7 @@ class Checker:
 
     def _types(self, event: Event) -> None:
         key, line = event.key, event.line
-        kind, wanted = _TYPES.get(key, _OTHER)
+        kind, wanted = _TYPES.get(key, ("POINT_IN_TIME", None))
         if wanted is not None and not has_type(event.value, wanted):
             rule, actual = "value-type" if key in _OF_FIGURES else "label-type", visible(as_json(event.value), 160)
             self._collected.breach(rule, line, f"{key} is {actual}", f"{key} is {wanted}")

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from compliance.check import Report
-from compliance.official.rule_files import VERSION, keys, read_check, rules_in_words
+from compliance.official.rule_files import VERSION, files, keys, load, read_check
 from compliance.rules import Ruleset, verdict
 
 
@@ -99,7 +99,8 @@ def explain(name: str, ruleset: Ruleset) -> str:
     if key == "events":
         return f"events.count\n  expects: at least one event\n  source: mlperf-logging {VERSION}, mlp_compliance\n"
     if key in known:
-        asked = [(f"{words} (official)", source) for source, words in rules_in_words(ruleset.version, key)]
+        named = [file for file in map(load, files(ruleset.version)) if key in file.rules]
+        asked = [(f"{file.rules[key].describe()} (official)", file.source) for file in named]
         for written in (written for written in ruleset.written if written.key == key):
             where = f"closed resnet{f', {written.opt_name}' if written.opt_name else ''}"
             words = read_check("written.yaml", key, written.check).words

@@ -80,14 +80,15 @@ class LoggedRun:
         """How many events of its key there are."""
         return self.counts[event.key]
 
-    def first_value(self, event: schema.Point[Any]) -> Any:
-        """The first value of an event of our schema; None without one."""
-        return self.of(event).value
-
     def count(self, event: schema.Point[Any]) -> Any:
         """The first value of an event; 0 where it is no COUNT."""
         value = self.of(event).value
         return value if has_type(value, COUNT) else 0
+
+    @property
+    def global_batch(self) -> int | None:
+        """Its images of a step; None where it says no whole number."""
+        return int(self.count(schema.GLOBAL_BATCH_SIZE)) or None
 
     def text(self, event: schema.Point[str]) -> str:
         """The first value of an event; empty if it is no text."""
@@ -108,11 +109,6 @@ class LoggedRun:
     def lines(self) -> dict[str, int]:
         """The line of the first event of each key."""
         return {key: event.line for key, event in self.first.items()}
-
-    @property
-    def seeds(self) -> list[tuple[Any, int]]:
-        """Value and line of each."""
-        return [(event.value, event.line) for event in self.kept[schema.SEED.key]]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -157,7 +153,7 @@ class LoggedRun:
     @property
     def summary(self) -> schema.RunSummary | None:
         """The run_summary event; None without a whole one."""
-        return table_of(schema.RunSummary, self.first_value(schema.RUN_SUMMARY))
+        return table_of(schema.RunSummary, self.of(schema.RUN_SUMMARY).value)
 
 
 NOTHING = LoggedRun()  # what no log says

@@ -116,7 +116,7 @@ class Finding:
     rule: str  # a strict rule, or KEY.ASPECT: its count, value, metadata, order or time
     severity: str = "error"
     line: int | None = None
-    expected: str
+    expected: str = ""
     actual: str
     fix: str = ""
     kind: str = "rule"

@@ -189,15 +189,9 @@ class _Key:
             "order": f"log {key} {wanted}",
             "time": "log submission_* first; do less before init_stop: compile less, or warm up with fewer steps",
         }.get(aspect, f"log {wanted}")
-        return Finding(
-            rule=f"{key}.{aspect}",
-            line=line,
-            expected=wanted if aspect == "count" else f"{key}: {wanted}",
-            actual=actual,
-            fix=fix,
-            source=self._file.file.source,
-            official=True,
-        )
+        rule, source = f"{key}.{aspect}", self._file.file.source
+        wanted = wanted if aspect == "count" else f"{key}: {wanted}"
+        return Finding(rule=rule, line=line, expected=wanted, actual=actual, fix=fix, source=source, official=True)
 
     def finish(self, collected: Collected) -> None:
         """Collects what no later file takes back."""

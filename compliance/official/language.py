@@ -1,6 +1,6 @@
 """The expressions and statements of mlperf-logging's rules, as functions. None of their text is executed.
 
-It is parsed, and only the forms below are known; another one is an UnknownFormError.
+It is parsed, and only the forms below are known; another one is a SyntaxError.
 """
 
 import ast
@@ -27,10 +27,6 @@ def is_integer(value: float) -> bool:
 Code = Callable[[Any, State], Any]  # of an event, None in BEGIN and END
 
 
-class UnknownFormError(Exception):
-    """Text that is none of the known forms."""
-
-
 def holds(code: Code, event: Any, state: State) -> bool:
     """Whether a check is met; one that fails is not, as the official checker takes it."""
     try:
@@ -40,17 +36,11 @@ def holds(code: Code, event: Any, state: State) -> bool:
 
 
 def expression(text: str) -> Code:
-    try:
-        return _expression(ast.parse(text.strip(), mode="eval").body)
-    except SyntaxError:
-        raise UnknownFormError from None
+    return _expression(ast.parse(text.strip(), mode="eval").body)
 
 
 def statements(text: str) -> list[Code]:
-    try:
-        return [_statement(node) for node in ast.parse(text.strip()).body]
-    except SyntaxError:
-        raise UnknownFormError from None
+    return [_statement(node) for node in ast.parse(text.strip()).body]
 
 
 _COMPARISONS: Mapping[type, Callable[[Any, Any], Any]] = {
@@ -66,8 +56,6 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{"len": len, "float": float, "sorted": sorted},
     **{"math.ceil": math.ceil, "math.floor": math.floor, "math.log2": math.log2},
 }
-
-
 _NAMES: Mapping[str, Code] = {
     "s": lambda event, s: s,
     "v": lambda event, s: {"value": event.value, "metadata": event.metadata},
@@ -78,7 +66,7 @@ _NAMES: Mapping[str, Code] = {
 
 
 def _expression(node: ast.expr) -> Code:
-    """`node` as a function; raises UnknownFormError."""
+    """`node` as a function; raises SyntaxError."""
     if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and (named := _NAMES.get(ast.unparse(node))):
         return named
     match node:
@@ -108,12 +96,12 @@ def _expression(node: ast.expr) -> Code:
             return lambda event, s: isinstance(typed(event, s), int)
         case ast.Call(func=function, args=arguments, keywords=[]):
             return _call(function, [_expression(argument) for argument in arguments])
-    raise UnknownFormError
+    raise SyntaxError
 
 
 def _comparison(node: ast.Compare) -> Code:
     if not all(type(op) in _COMPARISONS for op in node.ops):
-        raise UnknownFormError
+        raise SyntaxError
     compares = [_COMPARISONS[type(op)] for op in node.ops]
     sides = [_expression(side) for side in (node.left, *node.comparators)]
     if len(compares) == 1:
@@ -131,7 +119,7 @@ def _arithmetic(node: ast.BinOp) -> Code:
     """Of numbers alone: a text times a number, or formatted by %, may take all memory, and meets no rule."""
     compute = _ARITHMETIC.get(type(node.op))
     if compute is None or (compute is operator.pow and not isinstance(getattr(node.right, "value", None), float)):
-        raise UnknownFormError
+        raise SyntaxError
     left, right = _expression(node.left), _expression(node.right)
 
     def computed(event: Any, s: State) -> Any:
@@ -151,7 +139,7 @@ def _call(function: ast.expr, arguments: list[Code]) -> Code:
             return lambda event, s: text.format(arguments[0](event, s))
     called = _FUNCTIONS.get(ast.unparse(function))
     if called is None or not arguments:
-        raise UnknownFormError
+        raise SyntaxError
     return lambda event, s: called(*(argument(event, s) for argument in arguments))
 
 
@@ -177,4 +165,4 @@ def _statement(node: ast.stmt) -> Code:
         case ast.If(test=test, body=body, orelse=[]):
             asked, steps = _expression(test), [_statement(step) for step in body]
             return lambda event, s: [step(event, s) for step in steps] if asked(event, s) else None
-    raise UnknownFormError
+    raise SyntaxError

@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from compliance.official.language import Code, UnknownFormError, expression, statements
+from compliance.official.language import Code, expression, statements
 
 RULES = Path(__file__).parents[1] / "rules"
 VERSION = "4.1.68"  # of mlperf-logging
@@ -117,22 +117,16 @@ def versions() -> list[str]:
 
 def benchmarks(version: str) -> list[str]:
     """The benchmarks that have rules in both divisions."""
-    closed, opened = (set(re.findall(rf"/{of}_(\w+)\.yaml", " ".join(_files(version)))) for of in ("closed", "open"))
+    closed, opened = (set(re.findall(rf"/{of}_(\w+)\.yaml", " ".join(files(version)))) for of in ("closed", "open"))
     return sorted((closed & opened) - {"common"})
 
 
 @functools.cache
 def keys(version: str) -> frozenset[str]:
     """The keys that the rules of `version` name, for any benchmark; those of older files, too, to which they point."""
-    found = re.findall(r"NAME:\s*(\w+)|training_([\d.]+)/", "".join(map(text_of, _files(version))))
+    found = re.findall(r"NAME:\s*(\w+)|training_([\d.]+)/", "".join(map(text_of, files(version))))
     older = {other for _, other in found if other and other != version}
     return frozenset({key for key, _ in found if key}.union(*map(keys, older)))
-
-
-def rules_in_words(version: str, key: str) -> list[tuple[str, str]]:
-    """Source and rule, in words, of what `version` says of `key`."""
-    files = map(load, _files(version))
-    return [(file.source, file.rules[key].describe()) for file in files if key in file.rules]
 
 
 def reference_points(file: str, version: str) -> dict[str, Any]:
@@ -145,7 +139,8 @@ def text_of(name: str) -> str:
     return ours.read_text("utf-8") if ours.is_file() else _archive().read(f"compliance_checker/{name}").decode()
 
 
-def _files(version: str) -> list[str]:
+def files(version: str) -> list[str]:
+    """The names of its rule files."""
     return sorted(name for name in names() if name.startswith(f"training_{version}/"))
 
 
@@ -186,7 +181,7 @@ def load(name: str) -> RuleFile:
 def _known(name: str, key: str, text: str, read: Any) -> Any:
     try:
         return read(text)
-    except UnknownFormError:
+    except SyntaxError:
         known = f"mlperf-logging {VERSION} has no such form"
         raise ValueError(f"{name}: {key}: no meaning for {text.strip()!r}; {known}") from None
 

@@ -102,7 +102,7 @@ class Measured:
         self._most_steps, *ends = (configured[name] if type(configured.get(name)) is int else 0 for name in names)
         if configured.get("MODE") == "throughput":
             self._ends = (ends[0], sum(ends))
-        summary = self._run.first_value(schema.RUN_SUMMARY)
+        summary = self._run.of(schema.RUN_SUMMARY).value
         if isinstance(summary, dict) and summary.get("resumed") and type(first_step) is type(steps) is int:
             self._step = first_step - steps
 

@@ -32,8 +32,6 @@ _OF_OUR_BENCHMARKS = (
     *("rcp-hyperparameters", "rcp-convergence"),
 )
 OF_CLOSED_DATA = ("closed-data", "eval-schedule", "eval-samples", "rcp-hyperparameters", "rcp-convergence")
-
-
 Broken = Iterator[tuple[Any, ...]]  # a rule, the line to blame, what breaks it; and what is expected, if not as ever
 
 
@@ -207,8 +205,10 @@ class Policy:
         if closed and train.value == benchmark.train_samples and has_type(samples, COUNT):
             batch = self.run.count(schema.GLOBAL_BATCH_SIZE)
             own_data = 0 <= samples - benchmark.eval_samples < max(batch, 1)  # padding may count
-            if not own_data and resnet and self._of_other_samples(benchmark.eval_samples, samples):
-                own_data = True
+            values = {one.value for one in self.run.evaluations}
+            off, off_said = _off(values, benchmark.eval_samples), _off(values, samples)
+            if resnet and not own_data and len(values) >= _LEAST_VALUES and off_said and not off:
+                own_data = True  # some log the number of batches
                 actual = f"eval_samples is {samples}; the accuracies are whole numbers of {benchmark.eval_samples}"
                 yield "data-label", evaluation.line, actual
         if not own_data:
@@ -270,18 +270,13 @@ class Policy:
         elif rises < LEAST_RISES:
             yield "accuracy-curve", line, f"{rises:.0%} of its evaluations are better than the one before"
 
-    def _of_other_samples(self, samples: int, said: float) -> bool:
-        """Whether the accuracies are of `samples`, and not of what is said: some log the number of batches."""
-        values = {one.value for one in self.run.evaluations}
-        return len(values) >= _LEAST_VALUES and not _off(values, samples) and bool(_off(values, said))
-
     def _whole_samples(self, samples: int) -> Broken:
         """Accuracies are whole numbers of `samples`; of more where the last batch's padding counts, too."""
         evaluations = self.run.evaluations
         off = [one for one in evaluations if _off([one.value], samples)]
         if not off:
             return
-        batch = int(self.run.count(schema.GLOBAL_BATCH_SIZE))
+        batch = self.run.global_batch or 0
         batch = batch if batch <= samples else 0
         counts = range(max(samples - batch, 1), samples + batch)
         distinct = {one.value for one in evaluations}
@@ -303,4 +298,5 @@ def _off(values: Iterable[float], samples: float) -> list[float]:
 
 
 def _is_whole(count: float, tolerance: float) -> bool:
-    return abs(count - round(count)) <= tolerance
+    # any count is within half; that of 10^18 samples may be infinite, which has no whole number
+    return tolerance >= 0.5 or abs(count - round(count)) <= tolerance

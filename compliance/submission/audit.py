@@ -29,8 +29,9 @@ from compliance.rules import Finding, Ruleset, load
 from compliance.strict.policy import LEAST_CURVE
 from compliance.submission.description import over_peak, read_description
 from compliance.submission.package import rendered, template_text
-from compliance.submission.runs import LEAST_DISTINCT, benchmark_of, check_between
+from compliance.submission.runs import LEAST_DISTINCT, check_between
 from compliance.submission.score import score_runs
+from runlog import schema
 from runlog.reader import Event, HeldLog, read_log
 from runlog.text import csv_text, printable
 
@@ -237,15 +238,9 @@ def _power_times(log: Path) -> list[float]:
 
 
 def _asked(rule: str, actual: str, fix: str, *, severity: str = "warning") -> Finding:
+    bad = severity == "error"
     return Finding(
-        rule=rule,
-        severity=severity,
-        expected="",
-        actual=actual,
-        fix=fix,
-        kind="plausibility",
-        source="this project",
-        official=severity == "error",
+        rule=rule, severity=severity, actual=actual, fix=fix, kind="plausibility", source="this project", official=bad
     )
 
 
@@ -288,14 +283,13 @@ def _of_power(one: Report, power: Mapping[str, Nodes]) -> Iterator[Finding]:
     files = power.get(one.path.stem, {})
     wanted = max(map(len, power.values()), default=0)
     numbers = sorted(int(number[1]) for file in files if (number := re.fullmatch(r"node_(\d+)\.txt", file)))
-    asked = []
+    fix = "ask for the meter's own log"
     if numbers != list(range(wanted)):
         there = printable(", ".join(sorted(files)) or "none")
-        asked.append(("power-nodes", f"power logs: {there}; due are nodes 0 to {wanted - 1}, as of another run"))
+        actual = f"power logs: {there}; due are nodes 0 to {wanted - 1}, as of another run"
+        yield _asked("power-nodes", actual, fix)
     for file, times in sorted(files.items()):
-        asked += [(rule, f"{file}: {what}") for rule, what in _of_node(times, one.run)]
-    for rule, found in asked:
-        yield _asked(rule, found, "ask for the meter's own log")
+        yield from (_asked(rule, f"{file}: {what}", fix) for rule, what in _of_node(times, one.run))
 
 
 def _of_node(times: Sequence[float], run: LoggedRun) -> Iterator[tuple[str, str]]:
@@ -340,7 +334,7 @@ def _submission(folder: _Folder, asked: Mapping[str, list[Finding]]) -> Submissi
         if by == "official":  # what result_summarizer prints, whatever rcp_checker says
             minutes[by] = None if scored.unscaled_minutes is None else scored.unscaled_minutes * scored.scaling
     of_score = {} if scored is None else {name: getattr(scored, name) for name in _OF_SCORE}
-    benchmark = benchmark_of(first, ruleset)
+    benchmark = ruleset.benchmarks.get(first.text(schema.SUBMISSION_BENCHMARK))
     if benchmark and len(checked) != benchmark.runs:
         problem = problem or f"{len(checked)} logs; a submission has {benchmark.runs}"
     return Submission(

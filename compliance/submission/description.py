@@ -51,9 +51,9 @@ def compare_description(run: LoggedRun, description: dict[str, Any], rule: Stric
 
     compare("submission_org", "submitter", values.get("submission_org"))
     compare("submission_division", "division", values.get("submission_division"))
-    status = values.get("submission_status")
+    status = run.text(schema.SUBMISSION_STATUS)
     if description.get("status") != status:  # descriptions of the older rounds have the log's word
-        compare("submission_status", "status", STATUS_WORDS.get(status) if isinstance(status, str) else None)
+        compare("submission_status", "status", STATUS_WORDS.get(status))
     summary, key = run.summary, schema.RUN_SUMMARY.key
     nodes_of_log = hardware_nodes(run)
     if summary and 0 < summary.nodes < 2**63 and 0 <= summary.devices < 2**63:
@@ -64,18 +64,16 @@ def compare_description(run: LoggedRun, description: dict[str, Any], rule: Stric
         compare(key, "framework", summary.framework)
     for name, logged in dict(pair for node in nodes_of_log for pair in _machine_differs(node, description)).items():
         compare(schema.HARDWARE.name, name, logged)
-    for node in nodes_of_log:
-        for name in gpu_names(node):
-            if name.casefold() not in str(description.get("accelerator_model_name")).casefold():
-                compare("hardware", "accelerator_model_name", name)
-                return found
+    model = str(description.get("accelerator_model_name")).casefold()
+    if others := [name for node in nodes_of_log for name in gpu_names(node) if name.casefold() not in model]:
+        compare(schema.HARDWARE.name, "accelerator_model_name", others[0])
     return found
 
 
 def over_peak(run: LoggedRun, description: dict[str, Any], rule: StrictRule) -> list[Finding]:
     """That a ResNet run took less time for its epochs than the peak of the described accelerators allows."""
-    samples, counts = run.first_value(schema.TRAIN_SAMPLES), [description.get(name) for name in _ACCELERATORS]
-    known = run.first_value(schema.SUBMISSION_BENCHMARK) == "resnet" and has_type(samples, COUNT)
+    samples, counts = run.count(schema.TRAIN_SAMPLES), [description.get(name) for name in _ACCELERATORS]
+    known = run.text(schema.SUBMISSION_BENCHMARK) == "resnet" and samples
     if not (known and run.evaluations and (run.minutes or 0) > 0 and all(str(count).isdecimal() for count in counts)):
         return []
     number, model = math.prod(int(str(count)[:6]) for count in counts), str(description.get("accelerator_model_name"))

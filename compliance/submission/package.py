@@ -21,7 +21,7 @@ from compliance.rules import Benchmark, Ruleset, load, verdict
 from compliance.submission.description import compare_description, read_description
 from compliance.submission.runs import check_between, expand, one_submission, receipt_path, sha256
 from compliance.submission.score import NOT_CONVERGED, Score, nearest_the_median, score_runs
-from compliance.submission.system import FIELDS, NOT_STATED, faults
+from compliance.submission.system import FIELDS, NOT_STATED
 from runlog import schema
 from runlog.text import called, printable
 from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, judged
@@ -170,7 +170,9 @@ def contents_of(
     """What the package at `folder` must say of itself, and why it may not be published: (file, reason) pairs."""
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
-    reasons = [(description_file.name, fault) for fault in faults(description)]
+    wrong = [name for name in FIELDS if not isinstance(description.get(name), str)]  # the official checkers want text
+    said = {name: "no text" if name in description else "missing" for name in wrong}
+    reasons = [(description_file.name, f"{name} is {what}") for name, what in said.items()]
     rule = ruleset.strict["system-description"]
     lost = []
     runs: list[dict[str, Any]] = []
@@ -191,7 +193,7 @@ def contents_of(
                 "sha256": sha256(one.path),
                 "verdict": verdict(one.strict),
                 "minutes": one.run.minutes,
-                "seed": [value for value, _ in one.run.seeds],
+                "seed": [seed.value for seed in one.run.kept[schema.SEED.key]],
                 "epochs": last and last.epoch,
                 "quality": last and last.value,
             }
@@ -204,7 +206,7 @@ def contents_of(
     first = checked[0].run
     reasons += [("logs", reason) for reason in _of_origin(first, folder.name)]
     manifest = {
-        "organisation": first.first_value(schema.SUBMISSION_ORG),
+        "organisation": first.of(schema.SUBMISSION_ORG).value,
         "system": system,
         "benchmark": benchmark.name,
         "division": score.division,
@@ -224,7 +226,7 @@ def _of_origin(run: LoggedRun, org: str) -> list[str]:
     if not run.is_project_log:
         return ["they are not logs of this project, whose code a package holds"]
     reasons = []
-    org_of_log, source = run.first_value(schema.SUBMISSION_ORG), run.section(schema.SOURCE)
+    org_of_log, source = run.of(schema.SUBMISSION_ORG).value, run.section(schema.SOURCE)
     if org_of_log == NOT_STATED:
         reasons.append("they state no organisation: run with SUBMISSION_ORG set")
     elif str(org_of_log).replace(" ", "_") != org:
@@ -239,7 +241,7 @@ def _of_origin(run: LoggedRun, org: str) -> list[str]:
 
 def _report(manifest: dict[str, Any], score: Score, run: LoggedRun, description: dict[str, Any]) -> str:
     name = run.section(schema.DATASET).get("name")
-    samples = [printable(run.first_value(of)) for of in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES)]
+    samples = [printable(run.of(of).value) for of in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES)]
     return rendered(
         "package.md",
         package=manifest,

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from compliance.check import NOTHING, LoggedRun, Report, check_file
-from compliance.logged_run import COUNT, has_type
 from compliance.official import convergence
 from compliance.official.rule_files import benchmarks
 from compliance.rules import FINDINGS_PER_RULE, Benchmark, Finding, Ruleset, StrictRule, breach, note, verdict
@@ -70,19 +69,19 @@ def check_logs(
     official: Callable[[Path, str, str], tuple[bool, list[str]]] | None = None,
     receipt: bool = False,
     hashed: bool = False,
-    verdict: str | None = None,
+    by: str | None = None,
 ) -> list[Report]:
     """The report of each log, the rules between runs included. Raises ValueError for wrong use.
 
     `official` runs mlperf-logging's checker on a log, by ruleset and benchmark: its verdict and messages stand beside.
-    `verdict` is the one that counts; None: strict for logs of this project, official for others.
+    `by` is the verdict that counts; None: strict for logs of this project, official for others.
     """
     if benchmark is not None and benchmark not in (known := benchmarks(ruleset.version)):
         raise ValueError(
             f"benchmark {benchmark}: ruleset {ruleset.version} has no rules for it; it has {', '.join(known)}"
         )
     description = read_description(system) if system else None
-    checked = [replace(check_file(log, ruleset, benchmark), asked=verdict) for log in logs]
+    checked = [replace(check_file(log, ruleset, benchmark), asked=by) for log in logs]
     reports = []
     for report in check_between(checked, ruleset):
         if description is not None:
@@ -92,8 +91,9 @@ def check_logs(
             report = _beside(report, ruleset, official)
         if receipt or hashed:
             report = replace(report, sha256=sha256(report.path))
-        if receipt:
-            write_receipt(report, ruleset)
+        if receipt:  # `package` can tell by it a log that changed since
+            said = {"sha256": report.sha256, "verdict": verdict(report.passed), "ruleset": ruleset.version}
+            receipt_path(report.path).write_text(json.dumps(said) + "\n", encoding="utf-8")
         reports.append(report)
     return reports
 
@@ -104,7 +104,7 @@ Found = Iterator[tuple[Report, Finding]]  # of the run to blame
 
 
 def submission_of(run: LoggedRun) -> tuple[str, ...]:
-    return tuple(str(run.first_value(event)) for event in _SUBMISSION)
+    return tuple(str(run.of(event).value) for event in _SUBMISSION)
 
 
 def check_between(checked: Sequence[Report], ruleset: Ruleset) -> list[Report]:
@@ -160,8 +160,7 @@ def _at_once(run: LoggedRun, other: LoggedRun) -> str:
 def configuration(run: LoggedRun) -> dict[str, Any]:
     """What must be the same in all runs of a submission, by name."""
     facts: dict[str, Any] = {f"header {section}": run.headers.get(section) for section in SAME_SECTIONS}
-    nodes = hardware_nodes(run)
-    if nodes:  # any nodes of the same kind will do
+    if nodes := hardware_nodes(run):  # any nodes of the same kind will do
         facts["header hardware"] = [{name: node[name] for name in node if name != "host"} for node in nodes]
     for name, value in run.section(schema.CONFIG).items():
         if name not in OWN_OF_A_RUN:
@@ -199,9 +198,10 @@ def one_submission(checked: Sequence[Report], ruleset: Ruleset, name_of: Callabl
     for one, name in zip(checked, names, strict=True):
         if one.run is NOTHING:
             raise ValueError(f"{name}: no log of a run ({one.findings[0].actual})")
-    benchmark, wanted = benchmark_of(checked[0].run, ruleset), submission_of(checked[0].run)
+    first = checked[0].run
+    benchmark, wanted = ruleset.benchmarks.get(first.text(schema.SUBMISSION_BENCHMARK)), submission_of(first)
     if benchmark is None:
-        asked, known = checked[0].run.first_value(schema.SUBMISSION_BENCHMARK), ", ".join(ruleset.benchmarks) or "none"
+        asked, known = first.of(schema.SUBMISSION_BENCHMARK).value, ", ".join(ruleset.benchmarks) or "none"
         why = f"not scored; of ruleset {ruleset.version} this scores {known}"
         raise ValueError(f"{names[0]}: benchmark {printable(asked)}: {why}")
     for one, name in zip(checked, names, strict=True):
@@ -210,21 +210,10 @@ def one_submission(checked: Sequence[Report], ruleset: Ruleset, name_of: Callabl
     return benchmark
 
 
-def benchmark_of(run: LoggedRun, ruleset: Ruleset) -> Benchmark | None:
-    name = run.first_value(schema.SUBMISSION_BENCHMARK)
-    return ruleset.benchmarks.get(name) if isinstance(name, str) else None
-
-
-def global_batch(run: LoggedRun) -> int | None:
-    """Its images of a step; None where it says no whole number."""
-    batch = run.first_value(schema.GLOBAL_BATCH_SIZE)
-    return int(batch) if has_type(batch, COUNT) else None
-
-
 def reference_points(run: LoggedRun, ruleset: Ruleset) -> list[convergence.ReferencePoint]:
     """The reference convergence points that the runs of a closed submission are held to; none where none apply."""
-    benchmark = benchmark_of(run, ruleset)
-    if not benchmark or not benchmark.reference_points or run.first_value(schema.SUBMISSION_DIVISION) != "closed":
+    benchmark = ruleset.benchmarks.get(run.text(schema.SUBMISSION_BENCHMARK))
+    if not benchmark or not benchmark.reference_points or run.of(schema.SUBMISSION_DIVISION).value != "closed":
         return []
     return convergence.reference_points(benchmark.reference_points, ruleset.version, benchmark.runs)
 
@@ -238,12 +227,12 @@ def epochs_to_target(run: LoggedRun) -> float:
 
 def _convergence(members: Sequence[Report], ruleset: Ruleset) -> Found:
     run = members[0].run
-    points, benchmark = reference_points(run, ruleset), benchmark_of(run, ruleset)
+    points, benchmark = reference_points(run, ruleset), ruleset.benchmarks.get(run.text(schema.SUBMISSION_BENCHMARK))
     if not points or not benchmark:
         return  # check says so for each log
     for one in members:
         yield from ((one, f) for f in _hyperparameters(one.run, points, ruleset.strict["rcp-hyperparameters"]))
-    rule, batch = ruleset.strict["rcp-convergence"], global_batch(run)
+    rule, batch = ruleset.strict["rcp-convergence"], run.global_batch
     if len(members) != benchmark.runs:
         actual = f"not applied: it takes {benchmark.runs} runs of one submission, {len(members)} given"
         of_all = note(rule, actual)
@@ -290,10 +279,10 @@ def alike(run: LoggedRun, other: LoggedRun) -> str:
     A value counts once: a run that diverged always finds the same images. A curve that was moved has the same rises;
     where some images are added or taken away, so many more counts are equal by chance.
     """
-    samples = run.first_value(schema.EVAL_SAMPLES)
+    samples = run.count(schema.EVAL_SAMPLES)
     pairs = [(one.value, two.value) for one, two in zip(run.evaluations, other.evaluations, strict=False)]
     shares = bool(pairs) and all(0 <= value <= 1 for pair in pairs for value in pair)
-    if shares and run.first_value(schema.SUBMISSION_BENCHMARK) == "resnet" and has_type(samples, COUNT):
+    if shares and run.text(schema.SUBMISSION_BENCHMARK) == "resnet" and samples:
         mean = sum(map(sum, pairs)) / len(pairs) / 2
         variance = math.pi * samples * mean * (1 - mean)
         counts = [[round(value * samples) for value in values] for values in zip(*pairs, strict=True)]
@@ -364,9 +353,10 @@ def _most_by_chance(places: int, chance: float) -> int:
 
 def of_its_own(run: LoggedRun) -> Iterator[tuple[str, str, Any, int | None]]:
     """Rule, name, value and line of what is a run's own."""
-    for value, line in run.seeds:
+    for seed in run.kept[schema.SEED.key]:
+        value = seed.value
         whole = value.is_integer() if isinstance(value, float) else re.fullmatch(r"\s*\d{1,19}\s*", str(value))
-        yield "seeds-differ", "seed", int(value) if whole else value, line
+        yield "seeds-differ", "seed", int(value) if whole else value, seed.line
     if run.start_ms is not None:
         yield "runs-differ", "run_start", run.start_ms, run.lines.get(schema.RUN_START.key)
     if len(run.evaluations) >= LEAST_SERIES:
@@ -378,8 +368,7 @@ def of_its_own(run: LoggedRun) -> Iterator[tuple[str, str, Any, int | None]]:
 
 
 def _beside(report: Report, ruleset: Ruleset, official: Callable[[Path, str, str], tuple[bool, list[str]]]) -> Report:
-    name = report.run.first_value(schema.SUBMISSION_BENCHMARK)
-    passed, messages = official(report.path, ruleset.version, name if isinstance(name, str) else "")
+    passed, messages = official(report.path, ruleset.version, report.run.text(schema.SUBMISSION_BENCHMARK))
     found = list(report.findings)
     if passed and not report.official:
         refused = ", ".join(sorted({f.rule for f in found if f.official}))
@@ -390,9 +379,6 @@ def _beside(report: Report, ruleset: Ruleset, official: Callable[[Path, str, str
         found.append(replace(breach(ruleset.strict["official-disagrees"], actual), official=True))
     answer = {"verdict": verdict(passed), "messages": messages}
     return replace(report, findings=tuple(found), mlperf_logging=answer)
-
-
-# --- receipts ---
 
 
 def receipt_path(log: Path) -> Path:
@@ -407,9 +393,3 @@ def sha256(path: Path) -> str:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def write_receipt(report: Report, ruleset: Ruleset) -> None:
-    """Writes what was checked beside the log, so that `package` can tell a log that changed since."""
-    receipt = {"sha256": report.sha256, "verdict": verdict(report.passed), "ruleset": ruleset.version}
-    receipt_path(report.path).write_text(json.dumps(receipt) + "\n", encoding="utf-8")

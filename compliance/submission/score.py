@@ -9,15 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from compliance.check import Report, check_file
 from compliance.official import convergence
 from compliance.rules import Ruleset, load
-from compliance.submission.runs import (
-    benchmark_of,
-    check_between,
-    epochs_to_target,
-    expand,
-    global_batch,
-    one_submission,
-    reference_points,
-)
+from compliance.submission.runs import check_between, epochs_to_target, expand, one_submission, reference_points
 from runlog import schema
 from runlog.stats import median_set, olympic_mean
 from runlog.text import printable
@@ -71,7 +63,7 @@ def nearest_the_median(
     checked: Sequence[Report], ruleset: Ruleset, by: str | None = None
 ) -> tuple[Sequence[Report], str]:
     """Of more runs than a submission has, those that are scored, and a line that says which they are."""
-    benchmark = benchmark_of(checked[0].run, ruleset)
+    benchmark = ruleset.benchmarks.get(checked[0].run.text(schema.SUBMISSION_BENCHMARK))
     if benchmark is None or len(checked) <= benchmark.runs:
         return checked, ""
 
@@ -91,9 +83,9 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
     Raises ValueError if the logs are not of one submission of a benchmark that is scored.
     """
     first, benchmark = checked[0], one_submission(checked, ruleset)
-    by, batch = by or first.by, global_batch(first.run)
+    by, batch = by or first.by, first.run.global_batch
     # what is no global batch, as the log says it
-    batches = {json.dumps(global_batch(one.run) or one.run.first_value(schema.GLOBAL_BATCH_SIZE)) for one in checked}
+    batches = {json.dumps(one.run.global_batch or one.run.of(schema.GLOBAL_BATCH_SIZE).value) for one in checked}
     if by == "strict" and len(batches) > 1:
         shown = printable(", ".join(sorted(batches)))
         raise ValueError(f"{first.path}: the runs have different global_batch_size ({shown}); score each by itself")
@@ -128,7 +120,7 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
             problem = problem or "fails the test against the reference convergence points"
     return Score(
         benchmark=benchmark.name,
-        division=printable(first.run.first_value(schema.SUBMISSION_DIVISION), 20),
+        division=printable(first.run.of(schema.SUBMISSION_DIVISION).value, 20),
         by=by,
         global_batch=batch,
         minutes=None if mean is None or problem else mean * scaling,

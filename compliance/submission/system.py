@@ -10,7 +10,7 @@ import platform
 import re
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +71,12 @@ def command(options: argparse.Namespace) -> int:
 
 def from_log(run: LoggedRun) -> dict[str, str]:
     summary, machine = run.summary, next(iter(hardware_nodes(run)), {})
-    gpus, status = gpu_names(machine), run.first_value(schema.SUBMISSION_STATUS)
+    gpus = gpu_names(machine)
     packages, digest = run.section(schema.PACKAGES), run.section(schema.SOURCE).get("image_digest")
     found = {
-        "submitter": run.first_value(schema.SUBMISSION_ORG),
-        "division": run.first_value(schema.SUBMISSION_DIVISION),
-        "status": STATUS_WORDS.get(status) if isinstance(status, str) else None,
+        "submitter": run.of(schema.SUBMISSION_ORG).value,
+        "division": run.of(schema.SUBMISSION_DIVISION).value,
+        "status": STATUS_WORDS.get(run.text(schema.SUBMISSION_STATUS)),
         "framework": summary.framework if summary else None,
         "host_processor_model_name": str(machine["cpu"]) if machine.get("cpu") else None,
         "host_memory_capacity": f"{machine['memory_gib']} GiB" if machine.get("memory_gib") else None,
@@ -191,9 +191,3 @@ def _accelerators() -> dict[str, str | None]:
         }
     finally:
         ask(pynvml.nvmlShutdown)
-
-
-def faults(fields: Mapping[str, Any]) -> list[str]:
-    """What the official checkers would find wrong with a description: missing fields, and values that are no text."""
-    wrong = [name for name in FIELDS if not isinstance(fields.get(name), str)]
-    return [f"{name} is {'no text' if name in fields else 'missing'}" for name in wrong]

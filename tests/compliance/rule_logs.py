@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from compliance.official import checker, rule_files
-from compliance.official.language import State, UnknownFormError, expression
+from compliance.official.language import State, expression
 from compliance.official.rule_files import Rule
 from runlog.reader import Event
 
@@ -32,7 +32,7 @@ def _candidates(texts: list[str], state: State) -> list[Any]:
             ):
                 try:
                     value = expression(ast.unparse(node))(None, state)
-                except (UnknownFormError, TypeError, KeyError, AttributeError):
+                except (SyntaxError, TypeError, KeyError, AttributeError):
                     continue
                 found += value if isinstance(value, list) else [value]
     plain = [value for value in found if type(value) in (int, float, str)]

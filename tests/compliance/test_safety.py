@@ -37,6 +37,7 @@ HUGE, GPU = 10**400, '{"name": "A100", "memory_gib": 40.0, "driver": "1"}'
 FORGED = {
     "images": lambda log: log.inside("step_window", images=HUGE),
     "energy": lambda log: log.inside("telemetry_summary", energy_j=HUGE),
+    "accuracy": lambda log: log.value("eval_samples", 2**62).value("eval_accuracy", 1e299),
     "cores": lambda log: by.replaced(log, ('"cores": 2', f'"cores": {HUGE}')),
     "TELEMETRY_S": lambda log: by.settings(log, TELEMETRY_S=HUGE),
     "image_size": lambda log: by.settings(log, RECIPE_image_size=HUGE),
