@@ -15,7 +15,6 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
 V = TypeVar("V")
-Json = Any  # a value that JSON can hold
 Table = dict[str, Any]
 Texts = dict[str, str]
 
@@ -75,7 +74,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    value: Annotated[Json, "", "as resolved"]
+    value: Annotated[Any, "", "as resolved"]
     origin: Annotated[str, "", "environment, or the file that set it"]
 
 
@@ -401,12 +400,8 @@ def _type(kind: Any) -> Table:
 def as_json(value: Any) -> Any:
     """A value of the types above as JSON holds it."""
     if dataclasses.is_dataclass(value):
-        table = {}
-        for f in dataclasses.fields(value):
-            item = getattr(value, f.name)
-            if item is not None or f.default is not None:
-                table[f.name] = as_json(item)
-        return table
+        items = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
+        return {f.name: as_json(item) for f, item in items if item is not None or f.default is not None}
     if isinstance(value, dict):
         return {name: as_json(item) for name, item in value.items()}
     return [as_json(item) for item in value] if isinstance(value, list | tuple) else value
