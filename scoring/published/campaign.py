@@ -59,7 +59,6 @@ class Run:
 
     @property
     def devices_per_node(self) -> int:
-        """Devices of one node."""
         return self.devices // self.nodes
 
     @property
@@ -75,8 +74,7 @@ def run_of(figure: Published, *, shrink: bool) -> Run:
     if shrink:  # to FP32, the only arithmetic whose operators all have a CPU kernel
         return Run(1, min(figure.devices, SHRUNK_RANKS), SHRUNK_BATCH, "fp32", figure.strategy)
     # FleetX does not say what precision its automatic strategy chose: its figures are those of AMP.
-    precision = figure.precision or "amp_o1"
-    return Run(figure.nodes, figure.devices, figure.batch_per_device, precision, figure.strategy)
+    return Run(figure.nodes, figure.devices, figure.batch_per_device, figure.precision or "amp_o1", figure.strategy)
 
 
 @dataclass(frozen=True, kw_only=True)
