@@ -161,9 +161,8 @@ def score(records: Sequence[Record], protocol: Protocol, *, skip: int | None = N
     _same_system(records)
     chosen = ""
     if protocol.figure == "run_time" and len(records) > protocol.runs > 2:
-        ordered = sorted(records, key=lambda record: record.run_start_s or 0.0)
         records, chosen = median_set(
-            ordered,
+            sorted(records, key=lambda record: record.run_start_s or 0.0),
             protocol.runs,
             lambda runs: REDUCE[protocol.over_runs]([run_figure(record, protocol).value for record in runs]),
         )
