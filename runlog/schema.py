@@ -297,13 +297,8 @@ EPOCH_THROUGHPUT = Point("epoch_throughput", EpochThroughput, "training of an ep
 TELEMETRY_SUMMARY = Point("telemetry_summary", TelemetrySummary, "what the nodes' samplers saw")
 CHECKPOINT = Point("checkpoint", Checkpoint, "a checkpoint was written")
 ABORT_REASON = Point("abort_reason", str, "why the run ended, in one line")
-CLOCK_SET = Point(
-    "clock_set",
-    float,
-    "by which somebody set the system's clock (below 0: back); durations stay right",
-    unit="s",
-    metadata=AtStep,
-)
+_BY_HOW_MUCH = "by which somebody set the system's clock (below 0: back); durations stay right"
+CLOCK_SET = Point("clock_set", float, _BY_HOW_MUCH, unit="s", metadata=AtStep)
 
 # Hyperparameters by the optimizer's name; rates are of the global batch.
 OPTIMIZER: dict[str, dict[str, Point[float]]] = {

@@ -181,10 +181,8 @@ def _rest(record: Record, items: Sequence[Window], dropped: int, what: str) -> S
 
 
 def _nothing_left(record: Record, warm_up: str, held: str) -> NothingMeasuredError:
-    return NothingMeasuredError(
-        f"{record.file}: warm-up is {warm_up} and the run has {held}: nothing is left to measure; "
-        "take a longer run or a smaller --skip"
-    )
+    says = "nothing is left to measure; take a longer run or a smaller --skip"
+    return NothingMeasuredError(f"{record.file}: warm-up is {warm_up} and the run has {held}: {says}")
 
 
 def _after_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
@@ -206,10 +204,8 @@ def _take(record: Record, chosen: Sequence[Window], steps: int) -> Sequence[Wind
     """Windows whose steps lie within the next `steps`. Raises InputError if the run is shorter."""
     totals = list(itertools.accumulate(window.steps or 1 for window in chosen))
     if totals[0] > steps:
-        raise InputError(
-            f"{record.file}: the row of line {chosen[0].line} holds {totals[0]} steps and the protocol takes {steps}; "
-            "take a protocol without `take`, such as window"
-        )
+        holds = f"the row of line {chosen[0].line} holds {totals[0]} steps and the protocol takes {steps}"
+        raise InputError(f"{record.file}: {holds}; take a protocol without `take`, such as window")
     if totals[-1] < steps:
         raise _too_short(record, steps, totals[-1])
     return chosen[: bisect.bisect(totals, steps)]

@@ -267,8 +267,7 @@ def _monotone(values: Sequence[float]) -> bool:
     chosen = values[:: max(1, len(values) // 200)]
     count = len(chosen)
     sign = sum((b > a) - (b < a) for i, a in enumerate(chosen) for b in chosen[i + 1 :])
-    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    return abs(sign) > 2.576 * deviation
+    return abs(sign) > 2.576 * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
 
 
 def _looks_cumulative(times: Sequence[float]) -> bool:

@@ -216,8 +216,7 @@ def plan(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
         if (run := run_of(figure, shrink=campaign.shrunk)) in jobs:
             continue
         exports = environment(campaign, run)
-        trials = range(1, campaign.protocol.runs + 1)
-        found = {n: result(folder / run.name / f"trial_{n}", exports) for n in trials}
+        found = {n: result(folder / run.name / f"trial_{n}", exports) for n in range(1, campaign.protocol.runs + 1)}
         jobs[run] = Job(
             figure=figure,
             run=run,
