@@ -97,8 +97,7 @@ hints_of = functools.cache(typing.get_type_hints)  # it compiles text each time
 def parse_json(text: str) -> Any:
     """The value of JSON `text`, which must hold nothing else.
 
-    Raises ValueError for what the format does not allow, for NaN and Infinity, for a key given twice and for
-    nesting beyond MAX_NESTING.
+    Raises ValueError for what the format does not allow, NaN, Infinity, a key given twice and nesting over MAX_NESTING.
     """
     value, end = _scan_value(text, 0)
     if text[end:].strip():
@@ -161,7 +160,7 @@ class HeldLog(PosixPath):
 
 
 def open_log(path: str | os.PathLike[str]) -> BinaryIO:
-    """`path` opened for reading bytes. Raises ValueError if it is no regular file."""
+    """`path` opened for reading bytes. Raises OSError if it cannot be read, ValueError if it is no regular file."""
     if isinstance(path, HeldLog) and path.data is not None:
         return BytesIO(path.data)
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe must not wait
@@ -172,10 +171,7 @@ def open_log(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_log(path: str | os.PathLike[str]) -> Iterator[Entry]:
-    """Events, header sections and problems of the log at `path`, in file order.
-
-    Raises OSError if it cannot be read, ValueError if it is no regular file.
-    """
+    """Events, header sections and problems of the log at `path`, in file order. Raises as `open_log` does."""
     with open_log(path) as stream:
         yield from read_stream(stream)
 

@@ -8,7 +8,7 @@ that a million events stay small; windows are whole events, for the reader to ta
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from runlog import schema
 from runlog.reader import Entry, Event, Header, settings_of, table_of
@@ -23,7 +23,6 @@ _PHASES = {  # what goes on after an event
 }
 _NUMBERED = {"epoch": "epoch_num", "eval": "epoch_num", "block": "first_epoch_num"}  # where an interval has its number
 _OF_EPOCH = ("images_per_s", "images", "time_s", "data_wait_s")
-_T = TypeVar("_T")
 
 
 class Mark(NamedTuple):
@@ -144,7 +143,7 @@ class Run:
         config = self.headers.get(schema.CONFIG.name)
         return settings_of(config and config.value)
 
-    def last_value(self, point: schema.Point[_T]) -> Any:
+    def last_value(self, point: schema.Point[Any]) -> Any:
         """The last value of an event; None where it was not met."""
         return self.last[point.key].value if point.key in self.last else None
 

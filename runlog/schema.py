@@ -15,7 +15,6 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
 V = TypeVar("V")
-Json = Any  # a value that JSON can hold
 Table = dict[str, Any]
 Texts = dict[str, str]
 
@@ -75,7 +74,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    value: Annotated[Json, "", "as resolved"]
+    value: Annotated[Any, "", "as resolved"]
     origin: Annotated[str, "", "environment, or the file that set it"]
 
 
@@ -298,13 +297,8 @@ EPOCH_THROUGHPUT = Point("epoch_throughput", EpochThroughput, "training of an ep
 TELEMETRY_SUMMARY = Point("telemetry_summary", TelemetrySummary, "what the nodes' samplers saw")
 CHECKPOINT = Point("checkpoint", Checkpoint, "a checkpoint was written")
 ABORT_REASON = Point("abort_reason", str, "why the run ended, in one line")
-CLOCK_SET = Point(
-    "clock_set",
-    float,
-    "by which somebody set the system's clock (below 0: back); durations stay right",
-    unit="s",
-    metadata=AtStep,
-)
+_BY_HOW_MUCH = "by which somebody set the system's clock (below 0: back); durations stay right"
+CLOCK_SET = Point("clock_set", float, _BY_HOW_MUCH, unit="s", metadata=AtStep)
 
 # Hyperparameters by the optimizer's name; rates are of the global batch.
 OPTIMIZER: dict[str, dict[str, Point[float]]] = {
@@ -401,12 +395,8 @@ def _type(kind: Any) -> Table:
 def as_json(value: Any) -> Any:
     """A value of the types above as JSON holds it."""
     if dataclasses.is_dataclass(value):
-        table = {}
-        for f in dataclasses.fields(value):
-            item = getattr(value, f.name)
-            if item is not None or f.default is not None:
-                table[f.name] = as_json(item)
-        return table
+        items = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
+        return {f.name: as_json(item) for f, item in items if item is not None or f.default is not None}
     if isinstance(value, dict):
         return {name: as_json(item) for name, item in value.items()}
     return [as_json(item) for item in value] if isinstance(value, list | tuple) else value

@@ -35,10 +35,7 @@ class RunLog:
     """Rank 0's log; `RunLog(None)` is the one of every other rank and writes nothing."""
 
     def __init__(self, path: Path | None, *, append: bool = False) -> None:
-        """Makes the log.
-
-        Raises ValueError where the file exists (results are never overwritten), or its folder cannot be written.
-        """
+        """Raises ValueError where the file exists (results are never overwritten), or its folder cannot be written."""
         from mlperf_logging.mllog.mllog import MLLogger  # only a training run has it
 
         logger = logging.Logger("run-log")
@@ -108,8 +105,7 @@ def open_log(path: Path | None) -> Iterator[RunLog]:
 def close_for_dead(path: Path, reason: str) -> str:
     """Ends the log that a killed rank 0 left open; one that has its `run_stop` stays as it is.
 
-    Returns:
-        Why the run ended: the log's own reason where it has one, else `reason`.
+    Returns why the run ended: the log's own reason where it has one, else `reason`.
     """
     if not path.is_file():
         return reason

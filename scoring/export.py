@@ -56,8 +56,7 @@ def to_parquet(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
     """One table of `rows`, which have the same names; pyarrow takes each column's type from its values."""
     if file.exists():
         raise InputError(f"{file}: exists; name another file")
-    pyarrow = _package("pyarrow")
-    _package("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(list(rows)), file)
+    _package("pyarrow.parquet").write_table(_package("pyarrow").Table.from_pylist(list(rows)), file)
 
 
 def to_tensorboard(record: Record, folder: Path) -> None:

@@ -155,8 +155,7 @@ def ratio_interval(
         if known is None or not finite or (base.protocol.over_runs != "mean" and max(counts) > 1):
             how = "--between-runs-sd, or several runs of a system"
             return None, f"one run: how far its repeats lie apart is unknown ({how})"
-        ratio = other.value / base.value
-        single = spread.single_run_interval(ratio, known.relative_sd, known.freedom, counts)
+        single = spread.single_run_interval(other.value / base.value, known.relative_sd, known.freedom, counts)
         return single, f"one run against {max(counts)}: {known.source}"
     over = f"over {counts[0]} and {counts[1]} runs"
     a, b = ([run.value for run in result.runs] for result in (base, other))

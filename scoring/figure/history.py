@@ -125,9 +125,8 @@ def _be_ours(connection: sqlite3.Connection, path: Path, new: bool) -> None:
 
 def rows_of(connection: sqlite3.Connection) -> list[Row]:
     """All runs, oldest first. Raises InputError for a row that another program altered."""
-    rows = [
-        Row(*values) for values in connection.execute(f"SELECT {', '.join(COLUMNS)} FROM run ORDER BY date, sha256")
-    ]
+    found = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM run ORDER BY date, sha256")
+    rows = [Row(*values) for values in found]
     for row in rows:
         for name, value in vars(row).items():
             good = isinstance(value, str) or (name == "revision" and value is None)
@@ -148,8 +147,7 @@ def add(connection: sqlite3.Connection, result: Score, system: str | None) -> tu
         if old is not None and dataclasses.replace(old, file=row.file, date=row.date) == row:
             continue
         new, corrected = new + (old is None), corrected + (old is not None)
-        packed = zlib.compress(json.dumps(jsonable(record)).encode())
-        values = [*vars(row).values(), packed]
+        values = [*vars(row).values(), zlib.compress(json.dumps(jsonable(record)).encode())]
         connection.execute(f"INSERT OR REPLACE INTO run VALUES ({', '.join('?' * len(values))})", values)
     return new, corrected
 

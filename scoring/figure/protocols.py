@@ -62,8 +62,7 @@ class Protocol:
 def load(path: Path = BUILT_IN) -> dict[str, Protocol]:
     """The protocols of a file, by name. Raises InputError for what is no protocol, saying where."""
     try:
-        text = path.read_bytes().decode()
-        rows = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+        rows = yaml.load(path.read_bytes().decode(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
     except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, a date or a number that cannot be
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(rows, dict) or not rows:

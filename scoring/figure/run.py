@@ -59,8 +59,7 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
         images, seconds = _work(record, chosen, kind)
         times = [s / i for i, s in zip(images, seconds, strict=True)]
         # For the mean of times every printed row weighs the same.
-        over_time = kind == "images_over_time"
-        value = math.fsum(images) / math.fsum(seconds) if over_time else 1 / statistics.fmean(times)
+        value = math.fsum(images) / math.fsum(seconds) if kind == "images_over_time" else 1 / statistics.fmean(times)
         rates = [1 / time for time in times]
         interval = None
         if inverse := spread.series_interval(times):  # centred where the figure is: windows may hold unequal work
@@ -182,19 +181,15 @@ def _rest(record: Record, items: Sequence[Window], dropped: int, what: str) -> S
 
 
 def _nothing_left(record: Record, warm_up: str, held: str) -> NothingMeasuredError:
-    return NothingMeasuredError(
-        f"{record.file}: warm-up is {warm_up} and the run has {held}: nothing is left to measure; "
-        "take a longer run or a smaller --skip"
-    )
+    says = "nothing is left to measure; take a longer run or a smaller --skip"
+    return NothingMeasuredError(f"{record.file}: warm-up is {warm_up} and the run has {held}: {says}")
 
 
 def _after_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
     done = positions(record)
     if any(position is None for position in done):
-        raise InputError(
-            f"{record.file}: protocol {protocol.name} skips {protocol.skip} steps and the log's rows carry no step; "
-            "give --skip N windows"
-        )
+        says = f"skips {protocol.skip} steps and the log's rows carry no step; give --skip N windows"
+        raise InputError(f"{record.file}: protocol {protocol.name} {says}")
     chosen = [
         window
         for window, position in zip(record.windows, done, strict=True)
@@ -209,10 +204,8 @@ def _take(record: Record, chosen: Sequence[Window], steps: int) -> Sequence[Wind
     """Windows whose steps lie within the next `steps`. Raises InputError if the run is shorter."""
     totals = list(itertools.accumulate(window.steps or 1 for window in chosen))
     if totals[0] > steps:
-        raise InputError(
-            f"{record.file}: the row of line {chosen[0].line} holds {totals[0]} steps and the protocol takes {steps}; "
-            "take a protocol without `take`, such as window"
-        )
+        holds = f"the row of line {chosen[0].line} holds {totals[0]} steps and the protocol takes {steps}"
+        raise InputError(f"{record.file}: {holds}; take a protocol without `take`, such as window")
     if totals[-1] < steps:
         raise _too_short(record, steps, totals[-1])
     return chosen[: bisect.bisect(totals, steps)]
@@ -252,10 +245,8 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
     end, end_s, last = later[-1]
     _refuse_set_back(record, [window for window in record.windows if start.line <= window.line <= end.line])
     if end_s <= start_s:
-        raise InputError(
-            f"{record.file}: the time stamps of lines {start.line} and {end.line} do not advance; "
-            "they are too coarse, or the clock was set"
-        )
+        says = "do not advance; they are too coarse, or the clock was set"
+        raise InputError(f"{record.file}: the time stamps of lines {start.line} and {end.line} {says}")
     return RunFigure(
         file=record.file,
         value=_images_a_step(record) * (last - first) / (end_s - start_s),
@@ -293,10 +284,8 @@ def _run_time(record: Record) -> RunFigure:
         _refuse_set_back(record, record.windows)
         windows_s = math.fsum(window.seconds or 0.0 for window in record.windows)
         if seconds * (1 + AGREES) < windows_s:
-            raise InputError(
-                f"{record.file}: run_start to run_stop are {seconds:.6g} s and the windows alone {windows_s:.6g} s: "
-                "the clock was set, or the log edited"
-            )
+            says = f"are {seconds:.6g} s and the windows alone {windows_s:.6g} s: the clock was set, or the log edited"
+            raise InputError(f"{record.file}: run_start to run_stop {says}")
     return RunFigure(
         file=record.file,
         value=seconds / 60 if seconds is not None and record.status == "success" else math.inf,

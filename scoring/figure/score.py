@@ -161,9 +161,8 @@ def score(records: Sequence[Record], protocol: Protocol, *, skip: int | None = N
     _same_system(records)
     chosen = ""
     if protocol.figure == "run_time" and len(records) > protocol.runs > 2:
-        ordered = sorted(records, key=lambda record: record.run_start_s or 0.0)
         records, chosen = median_set(
-            ordered,
+            sorted(records, key=lambda record: record.run_start_s or 0.0),
             protocol.runs,
             lambda runs: REDUCE[protocol.over_runs]([run_figure(record, protocol).value for record in runs]),
         )
@@ -208,10 +207,8 @@ def _missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> s
     failed = [run.file for run in runs if math.isinf(run.value)]
     allowed = 1 if protocol.over_runs == "olympic_mean" else 0
     if len(failed) > allowed:
-        raise TooFewRunsError(
-            f"{len(failed)} of {len(runs)} runs did not converge ({', '.join(failed)}); "
-            f"protocol {protocol.name} allows {allowed}"
-        )
+        says = f"{len(failed)} of {len(runs)} runs did not converge ({', '.join(failed)})"
+        raise TooFewRunsError(f"{says}; protocol {protocol.name} allows {allowed}")
     return missing
 
 
@@ -296,10 +293,8 @@ def _same_system(records: Sequence[Record]) -> None:
                 first_file.setdefault(value, file)
         if len(first_file) > 1:
             where = ", ".join(f"{value} in {file}" for value, file in first_file.items())
-            raise InputError(
-                f"runs of different {name} ({where}) are no repeats of one system; "
-                f"set them side by side with `{called('scoring')} compare`"
-            )
+            fix = f"set them side by side with `{called('scoring')} compare`"
+            raise InputError(f"runs of different {name} ({where}) are no repeats of one system; {fix}")
     once(records)
 
 
@@ -312,10 +307,8 @@ def once(records: Sequence[Record]) -> None:
         files[record.run_id] = record.file
     for one, other in itertools.permutations(records, 2):
         if other.goes_on_from(one):
-            raise InputError(
-                f"{other.file} goes on, on line {other.windows[0].line}, where {one.file} ends: parts of one run are "
-                "no repeats; join them with `cat`"
-            )
+            says = "parts of one run are no repeats; join them with `cat`"
+            raise InputError(f"{other.file} goes on, on line {other.windows[0].line}, where {one.file} ends: {says}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

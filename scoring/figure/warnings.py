@@ -264,12 +264,10 @@ def _ramp(values: Sequence[float]) -> float:
 
 def _monotone(values: Sequence[float]) -> bool:
     """Mann-Kendall's test on at most 200 evenly chosen values: a trend at 1 %."""
-    stride = max(1, len(values) // 200)
-    chosen = values[::stride]
+    chosen = values[:: max(1, len(values) // 200)]
     count = len(chosen)
     sign = sum((b > a) - (b < a) for i, a in enumerate(chosen) for b in chosen[i + 1 :])
-    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    return abs(sign) > 2.576 * deviation
+    return abs(sign) > 2.576 * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
 
 
 def _looks_cumulative(times: Sequence[float]) -> bool:

@@ -56,8 +56,7 @@ class Loss:
 
     def relative_interval_95(self, base: int, nodes: int, relative_error: float = 0.0) -> tuple[float, float]:
         """Factors on the throughput that bound it: the published scatter and the error of the measured figure."""
-        doublings = abs(math.log2(nodes / base))
-        scatter = self.spread * math.sqrt(doublings * (1 + 1 / self.tables))
+        scatter = self.spread * math.sqrt(abs(math.log2(nodes / base)) * (1 + 1 / self.tables))
         half = stats.t_quantile(self.tables - 1) * math.hypot(scatter, relative_error)
         return math.exp(-half), math.exp(half)
 
@@ -73,7 +72,6 @@ class Point:
 
     @property
     def devices(self) -> int:
-        """Devices of all nodes."""
         return self.nodes * self.devices_per_node
 
 
@@ -150,9 +148,6 @@ def learn(tables: Sequence[PublishedTable]) -> Loss:
     return Loss(mean=mean, spread=math.sqrt(squares / (len(figures) - 1)), tables=len(tables))
 
 
-# ---------------------------------------------------------------------------------------------- back-test
-
-
 def back_test(tables: Sequence[PublishedTable]) -> list[dict[str, Any]]:
     """Predictions of all figures but those of the fewest nodes, each with the loss of the other reports alone.
 
@@ -180,9 +175,6 @@ def median_errors(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-# ------------------------------------------------------------------------------------------- time to train
-
-
 def epochs_to_target(training: Training, global_batch: int) -> float | str:
     """Epochs at a global batch, or why they are not known.
 
@@ -202,11 +194,7 @@ def epochs_to_target(training: Training, global_batch: int) -> float | str:
     return f"global batch {global_batch} is past the largest reference convergence point: give --epochs"
 
 
-# --------------------------------------------------------------------------------------------------- command
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `python -m scoring scale`."""
     add = parser.add_argument
     add("--measured", nargs="+", metavar="LOG", default=[], help="logs of one node count or more")
     add("--nodes", type=counts, default="1,2,4,8,64,1024", help="node counts to predict (default: %(default)s)")
@@ -285,16 +273,13 @@ def plan(args: argparse.Namespace) -> dict[str, Any]:
     per_node = args.devices_per_node or max(point.devices_per_node for point in measured)
     points = {point.nodes: point for point in measured if point.devices_per_node == per_node}
     if not points:
-        raise InputError(
-            f"--devices-per-node {per_node}: no log has as many, and no node is predicted from a part of it"
-        )
+        says = "no log has as many, and no node is predicted from a part of it"
+        raise InputError(f"--devices-per-node {per_node}: {says}")
     loss = learn(published_tables(read_published()))
     training, assumptions = _training(args, records, points[min(points)])
     if set(args.nodes) - set(points):
-        assumptions.append(
-            f"many nodes do {math.exp(-loss.mean):.1%} of as many times one node, as {loss.tables} published tables of "
-            "up to 8 nodes have it"
-        )
+        sources = f"{loss.tables} published tables of up to 8 nodes"
+        assumptions.append(f"many nodes do {math.exp(-loss.mean):.1%} of as many times one node, as {sources} have it")
     predictions = []
     for number in args.nodes:
         base = points[max((n for n in points if n <= number), default=min(points))]
@@ -354,8 +339,7 @@ def prediction_lines(found: dict[str, Any]) -> list[str]:
         shown = f"{measured:.1f}" if measured else "-"
         lines.append(form.format(row["nodes"], row["devices"], *figures, to_train, shown))
     unknown = dict.fromkeys(row["time_to_train_note"] for row in found["predictions"])
-    lines.append("")
-    lines += [f"assumed: {text}" for text in found["assumptions"]]
+    lines += ["", *(f"assumed: {text}" for text in found["assumptions"])]
     lines += [f"warning: {text}" for text in found["warnings"]]
     return lines + [f"time to train: {text}" for text in unknown if text]
 

@@ -19,7 +19,6 @@ GLOBAL_BATCH = 3264  # of every published log of 1 to 8 nodes of 8 x A100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `python -m scoring time-to-train`."""
     parser.add_argument("--nodes", type=counts, default="1,2,4,8", help="node counts (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
 
@@ -52,9 +51,7 @@ def predictions(rows: Sequence[Published], *, nodes: Sequence[int]) -> list[dict
         row["published"] = [
             {
                 "minutes": minutes,
-                "source": figure.source,
-                "system": figure.system,
-                "line": figure.line,
+                **{name: getattr(figure, name) for name in ("source", "system", "line")},
                 "error": row["time_to_train_min"] / minutes - 1,
             }
             for figure in logged

@@ -59,7 +59,6 @@ class Run:
 
     @property
     def devices_per_node(self) -> int:
-        """Devices of one node."""
         return self.devices // self.nodes
 
     @property
@@ -75,8 +74,7 @@ def run_of(figure: Published, *, shrink: bool) -> Run:
     if shrink:  # to FP32, the only arithmetic whose operators all have a CPU kernel
         return Run(1, min(figure.devices, SHRUNK_RANKS), SHRUNK_BATCH, "fp32", figure.strategy)
     # FleetX does not say what precision its automatic strategy chose: its figures are those of AMP.
-    precision = figure.precision or "amp_o1"
-    return Run(figure.nodes, figure.devices, figure.batch_per_device, precision, figure.strategy)
+    return Run(figure.nodes, figure.devices, figure.batch_per_device, figure.precision or "amp_o1", figure.strategy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,8 +216,7 @@ def plan(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
         if (run := run_of(figure, shrink=campaign.shrunk)) in jobs:
             continue
         exports = environment(campaign, run)
-        trials = range(1, campaign.protocol.runs + 1)
-        found = {n: result(folder / run.name / f"trial_{n}", exports) for n in trials}
+        found = {n: result(folder / run.name / f"trial_{n}", exports) for n in range(1, campaign.protocol.runs + 1)}
         jobs[run] = Job(
             figure=figure,
             run=run,

@@ -7,7 +7,6 @@ log; the table's own fill in only what the log does not say, and this is reporte
 
 import argparse
 import collections
-import fnmatch
 import hashlib
 import json
 import math
@@ -53,15 +52,9 @@ class Rule:
 
 def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
     """The rule of a log by its content, else by the longest of the names that its path ends in."""
-    by_name: dict[int, Rule] = {}
-    for rule in rules:
-        if sha256 in rule.sha256:
-            return rule
-        for name in rule.names:
-            depth = name.count("/") + 1
-            if fnmatch.fnmatchcase("/".join(path.parts[-depth:]), name):
-                by_name.setdefault(depth, rule)
-    return by_name[max(by_name)] if by_name else None
+    by_depth = {name.count("/"): rule for rule in reversed(rules) for name in rule.names if path.match(name)}
+    by_name = by_depth[max(by_depth)] if by_depth else None
+    return next((rule for rule in rules if sha256 in rule.sha256), by_name)
 
 
 def published_of(rule: Rule, rows: Sequence[Published]) -> Published:
@@ -163,7 +156,6 @@ def speedups(rows: Sequence[Published]) -> list[dict[str, Any]]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `python -m scoring reproduce`."""
     parser.add_argument("folder", type=Path, help="logs that others published, in any sub-folders")
     which = "which log stands behind which figure (default: %(default)s)"
     parser.add_argument("--map", type=Path, default=LOGS_CSV, metavar="CSV", help=which)

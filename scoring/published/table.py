@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from compliance.rules import peaks
 from scoring.record import InputError
 
-PUBLISHED_CSV = Path(__file__).with_name("published.csv")
 NAMED_GIB = 1.5  # a GPU named 40 GB has 39.4 to 40 GiB for NVML
 # A model in published tables that leaves its version open: the one that it is taken for, and what is noted.
 UNVERSIONED = {"resnet50": ("resnet50_v1.5", "v1 or v1.5 not stated")}
@@ -70,7 +69,6 @@ class Published:
 
     @property
     def printed(self) -> str:
-        """The figure as printed."""
         return self.value.printed
 
     @property
@@ -116,9 +114,9 @@ def _typed(name: str, text: str | None, hint: Any) -> Any:
     return kinds[0](text) if text else None
 
 
-def read_published(path: Path = PUBLISHED_CSV) -> list[Published]:
-    """Rows of the table, in its order. Raises InputError as `read_rows` does."""
-    return read_rows(path, Published)
+def read_published() -> list[Published]:
+    """Rows of the table, in its order."""
+    return read_rows(Path(__file__).with_name("published.csv"), Published)
 
 
 def select(rows: Iterable[Published], **conditions: object) -> list[Published]:
@@ -150,9 +148,6 @@ def by_devices(rows: Iterable[Published]) -> list[list[Published]]:
     return [[row for _, row in sorted(system.items())] for system in found.values()]
 
 
-# ----------------------------------------------------------------------------------------------------- cards
-
-
 @dataclass(frozen=True, kw_only=True)
 class Card:
     """A GPU; products of each arithmetic in FLOP/s."""
@@ -182,8 +177,7 @@ class Card:
     @property
     def flops_per_s(self) -> dict[str, float]:
         """Peak of each arithmetic that it has."""
-        kinds = ("float32", "tf32", "float16")
-        return {kind: peak for kind in kinds if (peak := getattr(self, kind)) is not None}
+        return {kind: peak for kind in ("float32", "tf32", "float16") if (peak := getattr(self, kind)) is not None}
 
     def peak(self, precision: str | None) -> float | None:
         """FLOP/s of the products of a precision; None where the card lacks it, or it is none."""
