@@ -69,10 +69,7 @@ _OF_CPP = ("std::bad_alloc", "std::bad_array_new_length")
 
 @contextlib.contextmanager
 def explained(job: Job) -> Iterator[None]:
-    """Turns what NumPy, Paddle and CUDA raise for want of memory into one line.
-
-    Raises RunError where memory ran out, or C++ says no more than that it could not take some.
-    """
+    """Makes a RunError of one line of what NumPy, Paddle, CUDA and C++ raise for want of memory."""
     try:
         yield
     except (MemoryError, OSError) as error:
