@@ -30,9 +30,7 @@ if ((DGXNNODES > 1 && NODE_RANK > 0)); then
 fi
 ends_with_this=(setpriv --pdeathsig HUP) # nothing of the job goes on where this script is killed
 job=("${ends_with_this[@]}" launch/trials.sh "${instead[@]}")
-if ((DGXNNODES > 1)); then
-  job=("${ends_with_this[@]}" .venv/bin/python -m launch.nodes lead -- "${ends_with_this[@]}" launch/trials.sh "${instead[@]}")
-fi
+((DGXNNODES == 1)) || job=("${ends_with_this[@]}" .venv/bin/python -m launch.nodes lead -- "${job[@]}")
 # A container or a batch job signals this script alone, so it passes the signal on. (-m: or the child would ignore SIGINT.)
 exec {held}> >(:) # a pipe that each script of the job has open, and launch/trial.py
 exec {closed}<"/proc/self/fd/${held}"

@@ -134,18 +134,12 @@ class Job:
 
     @functools.cached_property
     def knobs(self) -> Strategy:
-        """STRATEGY, parsed once.
-
-        Raises ValueError where it names an unknown or refused knob, or gives one a wrong value.
-        """
+        """STRATEGY, parsed. Raises ValueError where it names an unknown or refused knob, or gives one a wrong value."""
         return parse(self.strategy)
 
     @functools.cached_property
     def hyperparameters(self) -> Any:
-        """The recipe: a frozen dataclass of `paddle_<workload>/config.py`, looked up once.
-
-        Raises ValueError where there is no such recipe, or it does not take the batch.
-        """
+        """The recipe of `paddle_<workload>/config.py`. Raises ValueError where there is none, or none for the batch."""
         config = importlib.import_module(f"{self.package}.config")
         return config.recipe(self.recipe, global_batch=self.global_batch, image_size=self.image_size)
 
@@ -222,12 +216,11 @@ def _parse(f: dataclasses.Field[Any], text: str) -> Any:
     return value
 
 
-def read(environ: Mapping[str, str] | None = None) -> tuple[Job, Origins]:
+def read(environ: Mapping[str, str] = os.environ) -> tuple[Job, Origins]:
     """The job that the environment describes, and {VARIABLE: {"value", "origin"}}.
 
     Raises ValueError for a value that is no number, out of range, none of the choices, or at odds with another.
     """
-    environ = os.environ if environ is None else environ
     from_user, from_config = (set(environ.get(f"JOB_FROM_{whom}", "").split()) for whom in ("USER", "CONFIG"))
     workload = environ.get("WORKLOAD", Job.workload).upper()
     origins: Origins = {}
@@ -251,14 +244,13 @@ def read(environ: Mapping[str, str] | None = None) -> tuple[Job, Origins]:
     return job, origins
 
 
-def resolve(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment with what `config_<DGXSYSTEM>.sh` adds to it; one that went through here is left as it is.
 
     What the file has for one workload and precision alone, as RN50_AMP_O2_STRATEGY, goes before what it has for all.
 
     Raises ValueError where there is no such file, or bash refuses it.
     """
-    environ = os.environ if environ is None else environ
     if "JOB_FROM_CONFIG" in environ:
         return dict(environ)
     system = environ.get("DGXSYSTEM") or Job.dgxsystem
@@ -289,10 +281,7 @@ def _left_by_config(system: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_system(**variables: str) -> Job:
-    """The job of these variables over their system's config file, whatever this process's environment says.
-
-    Raises ValueError as `resolve` and `read`.
-    """
+    """The job of these variables alone over their system's config file. Raises ValueError as `resolve` and `read`."""
     return read(resolve({"PATH": os.defpath} | variables))[0]
 
 
@@ -343,9 +332,8 @@ def runtime(job: Job) -> dict[str, str]:
     return settings
 
 
-def libraries(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def libraries(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The libraries' variables, for a log: `runtime`'s and the config file's among them, without a secret's value."""
-    environ = os.environ if environ is None else environ
     names = sorted(name for name in environ if name.startswith(LIBRARIES))
     return {name: "not logged: a secret by its name" if SECRET.search(name) else environ[name] for name in names}
 
@@ -426,7 +414,7 @@ def main() -> int:
         print(table())
         return 0
     try:
-        environ = resolve(os.environ)
+        environ = resolve()
         job, origins = read(environ)
         if not args.launch:
             _ = job.knobs, job.hyperparameters  # what is wrong in them is said now

@@ -17,14 +17,11 @@ SECRET = re.compile("SECRET|TOKEN|PASSW|CREDENTIAL|API_?KEY|PRIVATE", re.IGNOREC
 MKL_AVX512 = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}  # what its kernels for Skylake use
 
 
-def mkl_settings(cpuinfo: str) -> dict[str, str]:
-    """What MKL must be told on this CPU: on AMD it takes its slow path by itself (5 is its AVX2, 7 its AVX-512).
-
-    `cpuinfo` is the text of /proc/cpuinfo.
-    """
-    if "AuthenticAMD" not in cpuinfo:
+def mkl_settings(proc_cpuinfo: str) -> dict[str, str]:
+    """What MKL must be told on this CPU: on AMD it takes its slow path by itself (5 is its AVX2, 7 its AVX-512)."""
+    if "AuthenticAMD" not in proc_cpuinfo:
         return {}
-    flags = cpuinfo.partition("\nflags")[2].partition("\n")[0].split()
+    flags = proc_cpuinfo.partition("\nflags")[2].partition("\n")[0].split()
     return {"MKL_DEBUG_CPU_TYPE": "7" if MKL_AVX512.issubset(flags) else "5"}
 
 

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,11 @@ from runlog import schema
 from runlog.errors import RunError
 from runlog.writer import RunLog
 
-Feed = Callable[[Any], dict[str, Any]]
 COUNTED = "eval.counted"  # an evaluation program's total of images
-
 
 # A warm-up is where cuDNN searches all its algorithms for each convolution, on HRNet for over 300 of them and in an
 # evaluation on whole images. No GPU has been timed: the search is given this much beyond HANG_TIMEOUT_S.
 SEARCH_S = 1500.0
-
 
 SCHEDULED = Path("/proc/thread-self/schedstat")  # nanoseconds on a core, nanoseconds waiting for one, and how often
 
@@ -112,27 +109,23 @@ class CapturedStep(LaunchedStep):
         self._graph.capture_begin()
         self.executor.run(self.program.main, fetch_list=[])
         self._graph.capture_end()
-        self._addresses = dict(self._where())
+        self._addresses = self._where()
 
     def begin(self) -> None:
-        """Gives the device the rates of the next RATES_AT_ONCE steps.
-
-        Raises RunError where a tensor of the run's state has moved since the capture.
-        """
+        """Sends the rates of steps ahead. Raises RunError where a tensor of the state has moved since the capture."""
         scope, place = static.global_scope(), self.executor.place
         scope.var(RATES).get_tensor().set(self.program.schedule.ahead(RATES_AT_ONCE), place)
         scope.var(STEP).get_tensor().set(np.zeros((), np.int64), place)
-        now = dict(self._where()) if self._addresses else {}
+        now = self._where() if self._addresses else {}
         moved = [name for name, address in now.items() if self._addresses[name] != address]
         if moved:
             raise RunError(f"{moved[0]} has moved since the step was captured: set STRATEGY without cuda_graph")
 
-    def _where(self) -> Iterator[tuple[str, int]]:
-        """Name and address of all that a replay reads and writes again."""
-        yield from ((name, tensor._ptr()) for name, tensor in state.tensors(self.program.main))
-        yield from ((name, tensor._ptr()) for name, tensor in self.inputs.items())
-        for name in (RATES, STEP):
-            yield name, static.global_scope().find_var(name).get_tensor()._ptr()
+    def _where(self) -> dict[str, int]:
+        """Address of all that a replay reads and writes again, by name."""
+        rates = {name: static.global_scope().find_var(name).get_tensor() for name in (RATES, STEP)}
+        found = dict(state.tensors(self.program.main)) | self.inputs | rates
+        return {name: tensor._ptr() for name, tensor in found.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,11 +141,6 @@ class Trainer:
     hooks: tuple[Hook, ...] = ()
     clock: Clock = field(default_factory=Clock)
 
-    @property
-    def program(self) -> build.TrainingProgram:
-        """What is trained."""
-        return self.step.program
-
     def warm_up(self, batch: Any) -> None:
         """Runs a step on a synthetic batch, several where they come before a capture."""
         WATCHDOG.beat("warming up the training program", extra_s=SEARCH_S)
@@ -162,14 +150,14 @@ class Trainer:
 
     def _update(self, batch: Any, *, read_loss: bool, is_first: bool) -> float:
         """One update of the parameters; the mean loss of its micro-steps, or nan where it is not read."""
-        programs, losses = self.program.update, []
+        training, losses = self.step.program, []
         feed = {"image": batch.image, "label": batch.label}
-        for main, part in zip(programs, parts(feed, len(programs)), strict=True):
+        for main, part in zip(training.update, parts(feed, len(training.update)), strict=True):
             if is_first:
                 kernels.feed(main, part)
             self.step.run(main, part)
             if read_loss:
-                losses.append(np.array(static.global_scope().find_var(self.program.loss.name).get_tensor()))
+                losses.append(np.array(static.global_scope().find_var(training.loss.name).get_tensor()))
         return float(np.mean(losses)) if read_loss else math.nan
 
     def run(self, batches: Iterator[Any], *, steps: int, epoch: int, done: int, phase: str) -> Timing:
@@ -198,18 +186,18 @@ class Trainer:
             loss = self._update(batch, read_loss=due, is_first=step == 1)
             for hook in self.hooks:
                 hook.step_ends(done + step, before, ready)
-            self.program.schedule.step()
+            self.step.program.schedule.step()
             window.steps += 1
             window.images += self.global_batch
             if due:
                 own_s = self._busy_s() - busy_s
-                loss = self.ranks.mean(loss)
+                loss = self.ranks.comm.allreduce(loss) / self.ranks.size
                 now = time.perf_counter()
                 window.time_s, started = now - started, now
                 self._report_ranks(window.data_wait_s, own_s, step=done + step)
                 self._report(window, loss, step=done + step, epoch=epoch, phase=phase)
                 for hook in self.hooks:
-                    started += hook.window_ends(self.program.main, window, step=done + step, epoch=epoch)
+                    started += hook.window_ends(self.step.program.main, window, step=done + step, epoch=epoch)
                 total.add(window)
                 window, busy_s = Timing(), self._busy_s()
         return total
@@ -293,25 +281,26 @@ class Evaluator:
     executor: static.Executor
     main: static.Program
     totals: tuple[str, ...]  # names of the variables that it adds to
-    feed: Feed  # batch -> what the program is fed
     ranks: Ranks
 
     def warm_up(self, batch: Any) -> None:
         """Runs it once on a synthetic batch."""
         WATCHDOG.beat("warming up the evaluation program", extra_s=SEARCH_S)
         self._reset()
-        kernels.feed(self.main, self.feed(batch))
-        self.executor.run(self.main, feed=self.feed(batch), fetch_list=[])
+        self._add(batch, is_first=True)
+
+    def _add(self, batch: Any, *, is_first: bool) -> None:
+        feed = {"image": batch.image, "label": batch.label, "valid": batch.valid}
+        if is_first:
+            kernels.feed(self.main, feed)
+        self.executor.run(self.main, feed=feed, fetch_list=[])
 
     def run(self, batches: Iterator[Any], *, steps: int) -> dict[str, Any]:
         """The totals over `steps` batches of every rank, as float64: a number where the variable has one element."""
         self._reset()
         for step in range(1, steps + 1):
             WATCHDOG.beat(f"evaluating batch {step} of {steps}")
-            feed = self.feed(next(batches))
-            if step == 1:
-                kernels.feed(self.main, feed)
-            self.executor.run(self.main, feed=feed, fetch_list=[])
+            self._add(next(batches), is_first=step == 1)
         WATCHDOG.beat("adding up the evaluation over the ranks")
         scope = static.global_scope()
         of_rank = {name: np.array(scope.find_var(name).get_tensor(), dtype=np.float64) for name in self.totals}

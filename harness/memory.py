@@ -5,7 +5,6 @@ import re
 import resource
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import psutil
@@ -42,22 +41,8 @@ def workspace_limit_mib(card_gib: float) -> int:
     return SMALL_WORKSPACE_MIB if card_gib < SMALL_CARD_GIB else WORKSPACE_MIB
 
 
-@dataclass(frozen=True, kw_only=True)
-class Need:
-    """Memory in MiB that a run will take of each GPU."""
-
-    program: float
-    workspace: int
-    beside: int = BESIDE_MIB
-
-    @property
-    def gib(self) -> float:
-        """All of it."""
-        return (self.program + self.workspace + self.beside) / 1024
-
-
-def need(job: Job, *, workspace_mib: int) -> Need | None:
-    """What training takes; None for a job of which no peak was taken."""
+def program_mib(job: Job) -> float | None:
+    """What the training program takes of each GPU; None for a job of which no peak was taken."""
     precision = "fp32" if job.precision == "tf32" else job.precision  # the same program
     peaks = ALLOCATED_MIB.get((job.workload, precision))
     knobs = job.knobs
@@ -65,8 +50,7 @@ def need(job: Job, *, workspace_mib: int) -> Need | None:
         return None
     area = job.image_size**2 / PIXELS[job.workload] if job.image_size else 1.0
     images, most = area * job.batchsize / knobs.gradient_merge, max(peaks)
-    program = float(np.interp(images, list(peaks), list(peaks.values()))) * max(1.0, images / most)
-    return Need(program=program, workspace=workspace_mib)
+    return float(np.interp(images, list(peaks), list(peaks.values()))) * max(1.0, images / most)
 
 
 # ---- what Paddle says when it ran out
@@ -79,18 +63,13 @@ _OF_A_GPU = re.compile(
 # DALI's words, within those of the operator that it passes on as a RuntimeError.
 OF_DALI = re.compile(r"Can't allocate (?P<bytes>\d+) bytes on (?P<where>host|device \d+)")
 _OF_A_LIBRARY = re.compile(r"CUDA error\(2\), out of memory|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED")
-
-
 # C++'s words for an amount that it cannot take: also for a wrong one, of which memory has enough.
 _OF_CPP = ("std::bad_alloc", "std::bad_array_new_length")
 
 
 @contextlib.contextmanager
 def explained(job: Job) -> Iterator[None]:
-    """Turns what NumPy, Paddle and CUDA raise for want of memory into one line.
-
-    Raises RunError where memory ran out, or C++ says no more than that it could not take some.
-    """
+    """Makes a RunError of one line of what NumPy, Paddle, CUDA and C++ raise for want of memory."""
     try:
         yield
     except (MemoryError, OSError) as error:

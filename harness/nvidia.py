@@ -23,8 +23,6 @@ THROTTLE_REASONS = {
 }
 NVLINK_MAX = 18  # links of one GPU that NVML numbers
 ALL_NVLINKS = 0xFFFFFFFF  # nvml.h: the scope of a throughput counter is a link's number, and UINT_MAX the sum over all
-
-
 # What pynvml raises for a question without an answer; the second, no subclass, where a driver is older than pynvml.
 UNANSWERED = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)
 
@@ -142,10 +140,7 @@ def nvlinks(handle: Any) -> int:
 
 
 def sample(handle: Any, *, nvlink: bool = False) -> dict[str, Any]:
-    """What a GPU does at this moment; `nvlink`: whether it has links whose counters are asked for.
-
-    NVLink counters are KiB of data since the driver was loaded, over all links of the GPU.
-    """
+    """What a GPU does now; `nvlink`: whether to ask for KiB of data over all its links since the driver was loaded."""
     # By nvml.h; that NVML sums them so, no machine with NVLink has confirmed to us.
     sums = (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX)
     of_links = [(counter, ALL_NVLINKS) for counter in sums]
@@ -170,15 +165,11 @@ def sample(handle: Any, *, nvlink: bool = False) -> dict[str, Any]:
 
 # ---- topology
 
-
 _LINK = r"(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB)"
 
 
 def parse_topology(text: str) -> Topology:
-    """Reads the output of `nvidia-smi topo -m`, of any driver since the first with NVLink.
-
-    Raises ValueError where it is not such output.
-    """
+    """Reads `nvidia-smi topo -m` of any driver since the first with NVLink. Raises ValueError where it is none."""
     head, column, rows = re.sub(r"\x1b\[[0-9;]*m", "", text).partition("CPU")
     devices = head.split()
     if not column:

@@ -46,10 +46,6 @@ class Ranks:
         """Whether this rank writes the log."""
         return self.rank == 0
 
-    def mean(self, value: float) -> float:
-        """Mean of `value` over the ranks."""
-        return float(self.comm.allreduce(value)) / self.size
-
     def table(self, *values: float) -> np.ndarray | None:
         """On rank 0 the `values` of every rank, as (values, ranks); elsewhere None."""
         gathered = np.empty((self.size, len(values))) if self.is_first else None

@@ -48,10 +48,7 @@ class Records:
         return len(self.places)
 
     def read(self, ids: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-        """Encoded images and labels [N] int64, in the order of `ids`.
-
-        Raises RunError where a record is damaged, or its label is out of range.
-        """
+        """Encoded images and labels [N] int64 of `ids`. Raises RunError for a damaged record or a wrong label."""
         images: list[Any] = [None] * len(ids)
         labels = np.empty(len(ids), dtype=np.int64)
         places = self.places[ids]
@@ -189,7 +186,6 @@ def _image_record(record: bytes) -> tuple[memoryview, int]:
 
 
 # ---- TFRecord
-
 
 # tf.train.Example, as far as it is read here; on the wire a map is its pairs.
 _EXAMPLE = """

@@ -13,7 +13,6 @@ import numpy as np
 # Streams of random numbers drawn from one seed; a stream's number must never change.
 STREAM_ORDER, STREAM_AUGMENT = 0, 1
 
-
 Plan = Iterator[tuple[int, np.ndarray, np.ndarray]]  # (epoch from 1, sample numbers [batch], valid [batch])
 
 

@@ -84,9 +84,7 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
         checkpoint.Keeper(job, me, log, start=start, run=identity, seed=seed, steps_per_epoch=steps) as keeper,
         contextlib.ExitStack() as stack,
     ):
-        hooks = telemetry.of_rank(job, me)
-        for hook in hooks:
-            stack.enter_context(hook)
+        hooks = [stack.enter_context(hook) for hook in telemetry.of_rank(job, me)]
         preamble(log, job, origins, me, recipe=recipe, dataset=task.dataset)
         _log_task(log, job, task, seed=seed)
         ranks.connect(job, me)
@@ -138,10 +136,8 @@ def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: A
     log.event(schema.SUBMISSION_DIVISION, job.submission_division)
     log.event(schema.SUBMISSION_STATUS, job.submission_status)
     log.event(schema.SUBMISSION_PLATFORM, job.submission_platform or job.dgxsystem)
-    done = None
     WATCHDOG.beat("flushing the page cache and building the programs")
-    if ranks.local_rank == 0:
-        done = provenance.clear_caches(job)
+    done = provenance.clear_caches(job) if ranks.local_rank == 0 else None
     for flushed in ranks.comm.allgather(done):
         if flushed:
             log.event(schema.CACHE_CLEAR, flushed.status == "done", flushed)

@@ -20,10 +20,7 @@ from runlog.errors import RunError
 
 
 def main(job: Job, origins: Origins) -> None:
-    """Runs the job on this rank.
-
-    Raises ValueError where the job asks for what cannot be done, and RunError where training failed.
-    """
+    """Runs the job on this rank. Raises ValueError for what cannot be done, and RunError where training failed."""
     me = ranks.start(job)
     task = configured(job, me)  # all of it is checked before a log is begun
     with session.begin(job, origins, me, task) as run:
@@ -75,10 +72,7 @@ def main(job: Job, origins: Origins) -> None:
 
 
 def configured(job: Job, me: ranks.Ranks) -> session.Task:
-    """What the job trains, by its environment and its data set.
-
-    Raises ValueError where the job asks for what cannot be done.
-    """
+    """What the job trains, by environment and data set. Raises ValueError where it asks for what cannot be done."""
     model = workload.of_job(job)
     recipe = model.recipe
     name, root = session.data_set(job, me, model.EMBEDDED)
@@ -131,7 +125,6 @@ def prepared(
         executor=executor,
         main=evaluation,
         totals=(model.QUALITY, COUNTED),
-        feed=lambda batch: {"image": batch.image, "label": batch.label, "valid": batch.valid},
         ranks=run.ranks,
     )
     first_weights = model.pretrained(job.pretrained, training.main)
@@ -165,7 +158,7 @@ def to_target(run: session.Run, trainer: Trainer, batches: Iterator[Any], evalua
     Raises RunError where the target was not reached in the task's epochs.
     """
     task, log, start, steps = run.task, run.log, run.start.position, run.steps_per_epoch
-    recipe, main = task.workload.recipe, trainer.program.main
+    recipe, main = task.workload.recipe, trainer.step.program.main
     quality, previous = float("nan"), start.epoch - 1
     for last in (e for e in range(start.epoch, task.epochs + 1) if recipe.is_eval_epoch(e, task.epochs)):
         block = schema.InBlock(first_epoch_num=previous + 1, epoch_count=last - previous)

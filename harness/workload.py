@@ -46,10 +46,7 @@ class Workload(ABC):
 
     @abstractmethod
     def eval_input(self, samples: Any) -> tuple[Any, int]:
-        """Format of the images of an evaluation, and how many a rank evaluates at a time.
-
-        Raises ValueError where the samples do not say it.
-        """
+        """Format of an evaluation's images, and how many at once. Raises ValueError where the samples do not say it."""
 
     def synthetic(self, image: Any, *, batch: int, seed: int) -> Batch:
         """A batch of noise in a format, to warm up on and to measure the program without its input."""
@@ -99,10 +96,7 @@ def add_to_total(name: str, value: static.Variable, *, shape: list[int], dtype: 
 
 
 def of_job(job: Job) -> Workload:
-    """The workload of a job, by its recipe and its plan.
-
-    Raises ValueError where the job asks for what cannot be built.
-    """
+    """A job's workload, by its recipe and plan. Raises ValueError where the job asks for what cannot be built."""
     workload: type[Workload] = importlib.import_module(f"{job.package}.train").WORKLOAD
     return workload(job.hyperparameters, plan_of(job), batch=job.batchsize, ranks=job.world_size)
 

@@ -31,13 +31,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from harness import env
-from harness.processes import adopt_orphans, end_descendants
+from harness.processes import adopt_orphans, end_descendants, on_signals
 from harness.provenance import code_sha256
 from launch.times import TIMES
 
 EXTRA_USERS = Path("/var/lib/extrausers")  # where libnss-extrausers looks; in the image a link into /tmp
 SIGNAL_S = 1.0  # from a node's loss to the signal that ended it, where it is for this node too
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def say(text: str) -> None:
@@ -49,12 +48,6 @@ def fail(text: str, status: int = 1) -> NoReturn:
     """Ends with that line: status 1 where the job cannot go on, 2 for wrong use."""
     say(text)
     raise SystemExit(status)
-
-
-def on_signals(handler: object) -> None:
-    """What the signals by which a job is stopped do from now on."""
-    for number in STOPPING:
-        signal.signal(number, handler)  # type: ignore[arg-type]
 
 
 def stop(number: int, _frame: object) -> NoReturn:

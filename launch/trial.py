@@ -21,11 +21,10 @@ import time
 from pathlib import Path
 from typing import IO
 
-from harness.processes import ancestors, end_with_parent
+from harness.processes import ancestors, end_with_parent, on_signals
 from launch.times import TIMES
 from runlog.writer import close_for_dead
 
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # What a rank says that only lost another one: it is not to blame.
 LOST_PEER = re.compile(
     r"connection (reset|closed|refused)|broken pipe|socket closed|closed the connection|remote process|peer"
@@ -207,8 +206,7 @@ def main() -> int:
     parser.add_argument("command", nargs="+", help="mpirun and its words")
     args = parser.parse_args()
     trial = Trial(args)
-    for number in STOPPING:
-        signal.signal(number, trial.on_signal)
+    on_signals(trial.on_signal)
     end_with_parent(signal.SIGHUP)
     begin = time.monotonic()
     try:

@@ -64,10 +64,7 @@ def _canonical(header: dict[str, Any]) -> bytes:
 
 
 def write(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> None:
-    """Writes a checkpoint that either is whole under its name or is not there.
-
-    Raises OSError where it cannot be written; nothing is left of it.
-    """
+    """Writes a checkpoint, whole under its name or not at all. Raises OSError where it cannot be written."""
     header: dict[str, Any] = {"__metadata__": {name: json.dumps(value) for name, value in metadata.items()}}
     end = 0
     for name, array in arrays.items():
@@ -99,10 +96,7 @@ def write(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -
 
 
 def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Arrays and metadata of a checkpoint, its checksum verified.
-
-    Raises ValueError where the file is damaged, or no checkpoint; OSError where it cannot be read.
-    """
+    """Arrays and metadata of a checkpoint. Raises ValueError where it is damaged or none, OSError where unreadable."""
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or not 2 <= length <= len(data) - 8:
@@ -110,16 +104,15 @@ def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     body = memoryview(data)[8 + length :]
     try:
         header = json.loads(data[8 : 8 + length])
-        metadata = {name: text for name, text in header["__metadata__"].items() if name != "sha256"}
-        wanted = header["__metadata__"].pop("sha256")
+        metadata = header["__metadata__"]
+        wanted = metadata.pop("sha256")
         digest = hashlib.sha256(_canonical(header))
         digest.update(body)
         if digest.hexdigest() != wanted:
             raise ValueError("its checksum is wrong")
         arrays = {}
+        del header["__metadata__"]
         for name, entry in header.items():
-            if name == "__metadata__":
-                continue
             begin, end = entry["data_offsets"]
             dtype, shape = np.dtype(_DTYPES[entry["dtype"]]), tuple(entry["shape"])
             if not 0 <= begin <= end <= len(body) or end - begin != dtype.itemsize * math.prod(shape):
@@ -137,7 +130,7 @@ def folder_of(job: Job) -> Path:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"step_*{SUFFIX}"), reverse=True) if folder.is_dir() else []
+    return sorted(folder.glob(f"step_*{SUFFIX}"), reverse=True)
 
 
 # ---- going on
@@ -234,10 +227,7 @@ class Keeper(Hook):
     def __init__(
         self, job: Job, ranks: Ranks, log: RunLog, *, start: Start, run: dict[str, Any], seed: int, steps_per_epoch: int
     ) -> None:
-        """Nothing is written yet; `run` and `start` are those of `find`.
-
-        Raises ValueError where the folder has another run's checkpoints, which are never overwritten.
-        """
+        """`run` and `start` are those of `find`. Raises ValueError where the folder has another run's checkpoints."""
         self._job, self._ranks, self._log, self._run = job, ranks, log, run
         self._seed, self._steps_per_epoch, self._folder = seed, steps_per_epoch, folder_of(job)
         self._active = job.mode == "train" and bool(job.checkpoint_epochs or job.checkpoint_minutes)
@@ -273,10 +263,7 @@ class Keeper(Hook):
         return str(self._ranks.comm.bcast(good or "there is no checkpoint of this run"))
 
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
-        """Writes a checkpoint where one is due; seconds that it took from the training.
-
-        Raises RunError where a signal asked for the end; the checkpoint is on the disk.
-        """
+        """Writes a checkpoint that is due. Raises RunError, with it on the disk, where a signal asked for the end."""
         if not self._active:
             return 0.0
         self._report()

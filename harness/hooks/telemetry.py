@@ -37,16 +37,15 @@ class Sampler(Hook):
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._exit = contextlib.ExitStack()
-        self._handles: list[Any] = []
-        self._nvlinked: list[bool] = []
+        self._gpus: list[tuple[Any, bool]] = []  # handle, and whether it has NVLinks
         self._energy_begin_j: float | None = None
         self._images, self._samples, self._cpu_s = 0, 0, 0.0
         self._peaks: dict[str, float | None] = {"memory_mib": None, "temperature_c": None}  # of a GPU of the job
         self.power_w: float | None = None  # of the job's GPUs on this node at the last sample
 
     def __enter__(self) -> "Sampler":
-        self._handles, _ = self._exit.enter_context(nvidia.opened())
-        self._nvlinked = [nvidia.nvlinks(handle) > 0 for handle in self._handles]
+        handles, _ = self._exit.enter_context(nvidia.opened())
+        self._gpus = [(handle, nvidia.nvlinks(handle) > 0) for handle in handles]
         psutil.cpu_percent()  # the first answer is about nothing, later ones about the time since
         self._started_s = time.monotonic()
         self._thread.start()
@@ -101,10 +100,7 @@ class Sampler(Hook):
             "network_received_bytes": network.bytes_recv if network else None,
             **_infiniband_bytes(),
             "process": process,
-            "gpus": [
-                nvidia.sample(handle, nvlink=nvlinked)
-                for handle, nvlinked in zip(self._handles, self._nvlinked, strict=True)
-            ],
+            "gpus": [nvidia.sample(handle, nvlink=nvlinked) for handle, nvlinked in self._gpus],
         }
 
     def _note(self, sample: dict[str, Any]) -> None:
@@ -132,7 +128,7 @@ class Sampler(Hook):
         return 0.0
 
     def _energy_j(self) -> float | None:
-        return _sum([nvidia.energy_j(handle) for handle in self._handles[: self._job_gpus]])
+        return _sum([nvidia.energy_j(handle) for handle, _ in self._gpus[: self._job_gpus]])
 
     def summary(self) -> dict[str, Any]:
         """Of this node, so far."""

@@ -267,14 +267,14 @@ def evaluation(machine: Machine) -> Verdict:
             executor=machine.executor,
             main=main,
             totals=(model.QUALITY, COUNTED),
-            feed=lambda b: {"image": as_fed(np.asarray(b.image), model.image), "label": b.label, "valid": b.valid},
             ranks=machine.me,
         )
         order = sampling.evaluation_plan(len(images), batch=BATCH, rank=machine.me.rank, ranks=machine.me.size)
         steps = sampling.evaluation_steps(len(images), BATCH * machine.me.size)
         reader = machine.reader(data.ImageFormat(size=SIDE))
         with contextlib.closing(data.Loader(images, order, reader, resize=recipe.eval_resize)) as source:
-            totals = evaluator.run(source, steps=steps)
+            fed = (replace(b, image=as_fed(np.asarray(b.image), model.image)) for b in source)
+            totals = evaluator.run(fed, steps=steps)
     correct, counted, recorded = int(totals[model.QUALITY]), int(totals[COUNTED]), GOLDEN["evaluation"]["correct"]
     good = counted == len(images) and abs(correct - recorded) <= EVALUATION_DIFFERS
     found = f"{correct} of {counted} images right, recorded {recorded}"

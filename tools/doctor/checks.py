@@ -119,15 +119,16 @@ def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     set_mib = job.knobs.conv_workspace_size_limit
     if set_mib is None:
         set_mib = int(env.libraries().get(memory.WORKSPACE_LIMIT, memory.workspace_limit_mib(gpu.memory_gib)))
-    peak = memory.need(job, workspace_mib=set_mib)
-    if peak is None:
+    program_mib = memory.program_mib(job)
+    if program_mib is None:
         return
+    need_gib = (program_mib + set_mib + memory.BESIDE_MIB) / 1024
     need = (
-        f"{peak.gib:.1f} GiB at BATCHSIZE={job.batchsize}: program {peak.program / 1024:.1f}, cuDNN's workspace "
-        f"{peak.workspace / 1024:.1f}, context, libraries and DALI {peak.beside / 1024:.1f} (assumed)"
+        f"{need_gib:.1f} GiB at BATCHSIZE={job.batchsize}: program {program_mib / 1024:.1f}, cuDNN's workspace "
+        f"{set_mib / 1024:.1f}, context, libraries and DALI {memory.BESIDE_MIB / 1024:.1f} (assumed)"
     )
     found = f"GPU{gpu.index}: {gpu.memory_gib:g} GiB"
-    yield row(job, "gpu.memory", peak.gib <= gpu.memory_gib, found, need=need, limit=memory.WORKSPACE_LIMIT)
+    yield row(job, "gpu.memory", need_gib <= gpu.memory_gib, found, need=need, limit=memory.WORKSPACE_LIMIT)
 
 
 def _judge_links(topology: nvidia.Topology, names: list[str], job: env.Job) -> Verdict:
