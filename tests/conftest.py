@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import jobs
-from tests.needs import need
+from tests.jobs import need
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 OWN_LOGS = f"{REPOSITORY.name}/data/published_logs"  # of tests/fetch_logs.sh

@@ -1,4 +1,6 @@
-"""Starts real jobs for tests: by the user's command, or a script of a test on the ranks of a job."""
+"""Starts real jobs for tests: by the user's command, or a script of a test on the ranks of a job; and what a test
+needs that a machine may lack.
+"""
 
 import contextlib
 import io
@@ -14,6 +16,7 @@ from typing import Any
 from unittest import mock
 
 import psutil
+import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LIMIT_S = 600  # of what takes seconds: a hang meets it, a slow and busy machine does not
@@ -84,6 +87,22 @@ def called(main: Callable[[], int], *arguments: object, **variables: str | int) 
         except SystemExit as ended:  # argparse's
             status = int(ended.code or 0)
     return subprocess.CompletedProcess(argv, status, out.getvalue(), err.getvalue())
+
+
+def need(found: bool, what: str) -> None:
+    """Skips a test where a tool is absent, and fails it where skips are failures (TESTS_MUST_NOT_SKIP=1)."""
+    if not found:
+        if os.environ.get("TESTS_MUST_NOT_SKIP") == "1":
+            pytest.fail(what)
+        pytest.skip(what)
+
+
+def in_namespaces(*kinds: str) -> list[str]:
+    """What begins a command in namespaces of its own, by a user without rights; some systems forbid it."""
+    inside = ["unshare", "--user", "--map-root-user", *kinds]
+    allowed = run([*inside, "true"]).returncode == 0
+    need(allowed, "users may not make namespaces here")
+    return inside
 
 
 def printed(*command: str, **variables: str) -> str:

@@ -12,7 +12,7 @@ from runlog.writer import RunLog
 from tests import jobs
 from tests.faults.test_kill import start
 from tests.harness import small
-from tests.needs import in_namespaces, need
+from tests.jobs import in_namespaces, need
 from tests.scoring.pages import write_log
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ranks")]

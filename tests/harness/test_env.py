@@ -12,7 +12,7 @@ import pytest
 
 from harness import env, libraries, provenance, workload
 from tests import jobs
-from tests.needs import need
+from tests.jobs import need
 from tests.test_architecture import imports, tracked
 
 FP16 = {"DEVICE": "gpu", "PRECISION": "amp_o2", "DGXNGPU": "8", "BATCHSIZE": "408"}

@@ -15,7 +15,7 @@ import pytest
 from launch import trial
 from tests import jobs
 from tests.harness import small
-from tests.needs import in_namespaces, need
+from tests.jobs import in_namespaces, need
 
 TRAINS = pytest.mark.xdist_group("ranks")
 ENDLESS = {**jobs.TINY, "MEASURED_STEPS": "100000", "PRINT_STEPS": "1"}

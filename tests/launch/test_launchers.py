@@ -16,9 +16,8 @@ from jsonschema import Draft202012Validator
 from harness import env, nvidia
 from launch.times import TIMES
 from tests import jobs
-from tests.jobs import printed, refused, resolved
+from tests.jobs import need, printed, refused, resolved
 from tests.launch.test_nodes import NODES
-from tests.needs import need
 
 LAUNCH = jobs.REPOSITORY / "launch"
 SCHEMA = json.loads(Path(__file__).with_name("mpijob_schema.json").read_text())

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests import jobs
-from tests.needs import need
+from tests.jobs import need
 
 NODES = (".venv/bin/python", "-m", "launch.nodes")
 # Runs "$@" with an empty /tmp that has the key $0 alone, and the checkout, where that is in /tmp too.

@@ -21,8 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests import jobs
-from tests.jobs import printed, refused
-from tests.needs import need
+from tests.jobs import need, printed, refused
 
 TOOLS = (
     *("bash", "cat", "cut", "df", "dirname", "echo", "env", "flock", "grep", "head", "mkdir", "mv", "realpath", "rm"),

@@ -7,7 +7,7 @@ import pytest
 
 from scoring.__main__ import main
 from scoring.importers import read_record
-from tests.needs import need
+from tests.jobs import need
 from tests.scoring.pages import write_log
 
 try:
