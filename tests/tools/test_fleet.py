@@ -13,7 +13,7 @@ from tests import jobs
 from tests.browser import TOO_SMALL, UNFOLD, Opened, opened  # noqa: F401
 from tests.harness import small
 from tests.scoring.pages import HOSTILE
-from tests.tools.fleet_simulation import record as record_of
+from tests.tools.test_fleet_verdicts import record as record_of
 from tools.fleet import __main__ as fleet
 from tools.fleet import measure as fleet_measure
 from tools.fleet import record as fleet_record
