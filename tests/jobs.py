@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import psutil
@@ -73,7 +73,15 @@ def run(
     return subprocess.run(command, capture_output=True, timeout=timeout_s, check=False, **settings)
 
 
-def called(main: Callable[[], int], *arguments: object, **variables: str | int) -> subprocess.CompletedProcess[str]:
+class Done(NamedTuple):
+    """How a command that was called ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def called(main: Callable[[], int], *arguments: object, **variables: str | int) -> Done:
     """The same of a command of Python, called in this process, as to start one takes seconds."""
     argv, out, err = [main.__module__, *map(str, arguments)], io.StringIO(), io.StringIO()
     with (
@@ -86,7 +94,7 @@ def called(main: Callable[[], int], *arguments: object, **variables: str | int) 
             status = main()
         except SystemExit as ended:  # argparse's
             status = int(ended.code or 0)
-    return subprocess.CompletedProcess(argv, status, out.getvalue(), err.getvalue())
+    return Done(status, out.getvalue(), err.getvalue())
 
 
 def need(found: bool, what: str) -> None:
@@ -112,7 +120,7 @@ def printed(*command: str, **variables: str) -> str:
     return done.stdout
 
 
-def refused(done: subprocess.CompletedProcess[str], said: str) -> None:
+def refused(done: Done | subprocess.CompletedProcess[str], said: str) -> None:
     """Exit status 2, and one line."""
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert said in done.stderr

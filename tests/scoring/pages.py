@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from harness import nvidia
+from tests.jobs import Done
 from tests.scoring import sample_run
-from tests.scoring.command import Done, scoring
+from tests.scoring.samples import scoring
 
 HOSTILE = "<script>window.pwned=1</script>\n\"'><img src=x onerror=window.pwned=1></style>]]>&lt;|`x`\u202e\x1b[31m=1+1"
 VOID = {"meta", "br", "img", "link", "input", "hr"}

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from scoring.figure import history
+from tests.jobs import Done
 from tests.scoring import samples
-from tests.scoring.command import Done, scoring
+from tests.scoring.samples import scoring
 
 Command = Callable[..., Done]
 PAST = [1, 1.01, 0.99, 1.005, 0.995]

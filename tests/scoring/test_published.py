@@ -1,6 +1,7 @@
 """Each row of published.csv against its report, by a parse that shares nothing with the table, and against its log."""
 
 import dataclasses
+import functools
 import json
 import re
 import shutil
@@ -14,7 +15,7 @@ from scoring.figure import protocols
 from scoring.published import reproduce
 from scoring.published.table import Figure, Published, read_published, read_rows, select
 from scoring.record import InputError
-from tests.scoring.command import Done, scoring
+from tests.scoring.samples import scoring
 
 ROWS = read_published()
 RULES = read_rows(reproduce.LOGS_CSV, reproduce.Rule)
@@ -199,8 +200,7 @@ def test_every_protocol_named_is_one_of_the_protocols() -> None:
 # ----------------------------------------------------------------------------------------------- reproduce
 
 
-def command(*arguments: object) -> Done:
-    return scoring("reproduce", *arguments)
+command = functools.partial(scoring, "reproduce")
 
 
 @pytest.fixture(scope="module")

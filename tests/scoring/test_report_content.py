@@ -14,8 +14,8 @@ import pytest
 from scoring.report.text import markdown, number
 from tests import jobs, make_log
 from tests.scoring import pages, samples
-from tests.scoring.command import scoring
 from tests.scoring.pages import Parsed, assert_self_contained, findings_of, page_of, report, values_of, write_log
+from tests.scoring.samples import scoring
 from tests.scoring.test_fuzz import mutated
 
 

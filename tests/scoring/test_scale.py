@@ -1,5 +1,6 @@
 """The step-time model on published tables; predictions from logs; minutes to the target on A100 beside MLPerf's."""
 
+import functools
 import json
 import math
 import re
@@ -15,7 +16,7 @@ from scoring.predict import scale
 from scoring.predict.scale import Loss
 from scoring.published.table import read_published, select
 from tests.scoring import samples
-from tests.scoring.command import Done, scoring
+from tests.scoring.samples import scoring
 
 ROWS = read_published()
 TABLES = scale.published_tables(ROWS)
@@ -84,8 +85,7 @@ def test_back_test_never_learns_from_the_report_that_it_predicts() -> None:
 # ------------------------------------------------------------------------------------------------- command
 
 
-def command(*arguments: object) -> Done:
-    return scoring("scale", *arguments)
+command = functools.partial(scoring, "scale")
 
 
 def write_log(path: Path, *, devices: int, nodes: int, step_time_s: float, batch: int = 64) -> Path:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ def slow_link(nodes: int, spared: int) -> tuple[int, int]:
     return next(pair for pair in pairs if spared not in pair)
 
 
-def report(folder: Path, record: dict[str, Any], *arguments: object) -> subprocess.CompletedProcess[str]:
+def report(folder: Path, record: dict[str, Any], *arguments: object) -> jobs.Done:
     """What the command says and leaves of a record."""
     path = folder / "fleet.json"
     path.write_text(json.dumps(record))
