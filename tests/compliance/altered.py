@@ -1,10 +1,14 @@
 """Logs with events removed, repeated, moved and changed, and forged beside another of their submission."""
 
+import functools
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from compliance.__main__ import main
+from tests import jobs
 
 TOKEN = ":::MLLOG "
 Fields = dict[str, Any]
@@ -106,6 +110,17 @@ def write(folder: Path, *texts: str) -> list[Path]:
     for path, text in zip(paths, texts, strict=True):
         path.write_text(text)
     return paths
+
+
+compliance = functools.partial(jobs.called, main)
+
+
+def answer(*arguments: object, status: int = 0) -> dict[str, Any]:
+    """What the command says in JSON; it ends with `status`."""
+    done = compliance(*arguments, "--json")
+    assert done.returncode == status, done
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 # --- ways to forge a log ---

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from compliance.__main__ import main
 from compliance.submission import package
 from tests.browser import UNFOLD, Opened, opened  # noqa: F401
+from tests.compliance.altered import answer, compliance
 from tests.compliance.test_package import built, commit, in_text  # noqa: F401
+from tests.jobs import refused
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def site(built: tuple[Path, dict[str, Any]], key: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
     out = tmp_path_factory.mktemp("www") / "site"
-    assert main(["publish", str(built[0]), "--out", str(out), "--key", str(key)]) == 0
+    assert compliance("publish", built[0], "--out", out, "--key", key).returncode == 0
     return out
 
 
@@ -46,20 +47,19 @@ def test_the_page_says_what_the_package_says_and_that_nobody_reviewed_it(site: P
                 assert f"{number}: :::MLLOG" in page
 
 
-def test_it_verifies_signed_by_whom_one_trusts(site: Path, key: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_verifies_signed_by_whom_one_trusts(site: Path, key: Path) -> None:
     signers = key.with_name("signers")
-    assert main(["verify", str(site), "--signers", str(signers), "--json"]) == 0
-    checks = json.loads(capsys.readouterr().out)["checks"]
+    checks = answer("verify", site, "--signers", signers)["checks"]
     assert "bench@example.org" in next(c["found"] for c in checks if c["check"] == "SHA256SUMS.sig")
     done = subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=site, check=False)
     assert done.returncode == 0
     other = signers.with_name("others")
     other.write_text(signers.read_text().replace("bench@", "other@"))
-    assert main(["verify", str(site), "--signers", str(other)]) == 0  # the same key by another name
+    assert compliance("verify", site, "--signers", other).returncode == 0  # the same key by another name
     other.write_text(
         "bench@example.org ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGtlJvNGzH2qEYQx0v3o0N2cJ0dX3g8b2o3cQy2mC1aV\n"
     )
-    assert main(["verify", str(site), "--signers", str(other)]) == 1
+    assert compliance("verify", site, "--signers", other).returncode == 1
 
 
 @pytest.mark.parametrize(
@@ -72,32 +72,28 @@ def test_it_verifies_signed_by_whom_one_trusts(site: Path, key: Path, capsys: py
         (lambda site: shutil.rmtree(site / "packages"), "results.json"),
     ],
 )
-def test_what_was_altered_afterwards_is_found(
-    alter: Callable[[Path], None], check: str, site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_altered_afterwards_is_found(alter: Callable[[Path], None], check: str, site: Path, tmp_path) -> None:
     """As left, and by who lists the hashes anew and takes the signature away."""
     copy = tmp_path / "site"
     shutil.copytree(site, copy)
     alter(copy)
     for wanted in ("SHA256SUMS", check):
-        assert main(["verify", str(copy), "--json"]) == 1
-        bad = {c["check"] for c in json.loads(capsys.readouterr().out)["checks"] if c["status"] == "fatal"}
-        assert wanted in bad
+        checks = answer("verify", copy, status=1)["checks"]
+        assert wanted in {c["check"] for c in checks if c["status"] == "fatal"}
         (copy / "SHA256SUMS.sig").unlink(missing_ok=True)
         (copy / "SHA256SUMS").write_text(package.hashes(copy))
 
 
-def test_what_does_not_verify_is_not_published(site: Path, built, tmp_path: Path, capsys) -> None:  # noqa: F811
+def test_what_does_not_verify_is_not_published(site: Path, built, tmp_path: Path) -> None:  # noqa: F811
     copy = tmp_path / "Example"
     shutil.copytree(built[0], copy)
     (copy / "README.md").write_text("2 minutes")
-    assert main(["publish", str(copy), "--out", str(tmp_path / "out")]) == 1
-    assert "refused: " in capsys.readouterr().out
-    assert not (tmp_path / "out").exists()
-    assert main(["publish", str(built[0]), "--out", str(site)]) == 2  # which exists
-    assert main(["publish", str(built[0]), str(built[0]), "--out", str(tmp_path / "out")]) == 2
-    assert main(["publish", str(copy / "README.md"), "--out", str(tmp_path / "out")]) == 2
-    assert "README.md: no folder: give the folder ORG of a package" in capsys.readouterr().err
+    status, said, _ = compliance("publish", copy, "--out", tmp_path / "out")
+    assert status == 1 and "refused: " in said and not (tmp_path / "out").exists()
+    assert compliance("publish", built[0], "--out", site).returncode == 2  # which exists
+    assert compliance("publish", built[0], built[0], "--out", tmp_path / "out").returncode == 2
+    done = compliance("publish", copy / "README.md", "--out", tmp_path / "out")
+    refused(done, "README.md: no folder: give the folder ORG of a package")
 
 
 @pytest.mark.slow
