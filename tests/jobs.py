@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import psutil
-import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LIMIT_S = 600  # of what takes seconds: a hang meets it, a slow and busy machine does not
@@ -100,6 +99,8 @@ def called(main: Callable[[], int], *arguments: object, **variables: str | int) 
 def need(found: bool, what: str) -> None:
     """Skips a test where a tool is absent, and fails it where skips are failures (TESTS_MUST_NOT_SKIP=1)."""
     if not found:
+        import pytest  # which benchmarks/training.py does without
+
         if os.environ.get("TESTS_MUST_NOT_SKIP") == "1":
             pytest.fail(what)
         pytest.skip(what)

@@ -20,8 +20,7 @@ from mlperf_logging.package_checker.power_checker import PowerChecker
 from compliance.submission.audit import audit
 from tests import make_log
 from tests.compliance import altered as by
-from tests.compliance.altered import Altered, answer, compliance, foreign, write
-from tests.compliance.rule_logs import Writer
+from tests.compliance.altered import Altered, Writer, answer, compliance, foreign, write
 from tests.compliance.test_strict import _submissions
 from tests.jobs import refused
 

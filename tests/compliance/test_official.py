@@ -23,8 +23,7 @@ from compliance.official.tools import config_of_ours
 from runlog.reader import Event
 from tests import make_log
 from tests.compliance import fuzz
-from tests.compliance.altered import TOKEN, Altered, each
-from tests.compliance.rule_logs import Writer
+from tests.compliance.altered import TOKEN, Altered, Writer, each
 from tests.compliance.test_check import check, rules_broken
 
 _load = functools.cache(rules.load)

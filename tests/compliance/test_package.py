@@ -1,4 +1,4 @@
-"""Package and verify: what is built is accepted by mlperf-logging's tools, what may not be published is refused."""
+"""Package, verify and publish: what is built passes mlperf-logging's tools, what may not be published is refused."""
 
 import contextlib
 import json
@@ -16,7 +16,9 @@ from compliance.submission import package
 from compliance.submission.system import FIELDS
 from compliance.submission.verify import verify
 from tests import jobs, make_log
+from tests.browser import UNFOLD, Opened, opened  # noqa: F401
 from tests.compliance.altered import Altered, answer, compliance, foreign
+from tests.jobs import refused
 
 
 @pytest.fixture(scope="module")
@@ -331,3 +333,101 @@ def test_of_more_runs_the_package_holds_those_that_are_scored(tmp_path: Path, co
     assert said["chosen"].startswith("runs 2 to 6 of 7 ") and len(said["runs"]) == 5
     assert verify(tmp_path / "out" / "Example")[-1].status == "ok"
     assert not list((tmp_path / "out").rglob("incoming"))
+
+
+# ---- publish: what verifies is shown as it is, anything altered afterwards is found, and the page reads everywhere
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    path.with_name("signers").write_text(f"bench@example.org {path.with_suffix('.pub').read_text()}")
+    return path
+
+
+@pytest.fixture(scope="module")
+def site(built: tuple[Path, dict[str, Any]], key: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("www") / "site"
+    assert compliance("publish", built[0], "--out", out, "--key", key).returncode == 0
+    return out
+
+
+def test_the_page_says_what_the_package_says_and_that_nobody_reviewed_it(site: Path, built) -> None:
+    manifest = built[1]
+    (row,) = json.loads((site / "results.json").read_text())["results"]
+    assert row["minutes"] == manifest["minutes"]
+    assert row["status"] == "unverified"
+    page = (site / "index.html").read_text()
+    assert f'{manifest["minutes"]:.4f}</a> <span class="soft">unverified</span>' in page
+    assert "Result not verified by MLCommons Association." in page
+    for run in manifest["runs"]:
+        lines = (site / row["package"] / run["file"]).read_text().splitlines()
+        for number, line in enumerate(lines, 1):
+            if '"run_stop"' in line:
+                assert f"{number}: :::MLLOG" in page
+
+
+def test_it_verifies_signed_by_whom_one_trusts(site: Path, key: Path) -> None:
+    signers = key.with_name("signers")
+    checks = answer("verify", site, "--signers", signers)["checks"]
+    assert "bench@example.org" in next(c["found"] for c in checks if c["check"] == "SHA256SUMS.sig")
+    done = subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=site, check=False)
+    assert done.returncode == 0
+    other = signers.with_name("others")
+    other.write_text(signers.read_text().replace("bench@", "other@"))
+    assert compliance("verify", site, "--signers", other).returncode == 0  # the same key by another name
+    other.write_text(
+        "bench@example.org ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGtlJvNGzH2qEYQx0v3o0N2cJ0dX3g8b2o3cQy2mC1aV\n"
+    )
+    assert compliance("verify", site, "--signers", other).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("alter", "check"),
+    [
+        (in_text("packages/*/Example/results/CPU/resnet/result_0.txt", "success", "aborted"), "SHA256SUMS"),
+        (in_text("results.json", '"unverified"', '"verified"'), "results.json"),
+        (in_text("index.html", "unverified", "verified"), "index.html"),
+        (lambda site: (site / "more.html").write_text("more"), "contents"),
+        (lambda site: shutil.rmtree(site / "packages"), "results.json"),
+    ],
+)
+def test_what_was_altered_afterwards_is_found(alter: Callable[[Path], None], check: str, site: Path, tmp_path) -> None:
+    """As left, and by who lists the hashes anew and takes the signature away."""
+    copy = tmp_path / "site"
+    shutil.copytree(site, copy)
+    alter(copy)
+    for wanted in ("SHA256SUMS", check):
+        checks = answer("verify", copy, status=1)["checks"]
+        assert wanted in {c["check"] for c in checks if c["status"] == "fatal"}
+        (copy / "SHA256SUMS.sig").unlink(missing_ok=True)
+        (copy / "SHA256SUMS").write_text(package.hashes(copy))
+
+
+def test_what_does_not_verify_is_not_published(site: Path, built, tmp_path: Path) -> None:
+    copy = tmp_path / "Example"
+    shutil.copytree(built[0], copy)
+    (copy / "README.md").write_text("2 minutes")
+    status, said, _ = compliance("publish", copy, "--out", tmp_path / "out")
+    assert status == 1 and "refused: " in said and not (tmp_path / "out").exists()
+    assert compliance("publish", built[0], "--out", site).returncode == 2  # which exists
+    assert compliance("publish", built[0], built[0], "--out", tmp_path / "out").returncode == 2
+    done = compliance("publish", copy / "README.md", "--out", tmp_path / "out")
+    refused(done, "README.md: no folder: give the folder ORG of a package")
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_it_is_readable_in_chromium(site: Path, opened: Opened, tmp_path: Path) -> None:  # noqa: F811
+    shots = Path(os.environ.get("REPORT_SHOTS", tmp_path))
+    for width, phone in ((1280, False), (390, True)):
+        for scheme in ("light", "dark"):
+            page = opened(site / "index.html", width=width, scheme=scheme, phone=phone)
+            page.evaluate(UNFOLD)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (back == "rgb(17, 21, 26)") == (scheme == "dark")
+            page.screenshot(path=shots / f"site-{width}-{scheme}.png", full_page=True)
+            if not phone:  # which shows no head of the table
+                page.locator("#results th button").first.click()

@@ -17,7 +17,7 @@ from typing import Any
 from scoring.__main__ import main
 from scoring.importers import FORMATS
 from tests import jobs
-from tests.scoring.sample_run import Run, mllog, run_of, steady  # noqa: F401
+from tests.make_log import Run, mllog, run_of, steady  # noqa: F401
 
 START = datetime.datetime(2023, 7, 28, 7, 50, 0)
 

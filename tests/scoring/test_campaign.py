@@ -15,8 +15,7 @@ from scoring.figure import protocols
 from scoring.published import campaign as campaigns
 from scoring.published.table import select
 from scoring.record import InputError
-from tests import jobs
-from tests.scoring import sample_run
+from tests import jobs, make_log
 
 NAMES = ["dlperf", "perf_rn50", "fleetx", "perf_hrnet", "oneflow"]
 
@@ -166,7 +165,7 @@ def write_log(folder: Path, exports: dict[str, str], *, step_time_s: float, stat
     times = [3 * step_time_s] * warm_up + [step_time_s] * said["MEASURED_STEPS"]
     size = {"devices": nodes * said["DGXNGPU"], "batch": said["BATCHSIZE"], "every": said["PRINT_STEPS"]}
     of_log = {"mode": "throughput", "warm_up": warm_up, "nodes": nodes, "precision": said["PRECISION"]}
-    text = sample_run.mllog(sample_run.run_of(times, share=0, **size), status=status or "", **of_log)
+    text = make_log.mllog(make_log.run_of(times, share=0, **size), status=status or "", **of_log)
     config = {name: {"value": value, "origin": "environment"} for name, value in said.items()}
     text = f"# {json.dumps({'config': config})}\n{text}".replace('"gpu_memory_mib": null', '"gpu_memory_mib": 12000')
     if status is None:
