@@ -205,9 +205,7 @@ def test_a_system_description_that_cannot_be_read_is_asked_for(text: str | None,
 
 @pytest.mark.slow
 def test_it_equals_the_official_tools_on_every_published_submission(
-    published_corpus: Path,
-    tmp_path: Path,
-    monkeypatch,
+    published_corpus: Path, tmp_path: Path, monkeypatch
 ) -> None:
     from mlperf_logging.rcp_checker import rcp_checker
     from mlperf_logging.result_summarizer import result_summarizer

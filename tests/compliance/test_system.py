@@ -20,6 +20,7 @@ ASKED = (
     *("host_processors_per_node", "host_processor_core_count", "host_processor_vcpu_count", "host_processor_caches"),
     "operating_system",
 )
+GIVEN = [f"--set={name}=1" for name in ASKED]
 
 
 @pytest.fixture
@@ -85,13 +86,12 @@ def test_a_description_from_a_log_and_what_was_given(log: Path, tmp_path: Path) 
     ],
 )
 def test_a_wrong_setting_is_refused(setting: str, says: str, log: Path, tmp_path: Path) -> None:
-    given = [f"--set={name}=1" for name in ASKED]
-    refused(compliance("system", "--out", tmp_path / "x.json", "--log", log, *given, "--set", setting), says)
+    refused(compliance("system", "--out", tmp_path / "x.json", "--log", log, *GIVEN, "--set", setting), says)
 
 
 def test_what_is_no_plain_text_is_shown_escaped_or_refused(log: Path, tmp_path: Path) -> None:
     out, text = tmp_path / "x.json", log.read_text()
-    arguments = ("system", "--out", out, "--log", log, "--force", *(f"--set={name}=1" for name in ASKED))
+    arguments = ("system", "--out", out, "--log", log, "--force", *GIVEN)
     log.write_text(text.replace("Example CPU 9000", r"\u001b[2JCPU"))
     status, shown, _ = compliance(*arguments)
     assert status == 0 and "\\x1b[2JCPU\n" in shown
@@ -103,8 +103,7 @@ def test_what_is_no_plain_text_is_shown_escaped_or_refused(log: Path, tmp_path: 
 
 def test_an_organisation_that_was_not_stated_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(make_log.run(org="not stated"))
-    given = [f"--set={name}=1" for name in ASKED]
-    done = compliance("system", "--out", tmp_path / "x.json", "--log", tmp_path / "log", *given)
+    done = compliance("system", "--out", tmp_path / "x.json", "--log", tmp_path / "log", *GIVEN)
     refused(done, "cannot be found out here: submitter;")
 
 

@@ -69,10 +69,7 @@ def test_twenty_steps(config: OptimizerConfig, knobs: str) -> None:
         y = static.data("y", [ROWS, 1], "int64")
         gamma = static.create_parameter([COLUMNS], "float32", attr=paddle.ParamAttr(name="scale.bn.w"))
         logits = static.nn.fc(
-            x * gamma,
-            CLASSES,
-            weight_attr=paddle.ParamAttr(name="fc.w"),
-            bias_attr=paddle.ParamAttr(name="fc.b"),
+            x * gamma, CLASSES, weight_attr=paddle.ParamAttr(name="fc.w"), bias_attr=paddle.ParamAttr(name="fc.b")
         )
         one_hot = paddle.nn.functional.one_hot(paddle.squeeze(y, 1), CLASSES)
         smooth = paddle.nn.functional.label_smooth(one_hot, epsilon=SMOOTHING)
