@@ -152,14 +152,9 @@ def checked(log: Path) -> tuple[int, dict[str, Any]]:
     return done.returncode, report
 
 
-def run_and_time(*arguments: str, cwd: Path = REPOSITORY, **options: Any) -> subprocess.CompletedProcess[str]:
-    """`./run_and_time.sh` as a user starts it; options as those of `run`."""
-    return run([str(cwd / "run_and_time.sh"), *arguments], cwd=cwd, **options)
-
-
-def begin_run_and_time(*, cwd: Path = REPOSITORY, **variables: str | int) -> subprocess.Popen[str]:
-    """The same, begun."""
-    return begin([str(cwd / "run_and_time.sh")], cwd=cwd, **variables)
+def run_and_time(*arguments: str, cwd: Path = REPOSITORY, start: Any = run, **options: Any) -> Any:
+    """`./run_and_time.sh` as a user starts it; `start` is run or begin, whose options these are."""
+    return start([str(cwd / "run_and_time.sh"), *arguments], cwd=cwd, **options)
 
 
 def until(

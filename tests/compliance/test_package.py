@@ -265,12 +265,6 @@ def _foreign_code(folder: Path) -> None:
     (folder / CODE / "runlog/reader.py").write_text("# nothing\n")
 
 
-def _other_form(folder: Path) -> None:
-    """Equal values for Python, another one for who reads the file."""
-    path = folder / "submission.json"
-    path.write_text(path.read_text().replace('"scaling": 1.0', '"scaling": true'))
-
-
 def in_text(pattern: str, old: str, new: str) -> Callable[[Path], None]:
     def gut(folder: Path) -> None:
         [file] = folder.glob(pattern)
@@ -303,7 +297,8 @@ LOG = "results/CPU/resnet/result_0.txt"
         (lambda p: (p / CODE / "more.py").write_text("1\n"), "more.py is none of commit"),
         (lambda p: shutil.rmtree(p / "benchmarks"), "is missing from commit"),
         (_foreign_code, "they do not say of which commit they are"),
-        (_other_form, "not in the form of a package's"),
+        # Equal values for Python, another one for who reads the file:
+        (in_text("submission.json", '"scaling": 1.0', '"scaling": true'), "not in the form of a package's"),
         (lambda p: (p / "results/CPU/resnet/scaling.json").write_text("{}"), "scaling.json is nothing that a package"),
         (lambda p: (p / "results/CPU/.hidden").write_text("x"), ".hidden is a name that no package holds"),
         (lambda p: (p / "results/CPU/a\nb").write_text("x"), "results/CPU/a\\nb is a name that no package holds"),

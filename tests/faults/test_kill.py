@@ -36,7 +36,9 @@ PHASES: dict[str, Callable[[Path], bool]] = {
 def start(logdir: Path, data: Path, *, cwd: Path | None = None, **variables: str | int) -> subprocess.Popen[str]:
     """The user's command, begun; by default in a checkout with a small network."""
     cwd = cwd or small.checkout()
-    return jobs.begin_run_and_time(cwd=cwd, **{**small.TRAINING, "LOGDIR": logdir, "DATADIR": data, **variables})
+    return jobs.run_and_time(
+        start=jobs.begin, cwd=cwd, **{**small.TRAINING, "LOGDIR": logdir, "DATADIR": data, **variables}
+    )
 
 
 def kill(victim: str, logdir: Path) -> None:

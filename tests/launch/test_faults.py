@@ -27,7 +27,7 @@ ENDLESS = {**jobs.TINY, "MEASURED_STEPS": "100000", "PRINT_STEPS": "1"}
 
 def start(checkout: Path, logdir: Path, **variables: str | int) -> subprocess.Popen[str]:
     """A job under way: its first step is in the log."""
-    job = jobs.begin_run_and_time(cwd=checkout, **{**ENDLESS, "LOGDIR": logdir, **variables})
+    job = jobs.run_and_time(start=jobs.begin, cwd=checkout, **{**ENDLESS, "LOGDIR": logdir, **variables})
     jobs.until(lambda: jobs.trains(logdir / "CPU/rn50/result_0.txt"), job)
     return job
 
