@@ -296,11 +296,7 @@ def test_equal_intervals_are_more_than_chance_explains(equal: int, found: bool, 
         assert "intervals, to the clock's tick (by chance in 1 of 10^" in one["actual"]
 
 
-def _closed_run_of_4_epochs(epochs: int) -> str:
-    return closed_run(epochs=epochs, accuracies=(0.7604,))
-
-
-@pytest.mark.parametrize("make", [run, _closed_run_of_4_epochs, hrnet_run])
+@pytest.mark.parametrize("make", [run, lambda epochs: closed_run(epochs=epochs, accuracies=(0.7604,)), hrnet_run])
 def test_no_line_of_our_own_log_can_be_deleted(make, tmp_path: Path) -> None:
     log = Altered(make(epochs=4))
     for epoch in range(4):  # as a run writes it: after epoch_stop
