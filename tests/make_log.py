@@ -347,16 +347,11 @@ def mllog(
         log.mark(schema.EPOCH_START, epoch)
         for at in range(0, len(steps) - run.every + 1, run.every):
             part = steps[at : at + run.every]
-            seconds = sum(time for time, _ in part)
+            seconds, waited = (sum(values) for values in zip(*part, strict=True))
             done += run.every
             log.now_ms += seconds * 1000
-            measured = window(
-                steps=run.every,
-                images=run.every * run.global_batch,
-                time_s=seconds,
-                data_wait_s=sum(wait for _, wait in part),
-                loss=6.9,
-            )
+            images = run.every * run.global_batch
+            measured = window(steps=run.every, images=images, time_s=seconds, data_wait_s=waited, loss=6.9)
             if telemetry:
                 measured = dataclasses.replace(measured, gpu_memory_mib=1000.0 + done / run.every, power_w=200.0)
             of_warm_up = done <= (2 * run.every if warm_up is None else warm_up)

@@ -25,8 +25,9 @@ from tests.compliance.test_strict import _submissions
 from tests.jobs import refused
 
 
-def _repository(folder: Path) -> Path:
+def test_a_repository_is_a_row_a_submission(tmp_path: Path) -> None:
     """A whole submission, one with a damaged and an unfinished log, one of another benchmark, and no log at all."""
+    folder = tmp_path / "repository"
     for system, texts in {
         "whole/resnet": [make_log.closed_run(seed=seed) for seed in range(5)],
         "damaged/resnet": [make_log.closed_run(seed=1)[:9000], "", *(make_log.closed_run(seed=s) for s in (2, 3, 4))],
@@ -34,11 +35,6 @@ def _repository(folder: Path) -> Path:
         "=cmd/resnet": ["no log\n<script>alert(1)</script>\n"],
     }.items():
         write(folder / "v4.0/Example/results" / system, *texts)
-    return folder
-
-
-def test_a_repository_is_a_row_a_submission(tmp_path: Path) -> None:
-    folder = _repository(tmp_path / "repository")
     answered = answer("audit", folder, "--html", tmp_path / "a.html", "--csv", tmp_path / "a.csv")
     said = {row["system"]: row for row in answered["submissions"]}
     whole, damaged = said["whole"], said["damaged"]

@@ -10,7 +10,7 @@ from mlperf_logging.system_desc_checker import system_desc_checker
 
 from compliance.submission.system import FIELDS, from_machine
 from tests import make_log
-from tests.compliance.altered import answer, compliance
+from tests.compliance.altered import answer, compliance, write
 from tests.harness.recorded import A100, V100, recorded_nvml
 from tests.jobs import refused
 
@@ -25,9 +25,7 @@ GIVEN = [f"--set={name}=1" for name in ASKED]
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    path = tmp_path / "result_0.txt"
-    path.write_text(make_log.run())
-    return path
+    return write(tmp_path, make_log.run())[0]
 
 
 def test_the_fields_are_those_that_the_official_checker_asks_for(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from tests.scoring.samples import scoring
 HOSTILE = "<script>window.pwned=1</script>\n\"'><img src=x onerror=window.pwned=1></style>]]>&lt;|`x`\u202e\x1b[31m=1+1"
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 
-
 DGX1 = """
         GPU0   GPU1   GPU2   GPU3   mlx5_0  CPU Affinity
 GPU0     X     NV1    NV2    SYS    PIX     0-19

@@ -170,9 +170,6 @@ def test_not_a_file(tmp_path: Path) -> None:
 
 # ---- any bytes whatever: an importer makes a record or says in one line why not
 
-SETTINGS = settings(
-    max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck]
-)
 BITS = [
     b"\n", b"\r", b"\x00", b"\x1b[31m", b"[1,0]<stdout>:", b"[1,9999999999999]<stderr>:", b"\xff\xfe", b":::MLLOG ",
     b"nan", b"inf", b"-1", b"0", b"9" * 400, b"1e999", b"0.0.0", b"..", b"None", "\u0663".encode(), b" " * 3000,
@@ -204,7 +201,7 @@ def survive(path: Path, name: str | None) -> None:
     data=st.lists(st.one_of(st.sampled_from(BITS), st.binary(max_size=40)), max_size=60),
     name=st.sampled_from(sorted(FORMATS)),
 )
-@SETTINGS
+@settings(max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck])
 def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, data: list[bytes], name: str) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz.log"
     path.write_bytes(b"".join(data))

@@ -23,8 +23,6 @@ from tools import tune
 from tools.tune import CONTROL, SERIAL, Candidate, candidates
 
 CPU = env.Job()
-
-
 COMMAND = [sys.executable, "-m", "tools.tune"]
 
 
