@@ -249,9 +249,10 @@ def test_the_rank_that_computes_longer_and_the_one_that_waits_are_named(tmp_path
     settings = jobs.TINY | {"MEASURED_STEPS": "40", "THREADS": "1"}
     done = jobs.on_ranks(2, "-m", "harness", cwd=checkout, RESULT_FILE=log, BATCHSIZE=2, **settings)
     assert done.returncode == 0, done.stderr
-    _, score, _ = command("score", log, "--protocol", "window")
+    status, score, _ = command("score", log, "--protocol", "window")
     found = [one["message"] for one in score["warnings"] if one["rule"] == "straggler"]
     host = socket.gethostname()
+    assert status == 0
     assert any(message.startswith(f"rank 0 on {host} waits for its input ") for message in found), found
     assert any(message.startswith(f"rank 1 on {host} computes ") for message in found), found
 

@@ -307,7 +307,8 @@ def test_the_reports_benchmark(tmp_path: Path, data_set: Path) -> None:
     half = whole.replace('_mode": "fp32"', '_mode": "amp_o2"').replace('n": "fp32"', 'n": "amp_o2"')
     for text, table in ((whole, ("19.428", "117.205", "428")), (half, ("22.115", "115.468", "422"))):
         log.write_text(text)
-        report = scoring("report", log, "--protocol", "perf-seg", "--markdown", "-").stdout
+        status, report, _ = scoring("report", log, "--protocol", "perf-seg", "--markdown", "-")
+        assert status == 0
         for devices, published in zip((1, 8, 32), table, strict=True):
             assert f"| {devices} | {published} |" in report
 
