@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, sync_playwright
 
-from tests.needs import need
+from tests.jobs import need
 
 TOO_SMALL = """[...document.querySelectorAll('svg text')].filter(t => t.getClientRects().length &&
   t.getBoundingClientRect().height > 0 && parseFloat(getComputedStyle(t).fontSize) * t.getScreenCTM().a < 11)

@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests import jobs
-from tests.needs import need
+from tests.jobs import need
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-OWN_LOGS = f"{REPOSITORY.name}/data/published_logs"  # of tests/fetch_logs.sh
+OWN_LOGS = f"{jobs.REPOSITORY.name}/data/published_logs"  # of tests/fetch_logs.sh
 
 
 def _published(what: str, fix: str, *defaults: str) -> Path:
     """The folder that PUBLISHED_`what` names, or the first of the defaults that is there; there must be one."""
     named = os.environ.get(f"PUBLISHED_{what}")
-    candidates = [Path(named)] if named else [REPOSITORY.parent / default for default in defaults]
+    candidates = [Path(named)] if named else [jobs.REPOSITORY.parent / default for default in defaults]
     folder = next((path for path in candidates if path.is_dir()), candidates[-1])
     need(folder.is_dir(), f"{folder} is absent: {fix}")
     return folder
@@ -43,12 +42,6 @@ def no_watchdog_is_left() -> Iterator[None]:
 def recorded_gpus_are_all_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where this machine's user chose some of its GPUs, the recorded machines have other ones."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-
-@pytest.fixture(scope="session")
-def repository() -> Path:
-    """Root of the checkout."""
-    return REPOSITORY
 
 
 @pytest.fixture(scope="session")

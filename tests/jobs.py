@@ -1,4 +1,6 @@
-"""Starts real jobs for tests: by the user's command, or a script of a test on the ranks of a job."""
+"""Starts real jobs for tests: by the user's command, or a script of a test on the ranks of a job; and what a test
+needs that a machine may lack.
+"""
 
 import contextlib
 import io
@@ -10,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import psutil
@@ -70,7 +72,15 @@ def run(
     return subprocess.run(command, capture_output=True, timeout=timeout_s, check=False, **settings)
 
 
-def called(main: Callable[[], int], *arguments: object, **variables: str | int) -> subprocess.CompletedProcess[str]:
+class Done(NamedTuple):
+    """How a command that was called ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def called(main: Callable[[], int], *arguments: object, **variables: str | int) -> Done:
     """The same of a command of Python, called in this process, as to start one takes seconds."""
     argv, out, err = [main.__module__, *map(str, arguments)], io.StringIO(), io.StringIO()
     with (
@@ -83,7 +93,25 @@ def called(main: Callable[[], int], *arguments: object, **variables: str | int) 
             status = main()
         except SystemExit as ended:  # argparse's
             status = int(ended.code or 0)
-    return subprocess.CompletedProcess(argv, status, out.getvalue(), err.getvalue())
+    return Done(status, out.getvalue(), err.getvalue())
+
+
+def need(found: bool, what: str) -> None:
+    """Skips a test where a tool is absent, and fails it where skips are failures (TESTS_MUST_NOT_SKIP=1)."""
+    if not found:
+        import pytest  # which benchmarks/training.py does without
+
+        if os.environ.get("TESTS_MUST_NOT_SKIP") == "1":
+            pytest.fail(what)
+        pytest.skip(what)
+
+
+def in_namespaces(*kinds: str) -> list[str]:
+    """What begins a command in namespaces of its own, by a user without rights; some systems forbid it."""
+    inside = ["unshare", "--user", "--map-root-user", *kinds]
+    allowed = run([*inside, "true"]).returncode == 0
+    need(allowed, "users may not make namespaces here")
+    return inside
 
 
 def printed(*command: str, **variables: str) -> str:
@@ -93,7 +121,7 @@ def printed(*command: str, **variables: str) -> str:
     return done.stdout
 
 
-def refused(done: subprocess.CompletedProcess[str], said: str) -> None:
+def refused(done: Done | subprocess.CompletedProcess[str], said: str) -> None:
     """Exit status 2, and one line."""
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert said in done.stderr
@@ -124,14 +152,9 @@ def checked(log: Path) -> tuple[int, dict[str, Any]]:
     return done.returncode, report
 
 
-def run_and_time(*arguments: str, cwd: Path = REPOSITORY, **options: Any) -> subprocess.CompletedProcess[str]:
-    """`./run_and_time.sh` as a user starts it; options as those of `run`."""
-    return run([str(cwd / "run_and_time.sh"), *arguments], cwd=cwd, **options)
-
-
-def begin_run_and_time(*, cwd: Path = REPOSITORY, **variables: str | int) -> subprocess.Popen[str]:
-    """The same, begun."""
-    return begin([str(cwd / "run_and_time.sh")], cwd=cwd, **variables)
+def run_and_time(*arguments: str, cwd: Path = REPOSITORY, start: Any = run, **options: Any) -> Any:
+    """`./run_and_time.sh` as a user starts it; `start` is run or begin, whose options these are."""
+    return start([str(cwd / "run_and_time.sh"), *arguments], cwd=cwd, **options)
 
 
 def until(

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs import REPOSITORY
+
 # What each package may import of the others: tools -> paddle_* -> harness -> program -> runlog, and
 # scoring -> compliance -> runlog.
 TRAINING = {"runlog", "program", "harness", "paddle_rn50", "paddle_hrnet"}
@@ -31,11 +33,11 @@ MOST_LINES, MOST_LINES_OF_A_FUNCTION = 450, 60
 WITHOUT_A_ROW = {"program/ops.py", "runlog/errors.py"}
 
 
-def tracked(repository: Path, *suffixes: str, but: tuple[str, ...] = ()) -> list[Path]:
+def tracked(*suffixes: str, but: tuple[str, ...] = ()) -> list[Path]:
     """The tracked files of those suffixes, in none of the folders `but`."""
-    listed = subprocess.run(["git", "ls-files"], cwd=repository, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
     names = (name for name in listed.splitlines() if name.endswith(suffixes) and not name.startswith(but))
-    return [path for name in names if (path := repository / name).is_file()]
+    return [path for name in names if (path := REPOSITORY / name).is_file()]
 
 
 def of_types_only(tree: ast.Module) -> set[ast.AST]:
@@ -61,10 +63,10 @@ def imports(tree: ast.AST) -> list[tuple[ast.stmt, str]]:
 
 
 @pytest.fixture(scope="module")
-def trees(repository: Path) -> dict[str, ast.Module]:
+def trees() -> dict[str, ast.Module]:
     """The syntax tree of each of the product's modules, by its dotted name."""
-    paths = (path.relative_to(repository) for path in tracked(repository, ".py"))
-    product = {path: ast.parse((repository / path).read_text()) for path in paths if path.parts[0] in MAY}
+    paths = (path.relative_to(REPOSITORY) for path in tracked(".py"))
+    product = {path: ast.parse((REPOSITORY / path).read_text()) for path in paths if path.parts[0] in MAY}
     found = {".".join(p.with_suffix("").parts).removesuffix(".__init__"): tree for p, tree in product.items()}
     assert len(found) > 60
     return found
@@ -102,9 +104,9 @@ def test_no_product_code_imports_a_mock(trees: dict[str, ast.Module]) -> None:
     assert [m for m, tree in trees.items() for _, name in imports(tree) if name.startswith("unittest")] == []
 
 
-def test_no_file_is_long(repository: Path) -> None:
-    files = tracked(repository, ".py", ".sh", ".sub", ".html", ".css", ".md.j2")
-    lengths = {str(path.relative_to(repository)): len(path.read_text().splitlines()) for path in files}
+def test_no_file_is_long() -> None:
+    files = tracked(".py", ".sh", ".sub", ".html", ".css", ".md.j2")
+    lengths = {str(path.relative_to(REPOSITORY)): len(path.read_text().splitlines()) for path in files}
     assert "launch/nodes.py" in lengths and "run_and_time.sh" in lengths
     assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}
 
@@ -126,17 +128,17 @@ def named(page: str) -> set[str]:
     return {re.sub(r"<\w+>", "*", path) for path in paths}
 
 
-def test_each_path_that_the_page_names_is_there(repository: Path) -> None:
-    paths = named((repository / "docs" / "architecture.md").read_text())
+def test_each_path_that_the_page_names_is_there() -> None:
+    paths = named((REPOSITORY / "docs" / "architecture.md").read_text())
     assert len(paths) > 60
-    there = {path for path in paths for place in (".", "launch", "tests") if list((repository / place).glob(path))}
+    there = {path for path in paths for place in (".", "launch", "tests") if list((REPOSITORY / place).glob(path))}
     assert paths - there == set()
 
 
-def test_each_module_of_the_training_half_is_named(repository: Path) -> None:
-    page = (repository / "docs" / "architecture.md").read_text()
+def test_each_module_of_the_training_half_is_named() -> None:
+    page = (REPOSITORY / "docs" / "architecture.md").read_text()
     for room in ("harness", "program", "runlog", "tools", "launch"):
-        for path in sorted((repository / room).glob("*.py")):
-            name = path.relative_to(repository).as_posix()
+        for path in sorted((REPOSITORY / room).glob("*.py")):
+            name = path.relative_to(REPOSITORY).as_posix()
             found = re.search(rf"\b{re.escape(path.name)}\b", page)
             assert found or path.stem.startswith("__") or name in WITHOUT_A_ROW, name

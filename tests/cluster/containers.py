@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests import jobs, needs
+from tests import jobs
 
 IMAGE = "paddle-reference:test"
 STANDS_IN = f"{IMAGE}-stands-in"  # the same but for its ranks, which train nothing (tests/stand_in.py)
@@ -49,7 +49,7 @@ def address(name: str) -> str:
 
 def need(found: bool, what: str) -> None:
     """As the tests' own, for Debian's packages."""
-    needs.need(found, f"{what}; tests/cluster/packages.txt lists Debian's packages for it")
+    jobs.need(found, f"{what}; tests/cluster/packages.txt lists Debian's packages for it")
 
 
 def run(

@@ -17,17 +17,17 @@ import pytest
 from mlperf_logging.mllog.mllog import MLLogger
 from mlperf_logging.package_checker.power_checker import PowerChecker
 
-from compliance.__main__ import main
 from compliance.submission.audit import audit
 from tests import make_log
 from tests.compliance import altered as by
-from tests.compliance.altered import Altered, foreign, write
-from tests.compliance.rule_logs import Writer
+from tests.compliance.altered import Altered, Writer, answer, compliance, foreign, write
 from tests.compliance.test_strict import _submissions
+from tests.jobs import refused
 
 
-def _repository(folder: Path) -> Path:
+def test_a_repository_is_a_row_a_submission(tmp_path: Path) -> None:
     """A whole submission, one with a damaged and an unfinished log, one of another benchmark, and no log at all."""
+    folder = tmp_path / "repository"
     for system, texts in {
         "whole/resnet": [make_log.closed_run(seed=seed) for seed in range(5)],
         "damaged/resnet": [make_log.closed_run(seed=1)[:9000], "", *(make_log.closed_run(seed=s) for s in (2, 3, 4))],
@@ -35,16 +35,8 @@ def _repository(folder: Path) -> Path:
         "=cmd/resnet": ["no log\n<script>alert(1)</script>\n"],
     }.items():
         write(folder / "v4.0/Example/results" / system, *texts)
-    return folder
-
-
-def test_a_repository_is_a_row_a_submission(tmp_path: Path, capsys) -> None:
-    folder = _repository(tmp_path / "repository")
-    arguments = ["--html", str(tmp_path / "a.html"), "--csv", str(tmp_path / "a.csv"), "--json"]
-    assert main(["audit", str(folder), *arguments]) == 0
-    said: dict[str, dict[str, Any]] = {}
-    for row in json.loads(capsys.readouterr().out)["submissions"]:
-        said[row["system"]] = row
+    answered = answer("audit", folder, "--html", tmp_path / "a.html", "--csv", tmp_path / "a.csv")
+    said = {row["system"]: row for row in answered["submissions"]}
     whole, damaged = said["whole"], said["damaged"]
     assert (whole["official_passes"], whole["strict_passes"], whole["rcp"], whole["problem"]) == (5, 5, "pass", "")
     assert whole["official_minutes"] == whole["strict_minutes"] > 0
@@ -55,15 +47,16 @@ def test_a_repository_is_a_row_a_submission(tmp_path: Path, capsys) -> None:
     rows = list(csv.DictReader((tmp_path / "a.csv").open()))
     assert [row["system"] for row in rows] == ["'=cmd", "damaged", "other", "whole"]
     assert "<script>" not in (tmp_path / "a.html").read_text()
-    assert main(["audit", str(folder)]) == 0
-    assert "4 submissions, 12 logs: official passes 8, strict 8; 1 not judged\n" in capsys.readouterr().out
+    done = compliance("audit", folder)
+    assert done.returncode == 0
+    assert "4 submissions, 12 logs: official passes 8, strict 8; 1 not judged\n" in done.stdout
     archive = tmp_path / "results.tar.xz"
     with tarfile.open(archive, "w:xz") as members:
         members.add(folder, ".")
     assert audit(archive) == audit(folder)
-    assert main(["audit", str(folder / "v4.0" / "Example" / "results" / "whole")]) == 0
+    assert compliance("audit", folder / "v4.0/Example/results/whole").returncode == 0
     (tmp_path / "empty").mkdir()
-    assert main(["audit", str(tmp_path / "empty")]) == 2
+    assert compliance("audit", tmp_path / "empty").returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -76,21 +69,20 @@ def test_a_round_is_judged_by_its_own_ruleset(tmp_path: Path, name: str, ruleset
 
 
 @pytest.mark.parametrize(("name", "asks"), [("training_results_v0.7", False), ("mine", True), ("v0.7_v1.0", True)])
-def test_a_round_that_no_name_says_is_asked_for(tmp_path: Path, name: str, asks: bool, capsys) -> None:
+def test_a_round_that_no_name_says_is_asked_for(tmp_path: Path, name: str, asks: bool) -> None:
     """Others' logs are of a round; the system's name says nothing of it."""
     write(tmp_path / name / "Example/results/mxnet_v1.0/bert", Writer("0.7.0", "closed", "bert").text())
-    assert main(["audit", str(tmp_path / name)]) == (2 if asks else 0)
-    out, err = capsys.readouterr()
+    status, out, err = compliance("audit", tmp_path / name)
     if asks:
-        assert "give --ruleset" in err
+        assert status == 2 and "give --ruleset" in err
     else:
-        assert "bert: official 1/1, no score; strict 1/1" in out and "not scored" in out
-        assert main(["audit", str(tmp_path / name), "--ruleset", "6.1.0"]) == 0  # which has no bert
-        assert "bert: not judged\n" in capsys.readouterr().out
+        assert status == 0 and "bert: official 1/1, no score; strict 1/1" in out and "not scored" in out
+        status, out, _ = compliance("audit", tmp_path / name, "--ruleset", "6.1.0")  # which has no bert
+        assert status == 0 and "bert: not judged\n" in out
 
 
 @pytest.mark.parametrize("form", ["", "gz", "bz2", "xz"])
-def test_an_archive_that_is_not_whole_is_refused(form: str, tmp_path: Path, capsys) -> None:
+def test_an_archive_that_is_not_whole_is_refused(form: str, tmp_path: Path) -> None:
     archive = tmp_path / "results.tar"
     write(tmp_path / "v4.0/Example/results/CPU/resnet", *(make_log.run(seed=seed) for seed in range(3)))
     with tarfile.open(archive, "w", format=tarfile.USTAR_FORMAT) as members:
@@ -111,8 +103,7 @@ def test_an_archive_that_is_not_whole_is_refused(form: str, tmp_path: Path, caps
         damaged += [packed[:-5], packed[:-4] + bytes([packed[-4] ^ 1]) + packed[-3:]]
     for one in damaged:
         archive.write_bytes(one)
-        assert main(["audit", str(archive)]) == 2, len(one)
-        assert "neither a folder nor a whole tar archive" in capsys.readouterr().err
+        refused(compliance("audit", archive), "neither a folder nor a whole tar archive")
 
 
 def test_a_linked_log_in_an_archive_is_an_error(tmp_path: Path) -> None:
@@ -130,26 +121,26 @@ def test_a_linked_log_in_an_archive_is_an_error(tmp_path: Path) -> None:
     assert row.problem == "result_1.txt: no log of a run (no file but a link or folder in the archive)"
 
 
-def test_names_that_are_no_plain_text_are_shown_escaped(tmp_path: Path, capsys) -> None:
+def test_names_that_are_no_plain_text_are_shown_escaped(tmp_path: Path) -> None:
     folder = tmp_path / "repository" / os.fsdecode(b"v4.0\x1b[2J\xff") / "Org" / "results" / "CPU" / "resnet"
     folder.mkdir(parents=True)
     (folder / os.fsdecode(b"result_\x1b[2J\xff.txt")).write_text("no log\n")
     page, table = tmp_path / "a.html", tmp_path / "a.csv"
-    arguments = ["audit", str(tmp_path / "repository"), "--html", str(page), "--csv", str(table)]
-    assert main(arguments) == 0
-    for text in (capsys.readouterr().out, page.read_text(), table.read_text()):
+    done = compliance("audit", tmp_path / "repository", "--html", page, "--csv", table)
+    assert done.returncode == 0
+    for text in (done.stdout, page.read_text(), table.read_text()):
         assert "\x1b" not in text
         assert r"v4.0\x1b[2J\udcff" in text
 
 
-def test_a_file_that_it_did_not_write_is_kept(tmp_path: Path, capsys) -> None:
+def test_a_file_that_it_did_not_write_is_kept(tmp_path: Path) -> None:
     [log] = write(tmp_path / "repository/Example/results/CPU/resnet", make_log.run())
     for option, name in (("--html", "a.html"), ("--csv", "a.csv")):
         out = tmp_path / name
         for _ in range(2):  # it replaces a file that it wrote
-            assert main(["audit", str(tmp_path / "repository"), option, str(out)]) == 0
-        assert main(["audit", str(tmp_path / "repository"), option, str(log)]) == 2
-        assert f"{log}: exists, and this command did not write it" in capsys.readouterr().err
+            assert compliance("audit", tmp_path / "repository", option, out).returncode == 0
+        done = compliance("audit", tmp_path / "repository", option, log)
+        refused(done, f"{log}: exists, and this command did not write it")
         assert log.read_text().startswith("# {")
 
 
@@ -210,9 +201,7 @@ def test_a_system_description_that_cannot_be_read_is_asked_for(text: str | None,
 
 @pytest.mark.slow
 def test_it_equals_the_official_tools_on_every_published_submission(
-    published_corpus: Path,
-    tmp_path: Path,
-    monkeypatch,
+    published_corpus: Path, tmp_path: Path, monkeypatch
 ) -> None:
     from mlperf_logging.rcp_checker import rcp_checker
     from mlperf_logging.result_summarizer import result_summarizer
@@ -268,7 +257,7 @@ def _power(times_ms: list[float]) -> str:
         (None, {"power-nodes"}),
     ],
 )
-def test_power_logs_are_held_against_their_rules(times: Any, rules: set[str], tmp_path: Path, capsys) -> None:
+def test_power_logs_are_held_against_their_rules(times: Any, rules: set[str], tmp_path: Path) -> None:
     results = tmp_path / "v4.0" / "Example" / "results" / "system" / "resnet"
     for index, path in enumerate(write(results, *(make_log.closed_run(seed=index) for index in range(5)))):
         log = Altered(path.read_text())
@@ -284,8 +273,7 @@ def test_power_logs_are_held_against_their_rules(times: Any, rules: set[str], tm
         stream.add(tmp_path / "v4.0", "v4.0")
     asked = []
     for path in (tmp_path, archive):
-        assert main(["audit", str(path), "--json"]) == 0
-        (row,) = json.loads(capsys.readouterr().out)["submissions"]
+        (row,) = answer("audit", path)["submissions"]
         asked.append({q["rule"]: (q["logs"], q["file"]) for q in row["questions"] if q["rule"].startswith("power")})
     assert asked[0] == asked[1] == dict.fromkeys(rules, (1, "result_3.txt"))
     (results / "power/result_3/node_0.txt").rename(results / "power/result_3/node_x.txt")

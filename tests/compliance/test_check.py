@@ -14,21 +14,19 @@ import jsonschema
 import pytest
 
 from compliance import rules
-from compliance.__main__ import main
 from compliance.official import tools as official
 from tests import jobs, make_log
-from tests.compliance.altered import Altered, foreign, write
+from tests.compliance.altered import Altered, answer, compliance, foreign, write
 from tests.compliance.test_package import description
 
 STRICT = rules.load("4.0.0").strict
 
 
-def check(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, list[dict[str, Any]]]:
+def check(*arguments: object) -> tuple[int, list[dict[str, Any]]]:
     """Exit status and files of `check --json`."""
-    status = main(["check", "--json", *map(str, arguments)])
-    output = capsys.readouterr()
-    assert not output.err
-    return status, json.loads(output.out)["files"]
+    status, out, err = compliance("check", "--json", *arguments)
+    assert not err
+    return status, json.loads(out)["files"]
 
 
 def errors(file: dict[str, Any]) -> list[tuple[str, int | None]]:
@@ -39,9 +37,9 @@ def rules_broken(file: dict[str, Any]) -> set[str]:
     return {rule for rule, _ in errors(file)}
 
 
-def test_an_aborted_log_of_the_training_side_names_its_reason(tmp_path: Path, capsys) -> None:
+def test_an_aborted_log_of_the_training_side_names_its_reason(tmp_path: Path) -> None:
     log = Altered(make_log.run(status="aborted")).value("abort_reason", "loss is nan\x1b[2J")
-    _, [file] = check(capsys, *write(tmp_path, log.text))
+    _, [file] = check(*write(tmp_path, log.text))
     [finding] = [f for f in file["findings"] if f["rule"] == "run-status"]
     assert finding["actual"] == "status aborted: loss is nan\\x1b[2J"
 
@@ -49,7 +47,7 @@ def test_an_aborted_log_of_the_training_side_names_its_reason(tmp_path: Path, ca
 # --- the two verdicts ---
 
 
-def test_form_fails_neither_verdict_of_others_logs_and_plausibility_only_the_strict_one(tmp_path: Path, capsys) -> None:
+def test_form_fails_neither_verdict_of_others_logs_and_plausibility_only_the_strict_one(tmp_path: Path) -> None:
     path = tmp_path / "result_0.txt"
     others = foreign(make_log.run())
     for text, strict in (
@@ -59,17 +57,17 @@ def test_form_fails_neither_verdict_of_others_logs_and_plausibility_only_the_str
         (Altered(others).repeat("run_start").later("run_start", 5, 1).text, "fail"),
     ):
         path.write_text(text)
-        status, [file] = check(capsys, path)
+        status, [file] = check(path)
         assert (status, file["by"], file["official"], file["strict"]) == (0, "official", "pass", strict)
-        status, [file] = check(capsys, path, "--verdict", "strict")
+        status, [file] = check(path, "--verdict", "strict")
         assert (status, file["verdict"]) == (strict == "fail", strict)
     path.write_text(make_log.run(status="aborted"))
-    assert check(capsys, path)[0] == 1
-    status, [file] = check(capsys, path, "--verdict", "official")
+    assert check(path)[0] == 1
+    status, [file] = check(path, "--verdict", "official")
     assert (status, file["verdict"], file["official"], file["strict"]) == (0, "pass", "pass", "fail")
 
 
-def test_one_line_for_a_log_of_another_benchmark_and_for_no_log(tmp_path: Path, capsys) -> None:
+def test_one_line_for_a_log_of_another_benchmark_and_for_no_log(tmp_path: Path) -> None:
     path = tmp_path / "result_0.txt"
     for text, rule in (
         (foreign(make_log.run()).replace('"value": "resnet"', '"value": "vgg"'), "known-benchmark"),
@@ -77,14 +75,14 @@ def test_one_line_for_a_log_of_another_benchmark_and_for_no_log(tmp_path: Path, 
         ("\0\0\x7fELF", "events.count"),
     ):
         path.write_text(text)
-        status, [file] = check(capsys, path)
+        status, [file] = check(path)
         assert (status, [f["rule"] for f in file["findings"]]) == (1, [rule])
 
 
 # --- the official checker beside ours ---
 
 
-def test_official_verdicts_stand_beside_ours(tmp_path: Path, capsys) -> None:
+def test_official_verdicts_stand_beside_ours(tmp_path: Path) -> None:
     paths = write(
         tmp_path,
         make_log.run(seed=1),
@@ -92,7 +90,7 @@ def test_official_verdicts_stand_beside_ours(tmp_path: Path, capsys) -> None:
         Altered(make_log.run(seed=3)).drop("init_start").text,
         make_log.closed_hrnet_run(seed=4),
     )
-    status, files = check(capsys, *paths, "--official")
+    status, files = check(*paths, "--official")
     assert status == 1
     assert [(file["verdict"], file["official"], file["mlperf_logging"]["verdict"]) for file in files] == [
         *(("pass", "pass", "pass"), ("fail", "pass", "pass"), ("fail", "fail", "fail"), ("pass", "pass", "pass"))
@@ -102,29 +100,27 @@ def test_official_verdicts_stand_beside_ours(tmp_path: Path, capsys) -> None:
 
 
 @pytest.mark.parametrize("by", ["strict", "official"])
-def test_a_log_that_only_the_official_checker_rejects_fails(by: str, tmp_path: Path, capsys, monkeypatch) -> None:
+def test_a_log_that_only_the_official_checker_rejects_fails(by: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(official, "check_log", lambda *_: (False, ["a rule that this checker has not"]))
     [path] = write(tmp_path, make_log.run())
-    status, [file] = check(capsys, path, "--official", "--verdict", by)
+    status, [file] = check(path, "--official", "--verdict", by)
     assert (status, file["official"], rules_broken(file)) == (1, "fail", {"official-disagrees"})
 
 
 @pytest.mark.parametrize("said", [{"side_effect": importlib.metadata.PackageNotFoundError}, {"return_value": "4.1.67"}])
-def test_the_official_tools_are_asked_only_in_the_release_of_our_rules(said, tmp_path, capsys, monkeypatch) -> None:
+def test_the_official_tools_are_asked_only_in_the_release_of_our_rules(said, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", Mock(**said))
     [path] = write(tmp_path, make_log.run())
-    assert main(["check", str(path), "--official"]) == 2
-    error = capsys.readouterr().err
-    assert "pip install --no-deps mlperf-logging==4.1.68" in error and error.count("\n") == 1
+    jobs.refused(compliance("check", path, "--official"), "pip install --no-deps mlperf-logging==4.1.68")
 
 
 # --- several logs, and logs beside their system description ---
 
 
-def test_another_configuration_is_warned_of_by_name(tmp_path: Path, capsys) -> None:
+def test_another_configuration_is_warned_of_by_name(tmp_path: Path) -> None:
     other = make_log.run(seed=2, hyperparameters=make_log.SGD | {"sgd_opt_base_learning_rate": 0.2})
     write(tmp_path, make_log.run(seed=1), other)
-    status, [_, file] = check(capsys, tmp_path)
+    status, [_, file] = check(tmp_path)
     [warning] = [f for f in file["findings"] if f["severity"] == "warning"]
     assert (status, warning["rule"]) == (0, "same-configuration")
     assert warning["actual"] == "; ".join(
@@ -156,26 +152,26 @@ def _closed(folder: Path, *last_epochs: int, **changes: Any) -> None:
         ((48, 48, 48, 48, 48), 2000, False),
     ],
 )
-def test_convergence_against_the_reference_points(epochs, batch: int, broken: bool, tmp_path: Path, capsys) -> None:
+def test_convergence_against_the_reference_points(epochs, batch: int, broken: bool, tmp_path: Path) -> None:
     _closed(tmp_path, *epochs, batch=batch, epoch_ms=72_000)  # no step of a batch of 32 in 1 ms
-    status, files = check(capsys, tmp_path)
+    status, files = check(tmp_path)
     assert status == broken
     assert [rules_broken(file) for file in files] == [{"rcp-convergence"} if broken else set()] * 5
 
 
-def test_four_runs_get_no_convergence_test_and_say_so(tmp_path: Path, capsys) -> None:
+def test_four_runs_get_no_convergence_test_and_say_so(tmp_path: Path) -> None:
     _closed(tmp_path, 32, 32, 32, 32)
-    status, files = check(capsys, tmp_path)
+    status, files = check(tmp_path)
     assert status == 0
     for file in files:
         [note] = [f for f in file["findings"] if f["rule"] == "rcp-convergence"]
         assert note["actual"] == "not applied: it takes 5 runs of one submission, 4 given"
 
 
-def test_hyperparameters_that_differ_from_the_reference_point_are_warned_of(tmp_path: Path, capsys) -> None:
+def test_hyperparameters_that_differ_from_the_reference_point_are_warned_of(tmp_path: Path) -> None:
     log = Altered(make_log.closed_run(hyperparameters=make_log.LARS | {"lars_opt_base_learning_rate": 11}))
     write(tmp_path, log.text)
-    status, [file] = check(capsys, tmp_path)
+    status, [file] = check(tmp_path)
     [warning] = [f for f in file["findings"] if f["severity"] == "warning"]
     assert (status, warning["rule"], warning["line"]) == (
         *(0, "rcp-hyperparameters", log.at("lars_opt_base_learning_rate") + 1),
@@ -209,22 +205,22 @@ def test_hyperparameters_that_differ_from_the_reference_point_are_warned_of(tmp_
         ({"accelerator_model_name": "NVIDIA A100-SXM4-80GB", "accelerators_per_node": "8"}, False),
     ],
 )
-def test_log_and_system_description_must_agree(changes, good: bool, tmp_path: Path, capsys) -> None:
+def test_log_and_system_description_must_agree(changes, good: bool, tmp_path: Path) -> None:
     gpus = json.dumps([{"name": "NVIDIA A100-SXM4-80GB", "memory_gib": 80.0, "driver": "520.61.05"}] * 2)
     text = make_log.run()
     [path] = write(tmp_path, text.replace('"gpus": []', f'"gpus": {gpus}') if len(changes) > 1 else text)
-    status, [file] = check(capsys, path, "--system", description(tmp_path, **changes))
+    status, [file] = check(path, "--system", description(tmp_path, **changes))
     assert (status, rules_broken(file)) == ((0, set()) if good else (1, {"system-description"}))
 
 
 @pytest.mark.parametrize(("faster", "found"), [(1, False), (10, True)])
-def test_no_run_is_faster_than_its_described_cards(faster: int, found: bool, tmp_path: Path, capsys) -> None:
+def test_no_run_is_faster_than_its_described_cards(faster: int, found: bool, tmp_path: Path) -> None:
     """A published rate of 8 A100, 26,500 images/s, and ten times that; of a log without epochs, too."""
     log = Altered(foreign(make_log.closed_run(epoch_ms=48_300 // faster))).drop_all("epoch_start", "epoch_stop")
     [path] = write(tmp_path, log.text)
     for card, known in (("NVIDIA A100-SXM4-80GB", True), ("Other 9", False)):
         cards = {"accelerators_per_node": "8", "accelerator_model_name": card}
-        _, [file] = check(capsys, path, "--system", description(tmp_path, division="closed", **cards))
+        _, [file] = check(path, "--system", description(tmp_path, division="closed", **cards))
         assert ("system-description" in rules_broken(file)) == (found and known)
 
 
@@ -264,15 +260,13 @@ def test_exit_status_and_text(tmp_path: Path) -> None:
         (["check", "log", "--json", "--format", "github"], "--json and --format github"),
     ],
 )
-def test_wrong_use_is_one_line_and_status_2(arguments: list[str], says: str, tmp_path, monkeypatch, capsys) -> None:
+def test_wrong_use_is_one_line_and_status_2(arguments: list[str], says: str, tmp_path, monkeypatch) -> None:
     (tmp_path / "log").write_text(text := make_log.run())
     (tmp_path / "other.xml").write_text("<testsuites>of another tool</testsuites>")
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.chdir(tmp_path)
-    assert main(arguments) == 2
-    error = capsys.readouterr().err
-    assert says in error and error.count("\n") == 1
+    jobs.refused(compliance(*arguments), says)
     assert (tmp_path / "log").read_text() == text
 
 
@@ -284,28 +278,27 @@ def test_a_closed_output_is_no_traceback(arguments: str, tmp_path: Path) -> None
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_benchmark_asked_for_must_be_that_of_the_log(tmp_path: Path, capsys) -> None:
+def test_the_benchmark_asked_for_must_be_that_of_the_log(tmp_path: Path) -> None:
     [path] = write(tmp_path, make_log.hrnet_run())
-    assert check(capsys, path, "--benchmark", "hrnet")[0] == 0
-    status, [file] = check(capsys, path, "--benchmark", "resnet")
+    assert check(path, "--benchmark", "hrnet")[0] == 0
+    status, [file] = check(path, "--benchmark", "resnet")
     assert (status, rules_broken(file)) == (1, {"benchmark-asked"})
 
 
-def test_a_link_out_of_the_folder_fails_and_one_inside_it_does_not(tmp_path: Path, capsys) -> None:
+def test_a_link_out_of_the_folder_fails_and_one_inside_it_does_not(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "log.txt").write_text(make_log.run())
     (tmp_path / "a" / "result_0.txt").symlink_to("../log.txt")
     (tmp_path / "link.txt").symlink_to("log.txt")
-    status, [file] = check(capsys, tmp_path / "a")
+    status, [file] = check(tmp_path / "a")
     assert (status, rules_broken(file)) == (1, {"file-link"})
-    assert check(capsys, tmp_path / "link.txt")[0] == 0
+    assert check(tmp_path / "link.txt")[0] == 0
 
 
-def test_junit_has_a_failure_for_each_error(tmp_path: Path, capsys) -> None:
+def test_junit_has_a_failure_for_each_error(tmp_path: Path) -> None:
     paths = write(tmp_path, make_log.run(), Altered(make_log.run(seed=2)).value("eval_accuracy", "<\x00&\x1b>").text)
     for _ in range(2):  # it replaces a file that it wrote
-        assert main(["check", *map(str, paths), "--junit", str(tmp_path / "junit.xml")]) == 1
-    capsys.readouterr()
+        assert compliance("check", *paths, "--junit", tmp_path / "junit.xml").returncode == 1
     good, bad = ElementTree.parse(tmp_path / "junit.xml").getroot()
     assert (good.get("failures"), bad.get("failures")) == ("0", "3")
     cases = {case.get("name"): case for case in bad}
@@ -314,19 +307,17 @@ def test_junit_has_a_failure_for_each_error(tmp_path: Path, capsys) -> None:
     assert int(bad.get("tests", "0")) == len(cases)
 
 
-def test_every_rule_can_be_explained(capsys) -> None:
+def test_every_rule_can_be_explained() -> None:
     for name in ("runs-differ", "run_stop", "run_stop.order", "lars_epsilon"):
-        assert main(["check", "--explain", name]) == 0
-        text = capsys.readouterr().out
-        assert name.partition(".")[0] in text and "source: " in text
-    assert main(["check", "--explain", "all"]) == 0
-    text = capsys.readouterr().out
-    assert all(name in text for name in STRICT)
+        status, text, _ = compliance("check", "--explain", name)
+        assert status == 0 and name.partition(".")[0] in text and "source: " in text
+    status, text, _ = compliance("check", "--explain", "all")
+    assert status == 0 and all(name in text for name in STRICT)
 
 
-def test_a_receipt_names_what_was_checked(tmp_path: Path, capsys) -> None:
+def test_a_receipt_names_what_was_checked(tmp_path: Path) -> None:
     [path] = write(tmp_path, make_log.run())
-    _, [report] = check(capsys, path, "--receipt")
+    _, [report] = check(path, "--receipt")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     receipt = json.loads((tmp_path / "result_0.txt.checked").read_text())
     assert receipt == {"sha256": digest, "verdict": "pass", "ruleset": "4.0.0"}
@@ -347,22 +338,21 @@ def test_no_heavy_import_is_on_the_way_to_a_verdict(tmp_path: Path) -> None:
     assert done.stdout.endswith("heavy: set()\n")
 
 
-def test_annotations_of_github(tmp_path: Path, capsys) -> None:
+def test_annotations_of_github(tmp_path: Path) -> None:
     path = tmp_path / "a,b.txt"
     path.write_text(Altered(make_log.run()).value("submission_org", "100%").drop("run_summary").text)
-    assert main(["check", "--format", "github", str(path)]) == 1
-    lines = capsys.readouterr().out.splitlines()
+    status, out, _ = compliance("check", "--format", "github", path)
+    lines = out.splitlines()
     place = f"file={tmp_path}/a%2Cb.txt"
     assert f"::error {place},title=own-log::no run_summary; hand in the log as the run wrote it, or run again" in lines
     assert any(line.startswith(f"::notice {place},title=run-mode::") for line in lines)
-    assert lines[-1] == f"{path}: FAIL"
+    assert (status, lines[-1]) == (1, f"{path}: FAIL")
 
 
-def test_the_findings_are_as_their_schema_says(tmp_path: Path, capsys) -> None:
+def test_the_findings_are_as_their_schema_says(tmp_path: Path) -> None:
     schema = json.loads((rules.RULES.parent / "findings.schema.json").read_text())
     texts = Altered(make_log.run(seed=1)).drop("init_start").text, make_log.closed_run(seed=2), "\0"
-    main(["check", "--json", "--official", *map(str, write(tmp_path, *texts))])
-    said = json.loads(capsys.readouterr().out)
+    said = answer("check", "--official", *write(tmp_path, *texts), status=1)
     jsonschema.validate(said, schema)
     said["files"][0]["findings"][0]["class"] = "other"
     with pytest.raises(jsonschema.ValidationError):

@@ -23,8 +23,7 @@ from compliance.official.tools import config_of_ours
 from runlog.reader import Event
 from tests import make_log
 from tests.compliance import fuzz
-from tests.compliance.altered import TOKEN, Altered, each
-from tests.compliance.rule_logs import Writer
+from tests.compliance.altered import TOKEN, Altered, Writer, each
 from tests.compliance.test_check import check, rules_broken
 
 _load = functools.cache(rules.load)
@@ -334,22 +333,22 @@ def test_a_benchmark_whose_file_is_enqueued_for_ever_is_refused(tmp_path: Path) 
     assert [f.rule for f in check_file(tmp_path / "log", rules.load("6.1.0")).findings] == ["known-benchmark"]
 
 
-def test_strict_adds_what_is_common_to_all_benchmarks(tmp_path: Path, capsys) -> None:
+def test_strict_adds_what_is_common_to_all_benchmarks(tmp_path: Path) -> None:
     path = tmp_path / "result_0.txt"
     path.write_text(_log().drop("seed").later("run_stop", -1e8).value("cache_clear", False).text)
-    status, [file] = check(capsys, path, "--ruleset", "6.1.0", "--verdict", "strict")
+    status, [file] = check(path, "--ruleset", "6.1.0", "--verdict", "strict")
     assert (status, file["official"], file["strict"]) == (1, "pass", "fail")
     assert rules_broken(file) >= {"seed-present", "run-time", "time-order", "cache-cleared"}
     for alter in (lambda log: log.value("seed", "x"), lambda log: log.without_metadata("seed", "lineno")):
         path.write_text(alter(_log()).text)
-        _, [of_seed] = check(capsys, path, "--ruleset", "6.1.0", "--verdict", "strict")
+        _, [of_seed] = check(path, "--ruleset", "6.1.0", "--verdict", "strict")
         assert rules_broken(of_seed) == {"seed-present"}
     notes = {f["rule"]: f["actual"] for f in file["findings"] if f["severity"] == "info"}
     assert notes["rcp-convergence"].startswith("not applied: checked by the rules of 6.1.0")
     text = _log().text
     for seed in range(2):
         (tmp_path / f"result_{seed}.txt").write_text(Altered(text).value("seed", seed).text)
-    _, files = check(capsys, tmp_path, "--ruleset", "6.1.0")
+    _, files = check(tmp_path, "--ruleset", "6.1.0")
     assert rules_broken(files[1]) == {"runs-differ"}
 
 

@@ -1,4 +1,4 @@
-"""Package and verify: what is built is accepted by mlperf-logging's tools, what may not be published is refused."""
+"""Package, verify and publish: what is built passes mlperf-logging's tools, what may not be published is refused."""
 
 import contextlib
 import json
@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from compliance.__main__ import main
 from compliance.submission import package
 from compliance.submission.system import FIELDS
 from compliance.submission.verify import verify
 from tests import jobs, make_log
-from tests.compliance.altered import Altered, foreign
+from tests.browser import UNFOLD, Opened, opened  # noqa: F401
+from tests.compliance.altered import Altered, answer, compliance, foreign
+from tests.jobs import refused
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +48,8 @@ def five(folder: Path, commit: str, make: Callable[..., str] = make_log.run, **c
     return logs
 
 
-def build(logs: Path | list[Path], system: Path, out: Path, *more: str) -> int:
-    named = [logs] if isinstance(logs, Path) else logs
-    return main(["package", "--org", "Example", "--system", str(system), "--out", str(out), *more, *map(str, named)])
+def arguments(system: Path, out: Path, *logs: Path) -> list[object]:
+    return ["package", "--org", "Example", "--system", system, "--out", out, *logs]
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_five_runs_of_the_default_are_accepted_by_the_official_tools(built) -> N
     assert (done.returncode, done.stdout) == (0, b"")
 
 
-def test_a_published_package_verifies(built, tmp_path: Path, capsys, monkeypatch) -> None:
+def test_a_published_package_verifies(built, tmp_path: Path, monkeypatch) -> None:
     """By a link or from within it, too; nothing of it is written. A commit that the checkout lacks fails."""
     copy, link = tmp_path / "Example", tmp_path / "link"
     shutil.copytree(built[0], copy)
@@ -102,15 +102,14 @@ def test_a_published_package_verifies(built, tmp_path: Path, capsys, monkeypatch
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
     monkeypatch.chdir(copy)
     for folder in (str(copy), str(link), "."):
-        assert main(["verify", folder, "--json"]) == 0
-        answer = json.loads(capsys.readouterr().out)
-        assert (answer["verdict"], {check["status"] for check in answer["checks"]}) == ("pass", {"ok"})
+        said = answer("verify", folder)
+        assert (said["verdict"], {check["status"] for check in said["checks"]}) == ("pass", {"ok"})
     assert before == {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
     subprocess.run(["git", "init", "--quiet", str(tmp_path / "other")], check=True)
     for repository, status in ((copy, "unknown"), (tmp_path / "other", "fatal")):
         monkeypatch.setattr(package, "REPOSITORY", repository)
-        [answer] = [a for a in verify(copy) if a.check == "code"]
-        assert (answer.status, "git has no commit" in answer.found) == (status, True)
+        [code] = [a for a in verify(copy) if a.check == "code"]
+        assert (code.status, "git has no commit" in code.found) == (status, True)
 
 
 def test_what_was_altered_added_or_taken_away_is_named(built, tmp_path: Path) -> None:
@@ -126,20 +125,17 @@ def test_what_was_altered_added_or_taken_away_is_named(built, tmp_path: Path) ->
     assert verify(folder)[0].found == "not in the order or form that it was written in"
 
 
-def test_a_closed_package_passes_the_convergence_test_of_the_official_tools(commit, tmp_path: Path, capsys) -> None:
+def test_a_closed_package_passes_the_convergence_test_of_the_official_tools(commit, tmp_path: Path) -> None:
     logs = five(tmp_path, commit, make_log.closed_run)
-    system = description(tmp_path, division="closed")
-    assert build(logs, system, tmp_path / "out", "--json") == 0
-    said = json.loads(capsys.readouterr().out)
+    said = answer(*arguments(description(tmp_path, division="closed"), tmp_path / "out", logs))
     assert {a["check"]: a["status"] for a in said["official"]} == dict.fromkeys(
         ["package_checker", "system_desc_checker", "repo_checker", "rcp_checker", "result_summarizer"], "ok"
     )
 
 
-def test_hrnet_is_packaged_and_the_tools_that_do_not_know_it_are_named(commit, tmp_path: Path, capsys) -> None:
+def test_hrnet_is_packaged_and_the_tools_that_do_not_know_it_are_named(commit, tmp_path: Path) -> None:
     logs = five(tmp_path, commit, make_log.hrnet_run)
-    assert build(logs, description(tmp_path), tmp_path / "out", "--json") == 0
-    said = json.loads(capsys.readouterr().out)
+    said = answer(*arguments(description(tmp_path), tmp_path / "out", logs))
     accepted = [(a["check"], a["status"]) for a in said["official"]]
     assert accepted == [
         *(("system_desc_checker", "ok"), ("repo_checker", "ok")),
@@ -168,7 +164,7 @@ def _forge_source(logs: Path) -> None:
 
 
 def _receipt_of_another(logs: Path) -> None:
-    assert main(["check", str(logs / "result_5.txt"), "--receipt"]) == 0
+    assert compliance("check", logs / "result_5.txt", "--receipt").returncode == 0
     _edit(logs, 5, lambda log: log.add_after("run_stop", "one more line for people"))
 
 
@@ -193,46 +189,43 @@ def _receipt_of_another(logs: Path) -> None:
         ),
     ],
 )
-def test_what_may_not_be_published_is_refused(spoil, says: str, commit, tmp_path: Path, capsys) -> None:
+def test_what_may_not_be_published_is_refused(spoil, says: str, commit, tmp_path: Path) -> None:
     logs = five(tmp_path, commit)
     spoil(logs)
-    capsys.readouterr()
-    assert build(logs, description(tmp_path), tmp_path / "out") == 1
-    assert says in capsys.readouterr().out
+    status, out, _ = compliance(*arguments(description(tmp_path), tmp_path / "out", logs))
+    assert status == 1 and says in out
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_the_report_and_the_reasons_are_plain_text(commit, tmp_path: Path, capsys) -> None:
+def test_the_report_and_the_reasons_are_plain_text(commit, tmp_path: Path) -> None:
     logs = five(tmp_path, commit)
     system = description(tmp_path, system_name="\x1b[2JCPU")
-    assert build(logs, system, tmp_path / "out") == 0
+    status, out, _ = compliance(*arguments(system, tmp_path / "out", logs))
     shown = r"# resnet on \x1b[2JCPU, Example"
-    assert shown in capsys.readouterr().out
+    assert status == 0 and shown in out
     assert shown in (tmp_path / "out" / "Example" / "README.md").read_text()
     (logs / "result_7.txt").rename(logs / "result_\x1b[2J.txt")
     _edit(logs, 4, lambda log: log.value("submission_org", "Other"))
-    assert build(sorted(logs.iterdir()), system, tmp_path / "more") == 1
-    out = capsys.readouterr().out
-    assert "\x1b" not in out
-    assert r"result_\x1b[2J.txt" in out
+    status, out, _ = compliance(*arguments(system, tmp_path / "more", *sorted(logs.iterdir())))
+    assert status == 1 and "\x1b" not in out and r"result_\x1b[2J.txt" in out
 
 
 @pytest.mark.slow
-def test_one_run_that_did_not_converge_is_packaged_and_said_not_to_count(commit, tmp_path: Path, capsys) -> None:
+def test_one_run_that_did_not_converge_is_packaged_and_said_not_to_count(commit, tmp_path: Path) -> None:
     logs = five(tmp_path, commit)
     _edit(logs, 7, lambda log: log.aborted())  # the slowest
-    assert build(logs, description(tmp_path), tmp_path / "out") == 0
+    assert compliance(*arguments(description(tmp_path), tmp_path / "out", logs)).returncode == 0
     assert "| no: fails run-status, target-status |" in (tmp_path / "out" / "Example" / "README.md").read_text()
-    assert main(["verify", str(tmp_path / "out" / "Example")]) == 0
+    assert compliance("verify", tmp_path / "out" / "Example").returncode == 0
 
 
 @pytest.mark.slow
-def test_a_score_that_the_official_summarizer_does_not_bear_out_is_refused(commit, tmp_path: Path, capsys) -> None:
+def test_a_score_that_the_official_summarizer_does_not_bear_out_is_refused(commit, tmp_path: Path) -> None:
     """It counts an aborted run of the open division: the score differs unless that run is the slowest."""
     logs = five(tmp_path, commit)
     _edit(logs, 4, lambda log: log.aborted())
-    assert build(logs, description(tmp_path), tmp_path / "out") == 1
-    assert "refused: result_summarizer: " in capsys.readouterr().out
+    status, out, _ = compliance(*arguments(description(tmp_path), tmp_path / "out", logs))
+    assert status == 1 and "refused: result_summarizer: " in out
 
 
 @pytest.mark.parametrize(
@@ -247,22 +240,18 @@ def test_a_score_that_the_official_summarizer_does_not_bear_out_is_refused(commi
         (lambda a: _replaced('"commit": "[0-9a-f]+"', f'"commit": "{"1" * 40}"')(a["logs"][0].parent), "no commit 111"),
     ],
 )
-def test_wrong_use_is_one_line_and_writes_nothing(change, says: str, commit, tmp_path: Path, capsys) -> None:
+def test_wrong_use_is_one_line_and_writes_nothing(change, says: str, commit, tmp_path: Path) -> None:
     given: dict[str, Any] = {
         "logs": sorted(five(tmp_path, commit).iterdir()),
         "org": "Example",
-        "system": str(description(tmp_path)),
+        "system": description(tmp_path),
         "out": tmp_path / "out",
     }
     change(given)
-    arguments = ["--org", given["org"], "--system", given["system"], "--out", str(given["out"])]
-    assert main(["package", *arguments, *map(str, given["logs"])]) == 2
-    message = capsys.readouterr().err
-    assert says in message
-    assert message.count("\n") == 1
+    options = ("--org", given["org"], "--system", given["system"], "--out", given["out"])
+    jobs.refused(compliance("package", *options, *given["logs"]), says)
     assert not list((tmp_path / "out").rglob("*.txt"))
-    assert main(["verify", str(tmp_path)]) == 2
-    assert "no submission.json in it" in capsys.readouterr().err
+    jobs.refused(compliance("verify", tmp_path), "no submission.json in it")
 
 
 # --- gutted packages, their hashes made good ---
@@ -274,12 +263,6 @@ def _foreign_code(folder: Path) -> None:
     for path in (folder / "submission.json", folder / "README.md", *folder.rglob("result_*.txt")):
         path.write_text(path.read_text().replace(commit, "zzz"))
     (folder / CODE / "runlog/reader.py").write_text("# nothing\n")
-
-
-def _other_form(folder: Path) -> None:
-    """Equal values for Python, another one for who reads the file."""
-    path = folder / "submission.json"
-    path.write_text(path.read_text().replace('"scaling": 1.0', '"scaling": true'))
 
 
 def in_text(pattern: str, old: str, new: str) -> Callable[[Path], None]:
@@ -314,7 +297,8 @@ LOG = "results/CPU/resnet/result_0.txt"
         (lambda p: (p / CODE / "more.py").write_text("1\n"), "more.py is none of commit"),
         (lambda p: shutil.rmtree(p / "benchmarks"), "is missing from commit"),
         (_foreign_code, "they do not say of which commit they are"),
-        (_other_form, "not in the form of a package's"),
+        # Equal values for Python, another one for who reads the file:
+        (in_text("submission.json", '"scaling": 1.0', '"scaling": true'), "not in the form of a package's"),
         (lambda p: (p / "results/CPU/resnet/scaling.json").write_text("{}"), "scaling.json is nothing that a package"),
         (lambda p: (p / "results/CPU/.hidden").write_text("x"), ".hidden is a name that no package holds"),
         (lambda p: (p / "results/CPU/a\nb").write_text("x"), "results/CPU/a\\nb is a name that no package holds"),
@@ -325,25 +309,120 @@ LOG = "results/CPU/resnet/result_0.txt"
         (lambda p: (p / "systems/CPU.json").write_bytes(b"[" * 2**21), "CPU.json: no system description: over 1 MiB"),
     ],
 )
-def test_a_gutted_package_fails(gut, says: str, built, tmp_path: Path, capsys) -> None:
+def test_a_gutted_package_fails(gut, says: str, built, tmp_path: Path) -> None:
     folder = tmp_path / "Example"
     shutil.copytree(built[0], folder)
     gut(folder)
     with contextlib.suppress(UnicodeEncodeError):
         (folder / "SHA256SUMS").write_text(package.hashes(folder))
-    assert main(["verify", str(folder)]) == 1
-    out = capsys.readouterr()
-    assert (out.err, says in out.out) == ("", True)
+    status, out, err = compliance("verify", folder)
+    assert (status, err, says in out) == (1, "", True)
 
 
-def test_of_more_runs_the_package_holds_those_that_are_scored(tmp_path: Path, commit: str, capsys) -> None:
+def test_of_more_runs_the_package_holds_those_that_are_scored(tmp_path: Path, commit: str) -> None:
     logs = five(tmp_path, commit)
     for index in (9, 10):
         text = make_log.run(seed=100 + index, epoch_ms=50_000 + index).replace("0" * 40, commit)
         (logs / f"result_{index}.txt").write_text(text.replace('"time_ms": 17', f'"time_ms": {30 + index}'))
-    assert build(logs, description(tmp_path), tmp_path / "out", "--json") == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["chosen"].startswith("runs 2 to 6 of 7 ")
-    assert len(answer["runs"]) == 5
+    said = answer(*arguments(description(tmp_path), tmp_path / "out", logs))
+    assert said["chosen"].startswith("runs 2 to 6 of 7 ") and len(said["runs"]) == 5
     assert verify(tmp_path / "out" / "Example")[-1].status == "ok"
     assert not list((tmp_path / "out").rglob("incoming"))
+
+
+# ---- publish: what verifies is shown as it is, anything altered afterwards is found, and the page reads everywhere
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    path.with_name("signers").write_text(f"bench@example.org {path.with_suffix('.pub').read_text()}")
+    return path
+
+
+@pytest.fixture(scope="module")
+def site(built: tuple[Path, dict[str, Any]], key: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("www") / "site"
+    assert compliance("publish", built[0], "--out", out, "--key", key).returncode == 0
+    return out
+
+
+def test_the_page_says_what_the_package_says_and_that_nobody_reviewed_it(site: Path, built) -> None:
+    manifest = built[1]
+    (row,) = json.loads((site / "results.json").read_text())["results"]
+    assert row["minutes"] == manifest["minutes"]
+    assert row["status"] == "unverified"
+    page = (site / "index.html").read_text()
+    assert f'{manifest["minutes"]:.4f}</a> <span class="soft">unverified</span>' in page
+    assert "Result not verified by MLCommons Association." in page
+    for run in manifest["runs"]:
+        lines = (site / row["package"] / run["file"]).read_text().splitlines()
+        for number, line in enumerate(lines, 1):
+            if '"run_stop"' in line:
+                assert f"{number}: :::MLLOG" in page
+
+
+def test_it_verifies_signed_by_whom_one_trusts(site: Path, key: Path) -> None:
+    signers = key.with_name("signers")
+    checks = answer("verify", site, "--signers", signers)["checks"]
+    assert "bench@example.org" in next(c["found"] for c in checks if c["check"] == "SHA256SUMS.sig")
+    done = subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=site, check=False)
+    assert done.returncode == 0
+    other = signers.with_name("others")
+    other.write_text(signers.read_text().replace("bench@", "other@"))
+    assert compliance("verify", site, "--signers", other).returncode == 0  # the same key by another name
+    other.write_text(
+        "bench@example.org ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGtlJvNGzH2qEYQx0v3o0N2cJ0dX3g8b2o3cQy2mC1aV\n"
+    )
+    assert compliance("verify", site, "--signers", other).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("alter", "check"),
+    [
+        (in_text("packages/*/Example/results/CPU/resnet/result_0.txt", "success", "aborted"), "SHA256SUMS"),
+        (in_text("results.json", '"unverified"', '"verified"'), "results.json"),
+        (in_text("index.html", "unverified", "verified"), "index.html"),
+        (lambda site: (site / "more.html").write_text("more"), "contents"),
+        (lambda site: shutil.rmtree(site / "packages"), "results.json"),
+    ],
+)
+def test_what_was_altered_afterwards_is_found(alter: Callable[[Path], None], check: str, site: Path, tmp_path) -> None:
+    """As left, and by who lists the hashes anew and takes the signature away."""
+    copy = tmp_path / "site"
+    shutil.copytree(site, copy)
+    alter(copy)
+    for wanted in ("SHA256SUMS", check):
+        checks = answer("verify", copy, status=1)["checks"]
+        assert wanted in {c["check"] for c in checks if c["status"] == "fatal"}
+        (copy / "SHA256SUMS.sig").unlink(missing_ok=True)
+        (copy / "SHA256SUMS").write_text(package.hashes(copy))
+
+
+def test_what_does_not_verify_is_not_published(site: Path, built, tmp_path: Path) -> None:
+    copy = tmp_path / "Example"
+    shutil.copytree(built[0], copy)
+    (copy / "README.md").write_text("2 minutes")
+    status, said, _ = compliance("publish", copy, "--out", tmp_path / "out")
+    assert status == 1 and "refused: " in said and not (tmp_path / "out").exists()
+    assert compliance("publish", built[0], "--out", site).returncode == 2  # which exists
+    assert compliance("publish", built[0], built[0], "--out", tmp_path / "out").returncode == 2
+    done = compliance("publish", copy / "README.md", "--out", tmp_path / "out")
+    refused(done, "README.md: no folder: give the folder ORG of a package")
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_it_is_readable_in_chromium(site: Path, opened: Opened, tmp_path: Path) -> None:  # noqa: F811
+    shots = Path(os.environ.get("REPORT_SHOTS", tmp_path))
+    for width, phone in ((1280, False), (390, True)):
+        for scheme in ("light", "dark"):
+            page = opened(site / "index.html", width=width, scheme=scheme, phone=phone)
+            page.evaluate(UNFOLD)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (back == "rgb(17, 21, 26)") == (scheme == "dark")
+            page.screenshot(path=shots / f"site-{width}-{scheme}.png", full_page=True)
+            if not phone:  # which shows no head of the table
+                page.locator("#results th button").first.click()

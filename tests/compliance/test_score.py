@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from compliance.__main__ import main
 from compliance.official import convergence
 from tests import make_log
-from tests.compliance.altered import Altered, write
+from tests.compliance.altered import Altered, answer, compliance, write
 from tests.compliance.test_package import description
+from tests.jobs import refused
 
 
-def score(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any]]:
-    status = main(["score", "--json", *map(str, arguments)])
-    return status, json.loads(capsys.readouterr().out)
+def score(*arguments: object) -> tuple[int, dict[str, Any]]:
+    status, out, _ = compliance("score", "--json", *arguments)
+    return status, json.loads(out)
 
 
 def official_score(folder: Path, ruleset: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -38,10 +38,10 @@ def official_score(folder: Path, ruleset: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("ruleset", ["2.1.0", "4.0.0"])
 def test_the_published_mlperf_runs_score_as_the_official_summarizer_says(
-    ruleset: str, published_logs: Path, tmp_path: Path, capsys, monkeypatch
+    ruleset: str, published_logs: Path, tmp_path: Path, monkeypatch
 ) -> None:
     logs = published_logs / "mlperf_v2.1_dgxa100_resnet"
-    status, ours = score(capsys, logs, "--ruleset", ruleset)
+    status, ours = score(logs, "--ruleset", ruleset)
     folder = tmp_path / "NVIDIA"
     shutil.copytree(logs, folder / "results" / "CPU" / "resnet")
     (folder / "systems").mkdir()
@@ -79,23 +79,19 @@ def _runs(count: int) -> list[str]:
     return [make_log.run(seed=seed, epoch_ms=30_000 + 1_000 * seed) for seed in range(count)]
 
 
-def test_one_run_that_fails_is_dropped_as_the_worst_and_two_leave_no_score(tmp_path: Path, capsys) -> None:
+def test_one_run_that_fails_is_dropped_as_the_worst_and_two_leave_no_score(tmp_path: Path) -> None:
     texts = _runs(5)
-    _, whole = score(capsys, *write(tmp_path, *texts))
+    _, whole = score(*write(tmp_path, *texts))
     minutes = [run["minutes"] for run in whole["runs"]]
     assert whole["minutes"] == pytest.approx(sum(minutes[1:4]) / 3, rel=1e-15)
     texts[0] = make_log.run(seed=0, epoch_ms=30_000, status="aborted")
-    status, one = score(capsys, *write(tmp_path, *texts))
+    status, one = score(*write(tmp_path, *texts))
     assert (status, one["runs"][0]["dropped"]) == (0, "fails run-status, target-status")
     assert one["minutes"] == pytest.approx(sum(minutes[2:5]) / 3, rel=1e-15)
     texts[1] = Altered(texts[1]).repeat("run_start").text
-    status, two = score(capsys, *write(tmp_path, *texts))
+    status, two = score(*write(tmp_path, *texts))
     assert (status, two["minutes"]) == (1, None)
     assert two["problem"] == "2 runs fail their check (own-log, run-status, target-status); a submission may drop one"
-
-
-def _copied(texts: list[str]) -> list[str]:
-    return [*texts[:4], Altered(texts[0]).seed(99).text]
 
 
 @pytest.mark.parametrize(
@@ -103,22 +99,22 @@ def _copied(texts: list[str]) -> list[str]:
     [
         (lambda texts: [Altered(texts[0]).repeat("run_start").text, *texts[1:]], "own-log"),
         (lambda texts: [make_log.run(seed=5, summary={"resumed": True}), *texts[1:]], "run-resumed"),
-        (_copied, "runs-differ"),
+        (lambda texts: [*texts[:4], Altered(texts[0]).seed(99).text], "runs-differ"),
         (lambda texts: [Altered(texts[0]).seed(1).text, *texts[1:]], "seeds-differ"),
     ],
 )
-def test_no_score_beside_a_run_that_a_rule_refuses(spoil, rule: str, tmp_path: Path, capsys) -> None:
-    status, found = score(capsys, *write(tmp_path, *spoil(_runs(5))))
+def test_no_score_beside_a_run_that_a_rule_refuses(spoil, rule: str, tmp_path: Path) -> None:
+    status, found = score(*write(tmp_path, *spoil(_runs(5))))
     assert (status, found["minutes"], found["by"]) == (1, None, "strict")
     assert rule in found["problem"]
     if rule != "run-resumed":  # the official checker knows none of these rules
-        assert main(["score", str(tmp_path), "--verdict", "official"]) == 0
-        assert f" min, refused by the strict rules: {rule}\n" in capsys.readouterr().out
+        status, out, _ = compliance("score", tmp_path, "--verdict", "official")
+        assert status == 0 and f" min, refused by the strict rules: {rule}\n" in out
 
 
 @pytest.mark.parametrize(("count", "reduction"), [(1, "mean"), (2, "mean"), (3, "olympic mean"), (4, "olympic mean")])
-def test_fewer_runs_give_a_provisional_score(count: int, reduction: str, tmp_path: Path, capsys) -> None:
-    status, found = score(capsys, *write(tmp_path, *_runs(count)))
+def test_fewer_runs_give_a_provisional_score(count: int, reduction: str, tmp_path: Path) -> None:
+    status, found = score(*write(tmp_path, *_runs(count)))
     minutes = [run["minutes"] for run in found["runs"]]
     kept = minutes if count < 3 else sorted(minutes)[1:-1]
     assert (status, found["provisional"]) == (0, True)
@@ -126,12 +122,12 @@ def test_fewer_runs_give_a_provisional_score(count: int, reduction: str, tmp_pat
     assert found["reduction"].startswith(reduction)
 
 
-def test_a_faster_convergence_than_the_reference_is_scaled(tmp_path: Path, capsys) -> None:
+def test_a_faster_convergence_than_the_reference_is_scaled(tmp_path: Path) -> None:
     texts = []
     for seed, epochs in enumerate((32, 36, 32, 36, 36)):
         accuracies = (*(0.5 + seed / 100 + i / 40 for i in range(epochs // 4 - 1)), 0.7604)
         texts.append(make_log.closed_run(seed=seed, epochs=epochs, accuracies=accuracies))
-    _, found = score(capsys, *write(tmp_path, *texts))
+    _, found = score(*write(tmp_path, *texts))
     mean = (32 + 36 + 36) / 3
     reference = convergence.reference_points("rcps_resnet.json", "4.0.0", 5)[1].mean_epochs
     assert found["scaling"] == reference / mean > 1
@@ -139,7 +135,7 @@ def test_a_faster_convergence_than_the_reference_is_scaled(tmp_path: Path, capsy
 
 
 @pytest.mark.parametrize(("said", "problem"), [(3264.0, "fails the test"), ("3264", "no one global_batch_size")])
-def test_no_batch_escapes_the_reference_points(said: object, problem: str, tmp_path: Path, capsys) -> None:
+def test_no_batch_escapes_the_reference_points(said: object, problem: str, tmp_path: Path) -> None:
     texts = []
     for seed in range(5):
         text = make_log.closed_run(
@@ -148,25 +144,22 @@ def test_no_batch_escapes_the_reference_points(said: object, problem: str, tmp_p
         texts.append(Altered(text).value("global_batch_size", said).text)
     write(tmp_path, *texts)
     for verdict in ("strict", *(("official",) if said == 3264.0 else ())):
-        status, found = score(capsys, tmp_path, "--verdict", verdict)
+        status, found = score(tmp_path, "--verdict", verdict)
         assert (status, found["minutes"], found["rcp"]) == (1, None, "fail")
-    status, found = score(capsys, tmp_path, "--verdict", "strict")
+    status, found = score(tmp_path, "--verdict", "strict")
     assert problem in found["convergence"] + found["problem"]
-    assert main(["check", "--json", "--verdict", "strict", str(tmp_path)]) == 1
-    for file in json.loads(capsys.readouterr().out)["files"]:
+    for file in answer("check", "--verdict", "strict", tmp_path, status=1)["files"]:
         assert "rcp-convergence" in {f["rule"] for f in file["findings"] if f["severity"] == "error"}
 
 
-def test_logs_of_two_submissions_are_not_mixed(tmp_path: Path, capsys) -> None:
+def test_logs_of_two_submissions_are_not_mixed(tmp_path: Path) -> None:
     write(tmp_path, make_log.run(seed=1), make_log.run(seed=2, org="Other"))
-    assert main(["score", str(tmp_path)]) == 2
-    assert "of another submission" in capsys.readouterr().err
+    refused(compliance("score", tmp_path), "of another submission")
     write(tmp_path, make_log.run(seed=1), make_log.run(seed=2, batch=32))
-    assert main(["score", str(tmp_path)]) == 2
-    assert "different global_batch_size" in capsys.readouterr().err
+    refused(compliance("score", tmp_path), "different global_batch_size")
 
 
-def test_of_more_runs_the_consecutive_ones_nearest_the_median_are_scored(tmp_path: Path, capsys) -> None:
+def test_of_more_runs_the_consecutive_ones_nearest_the_median_are_scored(tmp_path: Path) -> None:
     """The rules' own way of M > N: 8 runs make 4 sets of 5, and of these the third fastest is taken."""
     epochs_ms = [50_000, 60_000, 40_000, 45_000, 52_000, 70_000, 41_000, 43_000]
 
@@ -177,10 +170,10 @@ def test_of_more_runs_the_consecutive_ones_nearest_the_median_are_scored(tmp_pat
     texts = [run(at) for at in range(8)]
     alone = []
     for first in range(4):
-        alone.append(score(capsys, *write(tmp_path / str(first), *texts[first : first + 5]))[1]["minutes"])
+        alone.append(score(*write(tmp_path / str(first), *texts[first : first + 5]))[1]["minutes"])
     everything = tmp_path / "all"
     for names in (texts, texts[::-1]):  # whatever their files are called
-        status, answer = score(capsys, *write(everything, *names))
+        status, answer = score(*write(everything, *names))
         assert status == 0
         assert answer["minutes"] == sorted(alone)[2]
         first = alone.index(answer["minutes"])
@@ -188,8 +181,8 @@ def test_of_more_runs_the_consecutive_ones_nearest_the_median_are_scored(tmp_pat
         assert not answer["provisional"]
     lost = [run(0, "aborted"), run(1, "aborted")]
     # the first set has none, the second drops one
-    status, answer = score(capsys, *write(everything, *lost, *texts[2:]))
+    status, answer = score(*write(everything, *lost, *texts[2:]))
     assert status == 0 and answer["minutes"] > max(alone[2:])
     assert answer["chosen"].startswith("runs 2 to 6 of 8")
     lost += [run(2, "aborted"), run(3, "aborted")]
-    assert score(capsys, *write(everything, *lost, *texts[4:]))[1]["minutes"] is None  # the median set is invalid
+    assert score(*write(everything, *lost, *texts[4:]))[1]["minutes"] is None  # the median set is invalid

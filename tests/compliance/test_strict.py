@@ -4,13 +4,13 @@ docs/audit.md tells of more of both.
 """
 
 import csv
-import struct
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from compliance import rules
@@ -218,10 +218,6 @@ def _caches_of_nodes(log: Altered) -> Altered:
     return log.change("cache_clear", lambda fields: fields.update(time_ms=start_ms + 30), 2)
 
 
-def _single(value: float) -> float:
-    return float(struct.unpack("f", struct.pack("f", value))[0])
-
-
 ODD: dict[str, Odd] = {
     "CRLF": _text(lambda line: line + "\r"),
     "a launcher's prefix": _text(lambda line: f"[1,0]<stdout>:{line}"),
@@ -251,7 +247,7 @@ ODD: dict[str, Odd] = {
     "the number of batches as eval_samples": lambda log: log.value("eval_samples", 3125),
     "eval_samples with padding": lambda log: log.value("eval_samples", 50_016),
     "padding that counts, and 3264.0 as the batch": lambda log: by.padded(log).value("global_batch_size", 3264.0),
-    "accuracies of single precision": _values(_single),
+    "accuracies of single precision": _values(lambda value: float(np.float32(value))),
     "accuracies of five digits": _values(lambda value: round(value, 5)),
     "means over 7 workers": _values(lambda value: round(value * 50_000 * 7 + 1) / 350_000),
     "a momentum of 0.94": lambda log: log.value("lars_opt_momentum", 0.94),

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from mlperf_logging.system_desc_checker import system_desc_checker
 
-from compliance.__main__ import main
 from compliance.submission.system import FIELDS, from_machine
 from tests import make_log
+from tests.compliance.altered import answer, compliance, write
 from tests.harness.recorded import A100, V100, recorded_nvml
+from tests.jobs import refused
 
 ASKED = (
     *("host_processor_frequency", "host_storage_type", "host_storage_capacity", "host_networking"),
@@ -19,16 +20,15 @@ ASKED = (
     *("host_processors_per_node", "host_processor_core_count", "host_processor_vcpu_count", "host_processor_caches"),
     "operating_system",
 )
+GIVEN = [f"--set={name}=1" for name in ASKED]
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    path = tmp_path / "result_0.txt"
-    path.write_text(make_log.run())
-    return path
+    return write(tmp_path, make_log.run())[0]
 
 
-def test_the_fields_are_those_that_the_official_checker_asks_for(tmp_path: Path, capsys) -> None:
+def test_the_fields_are_those_that_the_official_checker_asks_for(tmp_path: Path) -> None:
     complete = dict.fromkeys(FIELDS, "") | {"status": "Preview"}
     assert len(FIELDS) == 33
     for missing in (None, *FIELDS):
@@ -38,22 +38,20 @@ def test_the_fields_are_those_that_the_official_checker_asks_for(tmp_path: Path,
         assert valid == (missing is None)
 
 
-def test_what_neither_the_log_nor_its_own_machine_says_is_asked_for(log: Path, tmp_path: Path, capsys) -> None:
+def test_what_neither_the_log_nor_its_own_machine_says_is_asked_for(log: Path, tmp_path: Path) -> None:
     assert socket.gethostname() != "node0"  # so this machine's fields are not that log's
     out = tmp_path / "systems" / "CPU.json"
-    assert main(["system", "--out", str(out), "--log", str(log)]) == 2
-    message = capsys.readouterr().err
-    assert message.count("\n") == 1 and "submitter" not in message
+    status, _, message = compliance("system", "--out", out, "--log", log)
+    assert status == 2 and message.count("\n") == 1 and "submitter" not in message
     assert all(name in message for name in ASKED)
     assert not out.exists()
 
 
-def test_a_description_from_a_log_and_what_was_given(log: Path, tmp_path: Path, capsys) -> None:
+def test_a_description_from_a_log_and_what_was_given(log: Path, tmp_path: Path) -> None:
     out = tmp_path / "systems" / "CPU.json"
     given = [f"--set={name}=" for name in ASKED if name != "host_processors_per_node"]
     given += ["--set=cooling=air = fans", "--set=host_processors_per_node=1"]
-    assert main(["system", "--out", str(out), "--log", str(log), "--json", *given]) == 0
-    origins = json.loads(capsys.readouterr().out)["origins"]
+    origins = answer("system", "--out", out, "--log", log, *given)["origins"]
     description = json.loads(out.read_text())
     assert tuple(description) == FIELDS
     assert {name: description[name] for name in FIELDS if origins[name] == "found" and description[name]} == {
@@ -71,10 +69,8 @@ def test_a_description_from_a_log_and_what_was_given(log: Path, tmp_path: Path, 
     assert description["cooling"] == "air = fans"
     valid, *_ = system_desc_checker.check_system_desc(str(out), "training", "4.0.0")
     assert valid
-    assert main(["check", str(log), "--system", str(out)]) == 0
-    capsys.readouterr()
-    assert main(["system", "--out", str(out), "--log", str(log), *given]) == 2
-    assert "exists" in capsys.readouterr().err
+    assert compliance("check", log, "--system", out).returncode == 0
+    refused(compliance("system", "--out", out, "--log", log, *given), "exists")
 
 
 @pytest.mark.parametrize(
@@ -87,30 +83,26 @@ def test_a_description_from_a_log_and_what_was_given(log: Path, tmp_path: Path, 
         ("number_of_nodes=one", "must be a whole number"),
     ],
 )
-def test_a_wrong_setting_is_refused(setting: str, says: str, log: Path, tmp_path: Path, capsys) -> None:
-    given = [f"--set={name}=1" for name in ASKED]
-    assert main(["system", "--out", str(tmp_path / "x.json"), "--log", str(log), *given, "--set", setting]) == 2
-    assert says in capsys.readouterr().err
+def test_a_wrong_setting_is_refused(setting: str, says: str, log: Path, tmp_path: Path) -> None:
+    refused(compliance("system", "--out", tmp_path / "x.json", "--log", log, *GIVEN, "--set", setting), says)
 
 
-def test_what_is_no_plain_text_is_shown_escaped_or_refused(log: Path, tmp_path: Path, capsys) -> None:
+def test_what_is_no_plain_text_is_shown_escaped_or_refused(log: Path, tmp_path: Path) -> None:
     out, text = tmp_path / "x.json", log.read_text()
-    arguments = ["system", "--out", str(out), "--log", str(log), "--force", *(f"--set={name}=1" for name in ASKED)]
+    arguments = ("system", "--out", out, "--log", log, "--force", *GIVEN)
     log.write_text(text.replace("Example CPU 9000", r"\u001b[2JCPU"))
-    assert main(arguments) == 0
-    assert "\\x1b[2JCPU\n" in capsys.readouterr().out
+    status, shown, _ = compliance(*arguments)
+    assert status == 0 and "\\x1b[2JCPU\n" in shown
     before = out.read_bytes()
     log.write_text(text.replace("Example CPU 9000", r"CPU \ud800"))
-    assert main(arguments) == 2
-    assert r"host_processor_model_name CPU \ud800: is no text" in capsys.readouterr().err
+    refused(compliance(*arguments), r"host_processor_model_name CPU \ud800: is no text")
     assert out.read_bytes() == before
 
 
-def test_an_organisation_that_was_not_stated_is_asked_for(tmp_path: Path, capsys) -> None:
+def test_an_organisation_that_was_not_stated_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(make_log.run(org="not stated"))
-    given = [f"--set={name}=1" for name in ASKED]
-    assert main(["system", "--out", str(tmp_path / "x.json"), "--log", str(tmp_path / "log"), *given]) == 2
-    assert "cannot be found out here: submitter;" in capsys.readouterr().err
+    done = compliance("system", "--out", tmp_path / "x.json", "--log", tmp_path / "log", *GIVEN)
+    refused(done, "cannot be found out here: submitter;")
 
 
 def test_this_machine() -> None:

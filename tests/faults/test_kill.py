@@ -17,26 +17,20 @@ from harness.hooks import checkpoint
 from tests import jobs
 from tests.harness import small
 
-
-def half_written(log: Path) -> bool:
-    """Whether a checkpoint is being written now."""
-    return any(log.with_name("result_0.checkpoints").glob(".step_*.tmp"))
-
-
 PHASES: dict[str, Callable[[Path], bool]] = {
     "set-up": lambda log: "init_start" in jobs.text(log),
     "first step": lambda log: "epoch_start" in jobs.text(log),
     "middle of an epoch": lambda log: jobs.text(log).count("step_window") >= 4,
     "evaluation": lambda log: "eval_start" in jobs.text(log),
-    "checkpoint's write": half_written,
+    "checkpoint's write": lambda log: any(log.with_name("result_0.checkpoints").glob(".step_*.tmp")),
     "last log line": lambda log: '"run_stop"' in jobs.text(log),
 }
 
 
 def start(logdir: Path, data: Path, *, cwd: Path | None = None, **variables: str | int) -> subprocess.Popen[str]:
     """The user's command, begun; by default in a checkout with a small network."""
-    cwd = cwd or small.checkout()
-    return jobs.begin_run_and_time(cwd=cwd, **{**small.TRAINING, "LOGDIR": logdir, "DATADIR": data, **variables})
+    job = {**small.TRAINING, "LOGDIR": logdir, "DATADIR": data, **variables}
+    return jobs.run_and_time(start=jobs.begin, cwd=cwd or small.checkout(), **job)
 
 
 def kill(victim: str, logdir: Path) -> None:

@@ -23,8 +23,8 @@ def found(*paths: str) -> list[tuple[str, int]]:
     return [(one["filename"], one["location"]["row"]) for one in json.loads(done.stdout)]
 
 
-def test_no_data_becomes_code(repository):
-    texts = {Path(name).relative_to(repository).as_posix(): Path(name).read_text() for name, _ in found(".")}
+def test_no_data_becomes_code():
+    texts = {Path(name).relative_to(jobs.REPOSITORY).as_posix(): Path(name).read_text() for name, _ in found(".")}
     assert {name for name, text in texts.items() if "yaml.load(" not in text} == {"paddle_hrnet/model.py"}
     assert len(found("paddle_hrnet/model.py")) == 1, "the one reader of a pickle takes arrays only"
     loaders = {word for text in texts.values() for word in re.findall(r"\b\w*Loader\b(?!=)", text)}
@@ -43,14 +43,14 @@ def test_the_search_finds_it(tmp_path):
     assert {row for _, row in found(str(path))} == set(range(1, 11))
 
 
-def test_every_locked_package_has_a_hash(repository):
-    locks = sorted((repository / "locks").glob("*.lock"))
+def test_every_locked_package_has_a_hash():
+    locks = sorted((jobs.REPOSITORY / "locks").glob("*.lock"))
     assert len(locks) >= 3
     package = re.compile(r"(#.*|[A-Za-z0-9._-]+(\[[a-z,]+\])?==\S+.* --hash=sha256:[0-9a-f]{64}.*)?")
     for lock in locks:
         lines = re.sub(r"\\\n\s*", " ", lock.read_text()).splitlines()
         assert [line for line in lines if not package.fullmatch(line.strip())] == []
-    setup = (repository / "launch" / "setup.sh").read_text()
+    setup = (jobs.REPOSITORY / "launch" / "setup.sh").read_text()
     assert "--require-hashes" in setup and "--no-deps" in setup
 
 
@@ -80,7 +80,7 @@ def listening(parent: psutil.Process) -> Iterator[tuple[str, str]]:
 @pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
 def test_what_a_job_of_one_node_listens_on(tmp_path):
-    job = jobs.begin_run_and_time(**{**jobs.TINY, "MEASURED_STEPS": 5000, "LOGDIR": tmp_path})
+    job = jobs.run_and_time(start=jobs.begin, **{**jobs.TINY, "MEASURED_STEPS": 5000, "LOGDIR": tmp_path})
     listened: set[tuple[str, str]] = set()  # from set-up on: Paddle's rendezvous has a server of its own
 
     def trains() -> bool:

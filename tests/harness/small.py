@@ -5,9 +5,9 @@ Its ResNet has one block in each stage, of the same operators: a job takes half 
 
 import functools
 import re
-import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -15,17 +15,8 @@ from PIL import Image
 from tests import jobs
 
 STEPS_PER_EPOCH = 10
-TRAINING = {
-    "MODE": "train",
-    "IMAGE_SIZE": 32,
-    "BATCHSIZE": 2,
-    "PRINT_STEPS": 1,
-    "MAX_EPOCHS": 2,
-    "SEED": 7,
-    "THREADS": 1,
-    "CLEAR_CACHES": 0,
-    "PROGRESS": "plain",
-}
+TRAINING = {"MODE": "train", "IMAGE_SIZE": 32, "BATCHSIZE": 2, "PRINT_STEPS": 1, "MAX_EPOCHS": 2, "SEED": 7}
+TRAINING |= {"THREADS": 1, "CLEAR_CACHES": 0, "PROGRESS": "plain"}
 
 
 @functools.cache
@@ -57,15 +48,10 @@ def data_set(folder: Path) -> Path:
     return folder
 
 
-def train(
-    log: Path, data: Path, *, ranks: int = 2, cwd: Path | None = None, **variables: str | int
-) -> subprocess.CompletedProcess[str]:
+def train(log: Path, data: Path, *, ranks: int = 2, cwd: Path | None = None, **options: Any) -> Any:
     """The job, to its end; with `cwd` in that checkout."""
-    settings = {**TRAINING, "RESULT_FILE": str(log), "DATADIR": str(data), **variables}
+    settings = {**TRAINING, "RESULT_FILE": log, "DATADIR": data, **options}
     return jobs.on_ranks(ranks, "-m", "harness", cwd=cwd or checkout(), **settings)
 
 
-def start(log: Path, data: Path, *, ranks: int = 2, **variables: str | int) -> subprocess.Popen[str]:
-    """The job, begun."""
-    settings = {**TRAINING, "RESULT_FILE": log, "DATADIR": data, **variables}
-    return jobs.on_ranks(ranks, "-m", "harness", cwd=checkout(), start=jobs.begin, **settings)
+start = functools.partial(train, start=jobs.begin)

@@ -12,7 +12,7 @@ import pytest
 
 from harness import env, libraries, provenance, workload
 from tests import jobs
-from tests.needs import need
+from tests.jobs import need
 from tests.test_architecture import imports, tracked
 
 FP16 = {"DEVICE": "gpu", "PRECISION": "amp_o2", "DGXNGPU": "8", "BATCHSIZE": "408"}
@@ -199,15 +199,15 @@ def test_only_one_file_of_the_training_half_reads_the_environment() -> None:
     assert found.stdout.split() == ["harness/env.py"]
 
 
-def test_every_variable_of_the_job_has_a_reader(repository: Path) -> None:
+def test_every_variable_of_the_job_has_a_reader() -> None:
     code = (
         "\n".join(
             path.read_text()
             for folder in ("program", "harness", "tools", "paddle_rn50", "paddle_hrnet", "launch")
-            for path in (repository / folder).rglob("*")
+            for path in (jobs.REPOSITORY / folder).rglob("*")
             if path.suffix in (".py", ".sh", ".sub")
         )
-        + (repository / "run_and_time.sh").read_text()
+        + (jobs.REPOSITORY / "run_and_time.sh").read_text()
     )
     for f in dataclasses.fields(env.Job):
         name = f.name.upper()
@@ -216,8 +216,8 @@ def test_every_variable_of_the_job_has_a_reader(repository: Path) -> None:
         assert read_in_python or read_in_shell, f"nothing reads {name}"
 
 
-def test_the_settings_page_has_every_variable(repository: Path) -> None:
-    assert env.table() in (repository / "docs/settings.md").read_text(), "paste `python -m harness.env --table`"
+def test_the_settings_page_has_every_variable() -> None:
+    assert env.table() in (jobs.REPOSITORY / "docs/settings.md").read_text(), "paste `python -m harness.env --table`"
 
 
 @pytest.mark.parametrize(
@@ -314,8 +314,8 @@ def test_paddle_before_all_else_breaks_nothing(first: str) -> None:
     assert done.stdout.endswith("whole\n"), done.stderr[-1500:]
 
 
-def test_every_command_has_the_harness_before_paddle(repository: Path) -> None:
-    commands = [path for path in tracked(repository, ".py", but=("tests/",)) if COMMAND in path.read_text()]
+def test_every_command_has_the_harness_before_paddle() -> None:
+    commands = [path for path in tracked(".py", but=("tests/",)) if COMMAND in path.read_text()]
     assert len(commands) > 10
     for path in commands:
         tree = ast.parse(path.read_text())

@@ -1,7 +1,6 @@
 """A run's steps: the samples that they see, the rates and the state of their program, and each rank's own times."""
 
 import itertools
-import json
 import re
 import socket
 from collections.abc import Iterator
@@ -22,13 +21,13 @@ from paddle_rn50 import data
 from program.optimizers import Schedule
 from runlog.schema import RankTimes
 from runlog.writer import RunLog
-from scoring.__main__ import main
 from scoring.figure import warnings
 from scoring.importers import read_record
 from scoring.record import Record
 from tests import jobs, make_log
 from tests.harness import small
 from tests.program import programs
+from tests.scoring.samples import command
 
 # ---- samples: at any rank count, in every epoch, each exactly once
 
@@ -231,7 +230,7 @@ SLOW = """
 
 
 @pytest.mark.xdist_group("ranks")
-def test_the_rank_that_computes_longer_and_the_one_that_waits_are_named(tmp_path: Path, capsys) -> None:
+def test_the_rank_that_computes_longer_and_the_one_that_waits_are_named(tmp_path: Path) -> None:
     """Rank 1 computes twice as long; rank 0 waits a quarter of a step for each batch, however busy the machine."""
     loop = (jobs.REPOSITORY / "harness" / "loop.py").read_text()
     step, wait = (
@@ -250,9 +249,10 @@ def test_the_rank_that_computes_longer_and_the_one_that_waits_are_named(tmp_path
     settings = jobs.TINY | {"MEASURED_STEPS": "40", "THREADS": "1"}
     done = jobs.on_ranks(2, "-m", "harness", cwd=checkout, RESULT_FILE=log, BATCHSIZE=2, **settings)
     assert done.returncode == 0, done.stderr
-    assert main(["score", str(log), "--protocol", "window", "--json"]) == 0
-    found = [one["message"] for one in json.loads(capsys.readouterr().out)["warnings"] if one["rule"] == "straggler"]
+    status, score, _ = command("score", log, "--protocol", "window")
+    found = [one["message"] for one in score["warnings"] if one["rule"] == "straggler"]
     host = socket.gethostname()
+    assert status == 0
     assert any(message.startswith(f"rank 0 on {host} waits for its input ") for message in found), found
     assert any(message.startswith(f"rank 1 on {host} computes ") for message in found), found
 

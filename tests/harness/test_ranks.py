@@ -18,7 +18,7 @@ from program import elsewhere
 from runlog.errors import RunError
 from tests import jobs
 from tests.harness import small
-from tests.needs import in_namespaces, need
+from tests.jobs import in_namespaces, need
 
 NETWORK = """
 ip link set lo up

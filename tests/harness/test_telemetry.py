@@ -107,12 +107,11 @@ def test_a_file_that_cannot_be_written_ends_the_sampling_and_not_the_run(tmp_pat
     assert old.read_text() == "a result\n", "nothing is overwritten"
 
 
-def nvml_questions():
-    """Functions of pynvml that the harness asks."""
-    return sorted(set(re.findall(r"nvml\.(nvml\w+)", Path(nvidia.__file__).read_text())) - {"nvmlInit"})
+# Functions of pynvml that the harness asks.
+QUESTIONS = sorted(set(re.findall(r"nvml\.(nvml\w+)", Path(nvidia.__file__).read_text())) - {"nvmlInit"})
 
 
-@pytest.mark.parametrize("name", nvml_questions())
+@pytest.mark.parametrize("name", QUESTIONS)
 def test_an_older_driver_leaves_a_question_unanswered_and_the_run_alone(name, tmp_path, monkeypatch):
     """pynvml raises NVMLLibraryMismatchError, no NVMLError, where libnvidia-ml lacks a symbol."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")

@@ -21,8 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests import jobs
-from tests.jobs import printed, refused
-from tests.needs import need
+from tests.jobs import need, printed, refused
 
 TOOLS = (
     *("bash", "cat", "cut", "df", "dirname", "echo", "env", "flock", "grep", "head", "mkdir", "mv", "realpath", "rm"),
@@ -34,12 +33,12 @@ RETRYING = "WARNING: Retrying (Retry(total=4)) after connection broken by "
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, repository: Path) -> Path:
+def checkout(tmp_path: Path) -> Path:
     """A checkout that is not set up, and a PATH with the usual tools but no Python."""
     folder = tmp_path / "a&check|out"  # as sed reads them, no plain letters
     (folder / "launch").mkdir(parents=True)
-    shutil.copy(repository / "launch/setup.sh", folder / "launch")
-    shutil.copytree(repository / "locks", folder / "locks")
+    shutil.copy(jobs.REPOSITORY / "launch/setup.sh", folder / "launch")
+    shutil.copytree(jobs.REPOSITORY / "locks", folder / "locks")
     (folder / "bin").mkdir()
     for tool in TOOLS:
         found = shutil.which(tool)

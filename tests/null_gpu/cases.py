@@ -1,7 +1,11 @@
-"""The matrix: every workload, recipe, precision, layout and mode that the README allows, on one rank and on two."""
+"""The matrix: every workload, recipe, precision, layout and mode that the README allows, on one rank and on two.
+
+What a step must ask of a GPU is counted from the papers' networks and the recipes: nothing here looks at a program.
+"""
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,7 +17,6 @@ from PIL import Image
 import paddle_hrnet.config
 import paddle_rn50.config
 from harness import env
-from tests.null_gpu import expected
 
 CONFIGS = {"rn50": paddle_rn50.config, "hrnet": paddle_hrnet.config}
 # `recorded` trains nothing, and its program is nvidia_cosine's.
@@ -25,6 +28,93 @@ FULL = (CLOSED, "hrnet-cityscapes_80k_flip-amp_o1-throughput-2")  # have the net
 KNOBS = {"merged_lars=1": "mlperf_lars", "resnet_unit=1": "nvidia_cosine"}  # off by default; the recipe of its case
 STEPS = 2  # of an epoch
 EVALUATED = 3  # evaluation images: less than a batch, so that a part of it only fills up
+
+TYPES = {"fp32": "float", "tf32": "float", "amp_o1": "half", "amp_o2": "half"}  # cuDNN's words
+WIDTHS = {"float": 4, "half": 2}  # bytes
+ALIGNMENT = 256  # bytes: where each gradient of a joined all-reduce begins (Paddle's allocator on GPUs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """Layers of a network, each with a gradient of its input but the first."""
+
+    filters: tuple[int, ...]  # elements of each convolution's filters
+    normalized: tuple[int, ...]  # channels of each batch normalization
+    relu: int  # normalizations with a rectifier right after
+    add_relu: int  # ... with a sum and a rectifier after
+    dense: tuple[int, ...] = ()  # elements of matrices and biases outside convolutions
+    products: int = 0  # matrix products of a step
+
+
+def resnet50_layers(*, small: bool = False, classes: int = 1000, input_channels: int = 3) -> Network:
+    """ResNet-50 v1.5 (He et al. 2015, table 1): stem, 16 bottlenecks of three, a projection a stage, dense layer.
+
+    The small one has a bottleneck a stage.
+    """
+    stages = (1, 1, 1, 1) if small else (3, 4, 6, 3)
+    convolutions = [(64, input_channels, 7)]
+    channels = 64
+    for blocks, width in zip(stages, (64, 128, 256, 512), strict=True):
+        for block in range(blocks):
+            convolutions += [(width, channels, 1), (width, width, 3), (4 * width, width, 1)]
+            if block == 0:
+                convolutions.append((4 * width, channels, 1))
+            channels = 4 * width
+    return Network(
+        filters=tuple(out * into * side**2 for out, into, side in convolutions),
+        normalized=tuple(out for out, _, _ in convolutions),
+        relu=1 + sum(stages) * 2,
+        add_relu=sum(stages),
+        dense=(channels * classes, classes),
+        products=3,  # forward, and the gradients of both operands
+    )
+
+
+def hrnet_w18_convolutions(*, small: bool = False) -> int:
+    """Convolutions of HRNetV2-W18 with a normalization each (Sun et al. 2019): the head's first one included.
+
+    Stages 2 to 4 have 1, 4 and 3 modules of 2, 3 and 4 branches: four blocks of two a branch, and in each fusion one
+    from every lower resolution to a higher and d from one d steps higher. The small one has a module a stage of a block
+    a branch.
+    """
+    modules, blocks = ((1, 1, 1), 1) if small else ((1, 4, 3), 4)
+
+    def module(branches: int) -> int:
+        ways = [(i, j) for i in range(branches) for j in range(branches) if i != j]
+        return branches * blocks * 2 + sum(1 if j > i else i - j for i, j in ways)
+
+    stem, bottlenecks, projection, head = 2, 4 * 3, 1, 1
+    transitions = 2 + 1 + 1  # the first makes both branches, each later one a new branch
+    stages = sum(count * module(branches) for branches, count in enumerate(modules, start=2))
+    return stem + bottlenecks + projection + transitions + stages + head
+
+
+def padded(elements: int, width: int) -> int:
+    """Elements that a gradient takes of a joined all-reduce."""
+    step = ALIGNMENT // width
+    return -(-elements // step) * step
+
+
+def summed(network: Network, precision: str) -> Counter[str]:
+    """Elements of gradients that ranks sum in a step, by type: normalizations stay in FP32.
+
+    Under O1 parameters are FP32, but Paddle has their gradients cross in the type before the last cast.
+    """
+    half = TYPES[precision]
+    total: Counter[str] = Counter()
+    for size in (*network.filters, *network.dense):
+        total[half] += padded(size, WIDTHS[half])
+    for channels in network.normalized:
+        total["float"] += 2 * padded(channels, WIDTHS["float"])
+    return total
+
+
+def copies_to_device(precision: str) -> int:
+    """Copies from the host in a step, beside a learning rate that changes: for FP16's loss scale the tables of Paddle's
+    two kernels (where gradients lie, and how large they are), of FP32 and of FP16 gradients each.
+    """
+    types = {"amp_o1": 1, "amp_o2": 2}.get(precision, 0)
+    return types * 2 * 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,28 +145,28 @@ class Case:
     @property
     def fed(self) -> str:
         """Layout of the images in the program: without a word, NHWC where cuDNN is fastest with it."""
-        is_fastest = self.workload == "rn50" and expected.TYPES[self.precision] == "half"
+        is_fastest = self.workload == "rn50" and TYPES[self.precision] == "half"
         return self.layout or ("NHWC" if is_fastest else "NCHW")
 
     @property
     def between(self) -> tuple[str, str]:
         """Type and layout of the images between convolutions, as cuDNN is told: of an NHWC program Paddle transposes
         them but in FP16."""
-        kind = expected.TYPES[self.precision]
+        kind = TYPES[self.precision]
         return kind, self.fed if kind == "half" else "NCHW"
 
     @property
-    def resnet50(self) -> expected.Network:
+    def resnet50(self) -> Network:
         """Its layers where it trains ResNet-50; NHWC in FP16 has a fourth channel, of zeros."""
         channels = 4 if self.between == ("half", "NHWC") else 3
-        return expected.resnet50(small=self.is_small, classes=self.hyperparameters.classes, input_channels=channels)
+        return resnet50_layers(small=self.is_small, classes=self.hyperparameters.classes, input_channels=channels)
 
     @property
     def normalizations(self) -> int:
         """Batch normalizations of its network, each behind a convolution."""
         if self.workload == "rn50":
             return len(self.resnet50.normalized)
-        return expected.hrnet_w18_convolutions(small=self.is_small)
+        return hrnet_w18_convolutions(small=self.is_small)
 
     @property
     def convolutions(self) -> int:

@@ -17,19 +17,9 @@ RUN = Path(__file__).with_name("run.sh")
 NODE = Path("/sys/devices/system/node/node0/cpulist")  # cores of this machine's first NUMA node
 BLOCKING = ", blocking"
 FEW = {  # a job of two steps an epoch: the first reads no loss, the second does
-    "DGXSYSTEM": "DGXA100",
-    "RANK_NUMA": "",
-    "DEVICE": "gpu",
-    "PRINT_STEPS": "2",
-    "WARMUP_STEPS": "2",
-    "MEASURED_STEPS": "2",
-    "SEED": "7",
-    "CLEAR_CACHES": "0",
-    "PROGRESS": "plain",
-    "TELEMETRY_S": "0",
-    "HANG_TIMEOUT_S": "900",  # several jobs share the machine
-    "THREADS": "1",
-    "DATA_THREADS": "1",
+    **{"DGXSYSTEM": "DGXA100", "RANK_NUMA": "", "DEVICE": "gpu", "SEED": "7", "CLEAR_CACHES": "0", "PROGRESS": "plain"},
+    **{"PRINT_STEPS": "2", "WARMUP_STEPS": "2", "MEASURED_STEPS": "2", "TELEMETRY_S": "0"},
+    **{"HANG_TIMEOUT_S": "900", "THREADS": "1", "DATA_THREADS": "1"},  # several jobs share the machine
 }
 
 

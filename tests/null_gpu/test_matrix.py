@@ -14,7 +14,7 @@ import pytest
 
 from harness import nvidia
 from tests import jobs
-from tests.null_gpu import cases, door, expected
+from tests.null_gpu import cases, door
 from tests.null_gpu.cases import Case
 from tests.null_gpu.door import BLOCKING, Job, Process, Step
 
@@ -90,7 +90,7 @@ def named(work: Counter[tuple[str, ...]], *parts: str) -> dict[tuple[str, ...], 
     return {call: n for call, n in work.items() if any(part in call[0] for part in parts)}
 
 
-def units(statistics: str, count: int, network: expected.Network) -> dict[tuple[str, ...], int]:
+def units(statistics: str, count: int, network: cases.Network) -> dict[tuple[str, ...], int]:
     """Forward calls of ResNet-50's units with `count` convolutions, three a bottleneck, with statistics each."""
     normalized = 3 * network.add_relu
     images = {("cudnnFusedConvolution", "half", "NHWC"): count, ("cudnnFusedNormalize", "half", "NHWC"): normalized}
@@ -152,7 +152,7 @@ def check_host(case: Case, step: Step) -> None:
     """Between two reads of the loss the host waits for nothing, reads nothing, and copies only what it must."""
     copies = step.of("copy")
     assert not {name for name in copies if name.startswith("device to host") or name.endswith(BLOCKING)}, copies
-    tables = expected.copies_to_device(case.precision)
+    tables = cases.copies_to_device(case.precision)
     assert copies["host to device"] in (tables, tables + 1), copies  # the rate, where it changes
     assert not step.of("sync")
 
@@ -178,7 +178,7 @@ def check_collectives(case: Case, job: Job, process: Process) -> None:
         elements: Counter[str] = Counter()
         for _, count, kind, *_ in step.collectives:
             elements[kind] += int(count)
-        assert elements == expected.summed(case.resnet50, case.precision)
+        assert elements == cases.summed(case.resnet50, case.precision)
 
 
 SLOW_ON_CPU = [recipe for recipe in cases.RECIPES["hrnet"] if recipe != "scenes_small"] + ["mlperf_lars"]

@@ -16,7 +16,7 @@ from harness.embedded import make
 from paddle_hrnet import data, scenes
 from paddle_hrnet.config import SCENES_CLASSES, SCENES_EVAL, SCENES_TRAIN, Augmentation
 from runlog.errors import RunError
-from tests.harness.batches import SEED, pixels_of, reader, taken
+from tests.paddle_rn50.test_data import SEED, pixels_of, reader, taken
 
 HEIGHT, WIDTH = 96, 160
 BLOCK = 16  # pixels: the label of a pixel is the number of its block

@@ -1,7 +1,6 @@
 """FCN-HRNetW18: the network against PaddleSeg's own, its training, real jobs by the user's command, and mIoU."""
 
 import functools
-import json
 import math
 import os
 import pickle
@@ -25,11 +24,11 @@ from compliance.official import tools as official
 from paddle_hrnet import config, data, model, train
 from paddle_hrnet.config import CITYSCAPES_80K, FLIP, MULTISCALE, Recipe
 from paddle_hrnet.model import fcn_hrnet_w18, paddleseg_name, pretrained_weights, read_pdparams
-from scoring.__main__ import main as scoring
 from tests import jobs
 from tests.harness import small
 from tests.paddle_hrnet.test_data import write
 from tests.program import lower, programs
+from tests.scoring.samples import command, scoring
 
 
 @pytest.fixture(autouse=True)
@@ -286,7 +285,7 @@ def test_the_accuracy_mode_as_a_user_starts_it(tmp_path: Path, data_set: Path) -
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
-def test_the_reports_benchmark(tmp_path: Path, data_set: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_reports_benchmark(tmp_path: Path, data_set: Path) -> None:
     """Batch 8 a device, no pretrained weights; 8 + 10 steps printed every 2, where the report has 400 every 15."""
     steps = {"WARMUP_STEPS": 8, "MEASURED_STEPS": 10, "PRINT_STEPS": 2}
     mode = {"MODE": "throughput", "RECIPE": "cityscapes_benchmark", "BATCHSIZE": 8, "DGXNGPU": 1, "MAX_EPOCHS": 0}
@@ -300,17 +299,16 @@ def test_the_reports_benchmark(tmp_path: Path, data_set: Path, capsys: pytest.Ca
     assert (summary["mode"], summary["devices"], summary["batch_per_device"]) == ("throughput", 1, 8)
     phases = [event["metadata"]["phase"] for event in jobs.mllog(log) if event["key"] == "step_window"]
     assert phases == ["warmup"] * 4 + ["measured"] * 5  # the protocol drops the first four
-    assert scoring(["score", str(log), "--protocol", "perf-seg", "--json"]) == 0
-    score = json.loads(capsys.readouterr().out)
+    status, score, _ = command("score", log, "--protocol", "perf-seg")
     expected = 8 / np.mean([w["time_s"] / w["steps"] for w in windows[4:]])
-    assert score["value"] == pytest.approx(expected, rel=1e-6)
+    assert status == 0 and score["value"] == pytest.approx(expected, rel=1e-6)
     assert (score["windows"], score["unit"]) == (5, "images/s")
     whole = log.read_text().replace('"device": "cpu"', '"device": "gpu"')  # as the published tables, also the second
     half = whole.replace('_mode": "fp32"', '_mode": "amp_o2"').replace('n": "fp32"', 'n": "amp_o2"')
     for text, table in ((whole, ("19.428", "117.205", "428")), (half, ("22.115", "115.468", "422"))):
         log.write_text(text)
-        assert scoring(["report", str(log), "--protocol", "perf-seg", "--markdown", "-"]) == 0
-        report = capsys.readouterr().out
+        status, report, _ = scoring("report", log, "--protocol", "perf-seg", "--markdown", "-")
+        assert status == 0
         for devices, published in zip((1, 8, 32), table, strict=True):
             assert f"| {devices} | {published} |" in report
 

@@ -1,10 +1,13 @@
 """The input pipeline: lists, crops, evaluation, and what it says of bad files."""
 
+import copy
 import functools
+import itertools
 import json
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,17 +19,33 @@ from scipy.stats import ks_2samp
 from harness import ranks, sampling, train
 from harness.embedded import make
 from harness.env import Job
-from harness.loader import Batch
+from harness.loader import Batch, Loader, ReaderConfig
 from paddle_rn50 import data, digits
 from paddle_rn50.config import IMAGENET_TRAIN, Augmentation
 from runlog.errors import RunError
 from tests import jobs
 from tests.harness import small, test_records
-from tests.harness.batches import SEED, pixels_of, reader, taken
 from tools import pack
 
+SEED = 3
 CROPS = Augmentation()
 WHOLE = Augmentation(area_min=1.0, area_max=1.0, aspect_min=1.0, aspect_max=1.0, flip=0.0)
+
+
+def reader(batch: int, image: Any) -> ReaderConfig:
+    """A rank's on this CPU."""
+    return ReaderConfig(batch=batch, image=image, device="cpu", device_id=0, threads=1, seed=SEED)
+
+
+def taken(source: Loader, count: int = 1) -> list[Batch]:
+    """Its next batches, copied as its buffers are good until the next one; the source is closed."""
+    with closing(source):
+        return [copy.deepcopy(batch) for batch in itertools.islice(source, count)]
+
+
+def pixels_of(image: np.ndarray, of: ModuleType) -> np.ndarray:
+    """[C, H, W], normalized as this module does, to [H, W, C] pixels."""
+    return image.transpose(1, 2, 0) * np.array(of.STD) + np.array(of.MEAN)
 
 
 @pytest.fixture(scope="module")

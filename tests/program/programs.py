@@ -172,11 +172,7 @@ class Run:
 
 
 def losses(
-    built: Built,
-    steps: int,
-    *,
-    feed: Callable[[int], dict[str, Any]] | None = None,
-    fetch: list[str] | None = None,
+    built: Built, steps: int, *, feed: Callable[[int], dict[str, Any]] | None = None, fetch: list[str] | None = None
 ) -> Any:
     """Loss of each step; with `fetch` also these variables after the last one."""
     run = Run(built)

@@ -22,7 +22,6 @@ from tests.program import programs
 
 BATCH, RANKS = 2, 2
 RN50 = tuple(name for name in config.RECIPES if name != "recorded")  # whose program is nvidia_cosine's
-HRNET = tuple(hrnet_config.RECIPES)
 # Slow are those that differ from another by its learning rate alone, or by the layout that a user must ask for; and of
 # FCN-HRNetW18, slow to build, those beside each recipe in the GPU systems' precision and each precision of one recipe.
 CASES = [
@@ -38,7 +37,7 @@ CASES = [
         *("hrnet", recipe, name, "NCHW"),
         marks=[] if name == "amp_o2" or recipe == "cityscapes_80k" else [pytest.mark.slow],
     )
-    for recipe in HRNET
+    for recipe in hrnet_config.RECIPES
     for name in precision.PRECISIONS
 ]
 

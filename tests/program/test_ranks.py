@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests import jobs
-from tests.needs import need
+from tests.jobs import need
 
 pytestmark = pytest.mark.xdist_group("ranks")
 NULL_GPU = str(jobs.REPOSITORY / "tests" / "null_gpu" / "run.sh")

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from harness import nvidia
-from tests.scoring import sample_run
-from tests.scoring.command import Done, scoring
+from tests import make_log
+from tests.jobs import Done
+from tests.scoring.samples import scoring
 
 HOSTILE = "<script>window.pwned=1</script>\n\"'><img src=x onerror=window.pwned=1></style>]]>&lt;|`x`\u202e\x1b[31m=1+1"
 VOID = {"meta", "br", "img", "link", "input", "hr"}
-
 
 DGX1 = """
         GPU0   GPU1   GPU2   GPU3   mlx5_0  CPU Affinity
@@ -49,8 +49,8 @@ def write_log(
     gpus = [{"name": text, "memory_gib": 32.0}] * devices if named else []
     nodes = [{"host": text, "cpu": text, "cores": 2, "gpus": gpus, "topology": topology}]
     facts = dict.fromkeys(("submission_benchmark", "submission_org", "submission_platform"), text)
-    made = sample_run.mllog(
-        sample_run.run_of(times, share=0.04, devices=devices, batch=16, every=5),
+    made = make_log.mllog(
+        make_log.run_of(times, share=0.04, devices=devices, batch=16, every=5),
         header={
             "source": {"commit": "abc", "dirty": False, "lock_sha256": "d" * 64, "image_digest": None},
             "config": {name: {"value": value, "origin": "environment"} for name, value in settings.items()},

@@ -6,14 +6,18 @@ prints), so that the tests hold an importer to the tool and not to itself.
 
 import dataclasses
 import datetime
+import functools
+import json
 import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from scoring.__main__ import main
 from scoring.importers import FORMATS
-from tests.scoring.sample_run import Run, mllog, run_of, steady  # noqa: F401
+from tests import jobs
+from tests.make_log import Run, mllog, run_of, steady  # noqa: F401
 
 START = datetime.datetime(2023, 7, 28, 7, 50, 0)
 
@@ -347,3 +351,12 @@ def folder_of(place: Path, name: str, factors: list[float], devices: int = 8) ->
     for at, factor in enumerate(factors):
         steady_log(folder, f"result_{at}.txt", 0.5 * factor, devices=devices)
     return folder
+
+
+scoring = functools.partial(jobs.called, main)
+
+
+def command(*arguments: object) -> tuple[int, dict[str, Any], str]:
+    """`python -m scoring ... --json`: exit status, parsed output, standard error."""
+    status, out, error = scoring(*arguments, "--json")
+    return status, json.loads(out or "{}"), error

@@ -15,8 +15,8 @@ from scoring.figure import protocols
 from scoring.published import campaign as campaigns
 from scoring.published.table import select
 from scoring.record import InputError
-from tests import jobs
-from tests.scoring import sample_run
+from tests import jobs, make_log
+from tests.jobs import called, refused
 
 NAMES = ["dlperf", "perf_rn50", "fleetx", "perf_hrnet", "oneflow"]
 
@@ -34,13 +34,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def have(folder: Path, gpus: int, capability: str) -> None:
     """An nvidia-smi as it prints; a driver before 510 refuses the field compute_cap."""
-    tool = folder / "nvidia-smi"
     answer = f"value={capability}" if capability else "echo 'is not a valid field to query.'; exit 2"
-    tool.write_text(
+    jobs.script(
+        folder / "nvidia-smi",
         f"#!/bin/sh\ncase $1 in *compute_cap) {answer};; *) value=V100;; esac\n"
-        f"for gpu in $(seq {gpus}); do echo $value; done\n"
+        f"for gpu in $(seq {gpus}); do echo $value; done\n",
     )
-    tool.chmod(0o755)
+
+
+def command(*arguments: object) -> str:
+    """What the command that succeeds prints."""
+    done = called(campaigns.main, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def plan(name: str, results: Path, *, shrink: bool = False, repeats: int | None = None) -> list[campaigns.Job]:
@@ -123,15 +129,15 @@ def test_the_automatic_strategys_ranks_are_the_programs() -> None:
 
 
 def test_a_job_exports_what_the_report_says_and_is_started_where_its_nodes_are(
-    here: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    here: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     here.setattr(campaigns, "REPOSITORY", tmp_path)
     (tmp_path / "config_2xDGX1.sh").touch()
 
     def jobs(*options: str) -> dict[str, list[str]]:
         """What `plan fleetx --jobs` says of the first trial of each run: its command and its exports."""
-        assert campaigns.main(["plan", "fleetx", "--results", str(tmp_path), "--jobs", *options]) == 0
-        lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+        said = command("plan", "fleetx", "--results", tmp_path, "--jobs", *options)
+        lines = [line.split("\t") for line in said.splitlines()]
         assert all(Path(folder).parts[-2:] == (name, f"trial_{trial}") for name, trial, folder, _, _ in lines)
         return {name: [command, *exports.split()] for name, trial, _, command, exports in lines if trial == "1"}
 
@@ -152,8 +158,7 @@ def test_a_job_exports_what_the_report_says_and_is_started_where_its_nodes_are(
     small = jobs("--shrink", "--runner", "mine")["1n2g_b2_fp32"]
     assert small[0] == "mine" and {"DGXSYSTEM=CPU", "DEVICE=cpu"} <= set(small)
     here.delenv("DGXSYSTEM")  # without it the CPU's config would be taken
-    assert campaigns.main(["plan", "dlperf", "--results", str(tmp_path), "--jobs"]) == 2
-    assert "DGXSYSTEM is not set" in capsys.readouterr().err
+    refused(called(campaigns.main, "plan", "dlperf", "--results", tmp_path, "--jobs"), "DGXSYSTEM is not set")
 
 
 # ----------------------------------------------------------------------------------------- logs and figures
@@ -166,7 +171,7 @@ def write_log(folder: Path, exports: dict[str, str], *, step_time_s: float, stat
     times = [3 * step_time_s] * warm_up + [step_time_s] * said["MEASURED_STEPS"]
     size = {"devices": nodes * said["DGXNGPU"], "batch": said["BATCHSIZE"], "every": said["PRINT_STEPS"]}
     of_log = {"mode": "throughput", "warm_up": warm_up, "nodes": nodes, "precision": said["PRECISION"]}
-    text = sample_run.mllog(sample_run.run_of(times, share=0, **size), status=status or "", **of_log)
+    text = make_log.mllog(make_log.run_of(times, share=0, **size), status=status or "", **of_log)
     config = {name: {"value": value, "origin": "environment"} for name, value in said.items()}
     text = f"# {json.dumps({'config': config})}\n{text}".replace('"gpu_memory_mib": null', '"gpu_memory_mib": 12000')
     if status is None:
@@ -182,7 +187,7 @@ def measured(name: str, results: Path, times_s: dict[str, list[float]]) -> list[
     for job in plan(name, results):
         for trial, step_time_s in enumerate(times_s.get(job.run.name, []), 1):
             write_log(job.folder / f"trial_{trial}", job.exports, step_time_s=step_time_s)
-    assert campaigns.main(["table", name, "--results", str(results)]) == 0
+    command("table", name, "--results", results)
     rows: list[dict] = json.loads((results / f"{name}.json").read_text())["rows"]
     return rows
 
@@ -227,13 +232,10 @@ def test_a_cell_says_why_it_has_no_figure_or_not_the_protocols(here: pytest.Monk
     assert "Paddle 2.6.2's automatic mode is not that of the report" in (tmp_path / "fleetx.md").read_text()
 
 
-def test_a_dry_run_has_a_line_a_run(
-    here: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_has_a_line_a_run(here: pytest.MonkeyPatch, tmp_path: Path) -> None:
     job = plan("fleetx", tmp_path)[0]
     write_log(job.folder / "trial_1", job.exports, step_time_s=0.1)
-    assert campaigns.main(["plan", "fleetx", "--results", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = command("plan", "fleetx", "--results", tmp_path).splitlines()
     assert len(lines) == 26 + 26 + 1  # each run with its command or why it is skipped; the sum
     seconds = 60 + 120 * 32 * 8 / 2097.2  # start-up, and steps at the published rate
     by = "2097.20 images/s of batch 32 x 8 V100 (FleetX ResNet50 benchmark)"
@@ -242,8 +244,7 @@ def test_a_dry_run_has_a_line_a_run(
     (at,) = (at for at, line in enumerate(lines) if line.startswith("skip 8n8g_b32_amp_o1_auto: 0 done, 7 missing, "))
     assert lines[at + 1].strip().startswith("strategy auto: ")
     assert lines[-1].startswith("fleetx: 182 jobs, 1 done, ")
-    assert campaigns.main(["plan", "fleetx", "--results", str(tmp_path), "--repeats", "1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = command("plan", "fleetx", "--results", tmp_path, "--repeats", 1).splitlines()
     assert lines[0].startswith("done 1n8g_b32_fp32: 1 done, 0 missing")
     assert lines[-1].startswith("fleetx: 26 jobs, 1 done, ")
 
@@ -315,9 +316,7 @@ RUNS = ["1n1g_b2_fp32", "1n2g_b2_fp32"]
 @pytest.fixture
 def own(tmp_path: Path) -> dict[str, str]:
     """What launch/campaign.sh is started with, to call the runner above and to list the calls."""
-    runner = tmp_path / "runner.py"
-    runner.write_text(RUNNER)
-    runner.chmod(0o755)
+    runner = jobs.script(tmp_path / "runner.py", RUNNER)
     places = {"LOGDIR": tmp_path / "results", "RUNNER": runner, "CALLS": tmp_path / "calls"}
     return {name: str(path) for name, path in places.items()} | {"RUNNER_DOES": ""}
 
@@ -370,8 +369,7 @@ def test_a_stopped_campaign_goes_on_where_it_was(own: dict[str, str], tmp_path: 
 
 def test_a_dry_run_lists_commands_and_time_and_runs_nothing(own: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("# mine\na slots=8\n\nb\nc\nd\n")
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nprintf '%s\\n' 7.0 7.0 7.0 7.0 7.0 7.0 7.0 7.0\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
+    jobs.script(tmp_path / "nvidia-smi", "#!/bin/sh\nprintf '%s\\n' 7.0 7.0 7.0 7.0 7.0 7.0 7.0 7.0\n")
     here = {"HOSTFILE": str(tmp_path / "hosts"), "RUNNER": "", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = campaign_sh(own, "oneflow", "--dry-run", **here)
     assert done.returncode == 0, done.stderr
@@ -391,5 +389,4 @@ def test_a_dry_run_lists_commands_and_time_and_runs_nothing(own: dict[str, str],
     ],
 )
 def test_wrong_use_is_told_in_one_line(own: dict[str, str], arguments: list[str], text: str) -> None:
-    done = campaign_sh(own, *arguments)
-    assert done.returncode == 2 and text in done.stderr and done.stderr.count("\n") == 1
+    refused(campaign_sh(own, *arguments), text)

@@ -14,11 +14,10 @@ import pytest
 from benchmarks import calibration
 from runlog.stats import olympic_mean, t_quantile
 from scoring.figure import spread
-from tests.scoring.command import Command, scoring
-from tests.scoring.samples import folder_of, steady_log
+from tests.scoring.samples import command, folder_of, scoring, steady_log
 
 
-def test_different_only_if_the_interval_says_so(tmp_path: Path, command: Command) -> None:
+def test_different_only_if_the_interval_says_so(tmp_path: Path) -> None:
     base, near, far = (
         folder_of(tmp_path, str(mean), [mean * by for by in (1, 1.01, 0.99, 1.005, 0.995)]) for mean in (1, 1.002, 0.95)
     )
@@ -36,7 +35,7 @@ def test_different_only_if_the_interval_says_so(tmp_path: Path, command: Command
 
 
 @pytest.mark.parametrize(("step_s", "given"), [(1.1, 1 / 1.1), (0.8, 1.25), (0.5, None)])
-def test_efficiency_is_of_a_device(tmp_path: Path, command: Command, step_s: float, given: float | None) -> None:
+def test_efficiency_is_of_a_device(tmp_path: Path, step_s: float, given: float | None) -> None:
     """More a device among many is said; from a factor of 1.5 on there is no efficiency but the bound."""
     one, eight = folder_of(tmp_path, "one", [1], devices=1), folder_of(tmp_path, "eight", [step_s], devices=8)
     _, result, _ = command("compare", one, eight, "--protocol", "window")
@@ -48,7 +47,7 @@ def test_efficiency_is_of_a_device(tmp_path: Path, command: Command, step_s: flo
     assert row["efficiency"] == (given and pytest.approx(given, rel=1e-3))
 
 
-def test_single_runs_cannot_be_told(tmp_path: Path, command: Command) -> None:
+def test_single_runs_cannot_be_told(tmp_path: Path) -> None:
     """Whatever their windows say: two repeats of one system may lie further apart."""
     one, two = folder_of(tmp_path, "one", [1]), folder_of(tmp_path, "two", [1.1])
     _, result, _ = command("compare", one, two, "--protocol", "window")
@@ -63,7 +62,7 @@ def test_single_runs_cannot_be_told(tmp_path: Path, command: Command) -> None:
         assert row["ratio_interval_95"][1] / row["ratio"] == pytest.approx(math.exp(half), rel=1e-4)
 
 
-def test_repeats_of_the_same_system_judge_its_single_runs(tmp_path: Path, command: Command) -> None:
+def test_repeats_of_the_same_system_judge_its_single_runs(tmp_path: Path) -> None:
     many, one = folder_of(tmp_path, "many", [1, 1.01, 0.99]), folder_of(tmp_path, "one", [2])
     near, other = folder_of(tmp_path, "near", [1.02]), folder_of(tmp_path, "other", [1], devices=4)
     _, result, _ = command("compare", many, one, near, other, "--protocol", "window")
@@ -73,7 +72,7 @@ def test_repeats_of_the_same_system_judge_its_single_runs(tmp_path: Path, comman
     assert result["rows"][1]["different"] is True
 
 
-def test_systems_that_share_a_run_are_refused(tmp_path: Path, command: Command) -> None:
+def test_systems_that_share_a_run_are_refused(tmp_path: Path) -> None:
     """Their means are not independent; a copy that was cut or commented on is the same run too."""
     many, one = folder_of(tmp_path, "many", [1, 1.01, 0.99]), folder_of(tmp_path, "one", [1.02])
     copy = one / "result_9.txt"
@@ -82,7 +81,7 @@ def test_systems_that_share_a_run_are_refused(tmp_path: Path, command: Command) 
     assert code == 2 and str(copy) in err and str(many / "result_1.txt") in err and "same run" in err
 
 
-def test_other_work_has_no_efficiency(tmp_path: Path, published_logs: Path, command: Command) -> None:
+def test_other_work_has_no_efficiency(tmp_path: Path, published_logs: Path) -> None:
     seg, clas = (
         published_logs / name for name in ("paddleseg_v100_gpu1_fp32_bs8.log", "paddleclas_v100_gpu8_fp32_bs256.log")
     )
@@ -97,7 +96,7 @@ def test_other_work_has_no_efficiency(tmp_path: Path, published_logs: Path, comm
     assert result["rows"][1]["efficiency"] is not None and result["rows"][2]["efficiency"] is None
 
 
-def test_compare_of_nothing(tmp_path: Path, command: Command) -> None:
+def test_compare_of_nothing(tmp_path: Path) -> None:
     code, _, error = command("compare", tmp_path, tmp_path, "--protocol", "window")
     assert code == 2 and "no *.txt or *.log" in error
 

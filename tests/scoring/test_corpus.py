@@ -16,7 +16,7 @@ from scoring.importers import read_record, recognise
 from scoring.importers.checks import CLOCKS
 from scoring.published.table import read_published, select
 from scoring.record import InputError
-from tests.scoring.command import Command, scoring
+from tests.scoring.samples import command, scoring
 
 CORPUS = Path(os.environ.get("PUBLISHED_CORPUS", Path(__file__).parents[3] / "shared" / "corpus"))
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus of public logs is not here")
@@ -53,7 +53,7 @@ def test_gluoncv(tmp_path: Path, path: str, segment: int | None, wanted: tuple[i
     assert found == wanted and record.truncated is False and record.windows[0].steps == 50 and not record.problems
 
 
-def test_starts_that_came_to_nothing_are_no_runs(tmp_path: Path, command: Command) -> None:
+def test_starts_that_came_to_nothing_are_no_runs(tmp_path: Path) -> None:
     """Nineteen starts of PaddleClas, of which five trained; two of them went on with the counters of the one before."""
     file = log(tmp_path, "robinbg_PaddleClas/output/train.log")
     code, _, error = command("import", file)
@@ -66,7 +66,7 @@ def test_starts_that_came_to_nothing_are_no_runs(tmp_path: Path, command: Comman
     assert "1: lines 1 to 311; 2: lines 312 to " in error
 
 
-def test_one_stalled_step_is_said(tmp_path: Path, command: Command) -> None:
+def test_one_stalled_step_is_said(tmp_path: Path) -> None:
     """The last of 43 iterations takes 14 times as long as the others; the report prints 5889.05 images/s."""
     path = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/PyTorch/logs/V100-LOG/pytorch_gpu8_amp_bs256.txt~097aa7")
     code, result, _ = command("score", path, "--protocol", "window")
@@ -82,7 +82,7 @@ def test_one_stalled_step_is_said(tmp_path: Path, command: Command) -> None:
     )
 
 
-def test_a_log_s_own_summary(tmp_path: Path, command: Command) -> None:
+def test_a_log_s_own_summary(tmp_path: Path) -> None:
     """The report prints 33317.67, which is the closing line: not the mean of the rows that it was taken for."""
     path = log(tmp_path, f"{PERF}/ResNet50V1.5/OtherReports/TensorFlow/logs/V100_LOG/tf_gpu32_amp_bs256.txt")
     code, result, _ = command("score", path, "--protocol", "summary")
@@ -115,7 +115,7 @@ def disagreements(path: Path) -> list[str]:
     return [str(check) for check in read_record(path).checks if not check.agree]
 
 
-def test_two_ways_that_disagree_are_said(tmp_path: Path, command: Command) -> None:
+def test_two_ways_that_disagree_are_said(tmp_path: Path) -> None:
     """Each with both of its lines; those that no figure can be made of are refused."""
     seg = log(tmp_path, f"{PERF}/HRNetW18/logs/paddle/PaddleSeg_fcn_hrnetw18_bs8_fp32_DP_N1C8_log~a7bf37")
     good = seg.read_bytes()
@@ -183,7 +183,7 @@ def clocks(path: Path) -> tuple[str, str]:
     return record.format, verdict
 
 
-def test_old_paddleclas_figure(tmp_path: Path, command: Command) -> None:
+def test_old_paddleclas_figure(tmp_path: Path) -> None:
     """Its rows average the epoch from the start; the last line of the epoch says 1335.08 images/s over all of it."""
     path = log(tmp_path, f"{CLAS}/paddle_gpu1_amp_bs128.txt~def915")
     code, result, _ = command("score", path, "--protocol", "window")
@@ -196,7 +196,7 @@ def mlperf(folder: Path, system: str) -> list[Path]:
     return [log(folder, name, "mlperf_resnet") for name in names]
 
 
-def test_a_run_without_run_stop_counts_as_the_worst(tmp_path: Path, command: Command) -> None:
+def test_a_run_without_run_stop_counts_as_the_worst(tmp_path: Path) -> None:
     logs = mlperf(tmp_path, "v4.0/tinycorp/results/tinybox_green/resnet")
     code, result, _ = command("score", *logs, "--protocol", "mlperf")
     assert code == 0 and result["sources"][0]["value"] == "inf"
@@ -212,14 +212,14 @@ def test_a_run_without_run_stop_counts_as_the_worst(tmp_path: Path, command: Com
     assert code == 0 and [source["value"] == "inf" for source in result["sources"]] == [False] * 4 + [True]
 
 
-def test_runs_of_two_global_batches_are_no_repeats(tmp_path: Path, command: Command) -> None:
+def test_runs_of_two_global_batches_are_no_repeats(tmp_path: Path) -> None:
     logs = mlperf(tmp_path, "v2.1/Dell/results/XE8545x4A100-SXM-40GB/resnet")
     code, _, error = command("score", *logs, "--protocol", "mlperf")
     assert code == 2 and "runs of different global_batch (1024 in " in error and ", 816 in " in error
 
 
 @pytest.mark.parametrize("framework", ["Paddle", "MXNet"])
-def test_baidus_figures_are_those_of_its_logs(command: Command, tmp_path: Path, framework: str) -> None:
+def test_baidus_figures_are_those_of_its_logs(tmp_path: Path, framework: str) -> None:
     rows = select(read_published(), table="mlperf_v1.1_baidu", framework=f"{framework} (Baidu)")
     held = {row.metric: row.printed for row in rows}
     names = [name for name in archive("mlperf_v1.1_baidu").getnames() if framework in name and "result_" in name]

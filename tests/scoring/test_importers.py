@@ -15,7 +15,7 @@ from scoring.importers import read_record, table
 from scoring.record import InputError, Record
 from tests import jobs
 from tests.scoring import samples
-from tests.scoring.command import scoring
+from tests.scoring.samples import scoring
 
 
 def read(tmp_path: Path, text: str | bytes, name: str = "", **options: Any) -> Record:

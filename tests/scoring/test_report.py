@@ -69,14 +69,7 @@ def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path) -> None:
     folder = tmp_path / "<b>x' onload=window.pwned=1"
     folder.mkdir()
     log = write_log(folder / "a&b.txt", text=pages.HOSTILE)
-    finding = {
-        "rule": pages.HOSTILE,
-        "severity": "error",
-        "line": 3,
-        "expected": pages.HOSTILE,
-        "actual": pages.HOSTILE,
-        "fix": pages.HOSTILE,
-    }
+    finding = {"severity": "error", "line": 3} | dict.fromkeys(("rule", "expected", "actual", "fix"), pages.HOSTILE)
     findings = tmp_path / "findings.json"
     findings.write_text(json.dumps({"files": [{"file": str(log), "verdict": "fail", "findings": [finding]}]}))
     page = page_of(tmp_path, log, "--findings", findings)

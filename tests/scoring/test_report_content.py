@@ -14,9 +14,9 @@ import pytest
 from scoring.report.text import markdown, number
 from tests import jobs, make_log
 from tests.scoring import pages, samples
-from tests.scoring.command import scoring
 from tests.scoring.pages import Parsed, assert_self_contained, findings_of, page_of, report, values_of, write_log
-from tests.scoring.test_fuzz import mutated
+from tests.scoring.samples import scoring
+from tests.scoring.test_importers_damage import mutated
 
 
 def test_scaling_and_all_reduce_against_the_smallest_count(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from scoring.importers import read_record
 from scoring.record import InputError, Record, Window
 from tests import make_log
 from tests.scoring import samples
-from tests.scoring.command import Command
-from tests.scoring.samples import write
+from tests.scoring.samples import command, write
 
 RUN_TIME = dataclasses.replace(protocols.find("mlperf"), runs=1, over_runs="mean")
 STAMPS = dataclasses.replace(protocols.find("dlperf"), runs=1)
@@ -276,7 +275,7 @@ def test_what_is_wrong_with_windows_is_said(record: Record, averages_rates: bool
     assert "throttling" not in found or found["throttling"].where == "a.log:61"
 
 
-def test_mixed_software_math_modes_and_precisions(published_logs: Path, command: Command) -> None:
+def test_mixed_software_math_modes_and_precisions(published_logs: Path) -> None:
     a = read_record(published_logs / "paddleclas_v100_gpu8_fp32_bs256.log")
     b = read_record(published_logs / "paddleclas_a100_gpu1_fp32_bs256.log")
     found = {warning.check: warning.found for warning in warnings.of_mixture([a, b])}
@@ -292,7 +291,7 @@ def test_mixed_software_math_modes_and_precisions(published_logs: Path, command:
     assert "tf32" in [warning["rule"] for warning in result["warnings"]]
 
 
-def test_problems_of_a_log_are_warnings(tmp_path: Path, command: Command) -> None:
+def test_problems_of_a_log_are_warnings(tmp_path: Path) -> None:
     """An option that the log contradicts, a run that computed nothing, a log that ends early."""
     text = samples.paddleseg(samples.run_of([0.5] * 200))
     null = '# {"environment": {"NULL_GPU": "nothing is computed"}}\n' + samples.mllog(samples.run_of([0.5] * 100))

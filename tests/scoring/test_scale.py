@@ -1,5 +1,6 @@
 """The step-time model on published tables; predictions from logs; minutes to the target on A100 beside MLPerf's."""
 
+import functools
 import json
 import math
 import re
@@ -14,8 +15,9 @@ import pytest
 from scoring.predict import scale
 from scoring.predict.scale import Loss
 from scoring.published.table import read_published, select
+from tests.jobs import REPOSITORY
 from tests.scoring import samples
-from tests.scoring.command import Done, scoring
+from tests.scoring.samples import scoring
 
 ROWS = read_published()
 TABLES = scale.published_tables(ROWS)
@@ -49,7 +51,7 @@ def test_every_published_table_of_several_nodes_is_back_tested_once() -> None:
     assert sum("OneFlow" in name for name in names) == 2, "a copy of another report's figures counts once"
 
 
-def test_the_model_beats_its_baselines_and_its_intervals_hold_on_reports_that_it_did_not_see(repository: Path) -> None:
+def test_the_model_beats_its_baselines_and_its_intervals_hold_on_reports_that_it_did_not_see() -> None:
     results = scale.back_test(TABLES)
     errors = scale.median_errors(results)
     assert errors["loss over (M-1)/M"] < errors["0.95 x linear"] < errors["linear"]
@@ -60,7 +62,7 @@ def test_the_model_beats_its_baselines_and_its_intervals_hold_on_reports_that_it
     assert (found["median_errors"], found["covered"], len(found["results"])) == (errors, held, 31)
     printed = command("--back-test").stdout
     assert printed.count("published ") >= 31 and f"{held} within their 95 % interval" in printed
-    text = (repository / "docs" / "scale-model.md").read_text(encoding="utf-8").partition("`benchmarks/")[0]
+    text = (REPOSITORY / "docs" / "scale-model.md").read_text(encoding="utf-8").partition("`benchmarks/")[0]
     documented = dict(re.findall(r"^\| `?(.*?)`? \| ([\d.]+) % \| [\d.]+ % \|", text, re.MULTILINE))
     assert documented == {name: f"{100 * error:.2f}" for name, error in errors.items()}
     assert f"holds {held} of {len(results)}" in text
@@ -84,8 +86,7 @@ def test_back_test_never_learns_from_the_report_that_it_predicts() -> None:
 # ------------------------------------------------------------------------------------------------- command
 
 
-def command(*arguments: object) -> Done:
-    return scoring("scale", *arguments)
+command = functools.partial(scoring, "scale")
 
 
 def write_log(path: Path, *, devices: int, nodes: int, step_time_s: float, batch: int = 64) -> Path:
@@ -180,8 +181,8 @@ def test_wrong_use_is_told_in_one_line(logs: list[Path], tmp_path: Path, argumen
 # ----------------------------------------------------------------------------------------------- time to train
 
 
-def test_each_size_stands_beside_its_published_minutes(repository: Path) -> None:
-    page = (repository / "docs" / "scale-model.md").read_text(encoding="utf-8")
+def test_each_size_stands_beside_its_published_minutes() -> None:
+    page = (REPOSITORY / "docs" / "scale-model.md").read_text(encoding="utf-8")
     found = json.loads(scoring("time-to-train", "--json").stdout)
     assert [row["nodes"] for row in found] == [1, 2, 4, 8]
     assert found[0]["images_per_s"] == 26548, "the fastest published, the figure to beat"

@@ -16,11 +16,10 @@ from scoring.record import InputError, Record
 from tests import make_log
 from tests.jobs import REPOSITORY
 from tests.scoring import samples
-from tests.scoring.command import Command, scoring
-from tests.scoring.samples import folder_of, steady_log, write
+from tests.scoring.samples import command, folder_of, scoring, steady_log, write
 
 
-def test_published_time_to_train(published_logs: Path, command: Command) -> None:
+def test_published_time_to_train(published_logs: Path) -> None:
     logs = sorted((published_logs / "mlperf_v2.1_dgxa100_resnet").iterdir())
     code, result, _ = command("score", *logs, "--protocol", "mlperf")
     assert code == 0
@@ -33,7 +32,7 @@ def test_published_time_to_train(published_logs: Path, command: Command) -> None
     assert "30.3419" in rules["outlying_run"]["message"]
 
 
-def test_dlperf_table(tmp_path: Path, command: Command) -> None:
+def test_dlperf_table(tmp_path: Path) -> None:
     """Seed 000's images/s of runs on 32 devices, and the mean that it prints of them."""
     rates, logs = [9243.73, 9329.65, 9337.39, 9333.09, 9332.23, 9295.01], []
     for at, rate in enumerate(rates):  # its script reads the stamps of batches 19 and 119
@@ -50,7 +49,7 @@ def test_dlperf_table(tmp_path: Path, command: Command) -> None:
     assert result["interval_method"] == "t over 6 runs" and result["spread_over"] == "runs"
 
 
-def test_dlperf_of_rows_every_twenty_batches(tmp_path: Path, command: Command) -> None:
+def test_dlperf_of_rows_every_twenty_batches(tmp_path: Path) -> None:
     """Batches 0, 20, 40, ...: the rows of number 20 and 120 stand for steps 20 and 120."""
     text = samples.paddle18(samples.run_of([0.3] * 20 + [0.5] * 121, devices=8, batch=32))
     kept = [line for line in text.splitlines() if "train batch" not in line or "0]" in line.split("train batch")[1]]
@@ -59,7 +58,7 @@ def test_dlperf_of_rows_every_twenty_batches(tmp_path: Path, command: Command) -
     assert code == 0 and result["value"] == pytest.approx(256 / 0.5, rel=1e-4)
 
 
-def test_warm_up_that_a_run_set_apart_is_the_first_of_what_a_protocol_drops(tmp_path: Path, command: Command) -> None:
+def test_warm_up_that_a_run_set_apart_is_the_first_of_what_a_protocol_drops(tmp_path: Path) -> None:
     times = [2.0] * 20 + [0.5] * 100
     log = write(tmp_path, "a.txt", samples.mllog(samples.run_of(times), mode="throughput"))
     for name, skip, windows in (  # the run's own warm-up is two
@@ -72,7 +71,7 @@ def test_warm_up_that_a_run_set_apart_is_the_first_of_what_a_protocol_drops(tmp_
         assert result["windows"] == windows and result["value"] == pytest.approx(512)
 
 
-def test_fleetx_takes_steps_21_to_120(tmp_path: Path, command: Command) -> None:
+def test_fleetx_takes_steps_21_to_120(tmp_path: Path) -> None:
     times = [2.0] * 20 + [0.5] * 100 + [0.1] * 80
     factors = (1, 1.01, 0.99, 1.02, 0.98, 1.03, 5)
     texts = [samples.mllog(samples.run_of([time * factor for time in times])) for factor in factors]
@@ -86,9 +85,7 @@ def test_fleetx_takes_steps_21_to_120(tmp_path: Path, command: Command) -> None:
     assert [warning["file"] for warning in result["warnings"] if warning["rule"] == "outlying_run"] == [str(logs[6])]
 
 
-def test_too_few_runs_and_runs_that_did_not_converge_are_errors(
-    tmp_path: Path, published_logs: Path, command: Command
-) -> None:
+def test_too_few_runs_and_runs_that_did_not_converge_are_errors(tmp_path: Path, published_logs: Path) -> None:
     logs = sorted((published_logs / "mlperf_v2.1_dgxa100_resnet").iterdir())
     code, result, error = command("score", *logs[:2], "--protocol", "mlperf")
     assert code == 1 and result["value"] is None and "asks for 5 runs, given 2" in error
@@ -102,7 +99,7 @@ def test_too_few_runs_and_runs_that_did_not_converge_are_errors(
         assert code == 1 and says in error
 
 
-def test_one_run_says_so(tmp_path: Path, command: Command) -> None:
+def test_one_run_says_so(tmp_path: Path) -> None:
     log = steady_log(tmp_path, "a.txt")
     code, result, _ = command("score", log, "--protocol", "window")
     assert code == 0
@@ -148,7 +145,7 @@ def test_numbers_are_bounded(option: str, given: str) -> None:
     assert code == 2 and out == "" and f"argument {option}: invalid" in error
 
 
-def test_a_finished_run_shorter_than_the_warm_up_has_no_figure(tmp_path: Path, command: Command) -> None:
+def test_a_finished_run_shorter_than_the_warm_up_has_no_figure(tmp_path: Path) -> None:
     """A resume near its end is no failure; a run from the start, or unfinished, or a --skip too long, is a mistake."""
     whole = write(tmp_path, "whole.txt", samples.mllog(samples.run_of([0.5] * 20)))
     assert command("score", whole, "--protocol", "window")[0] == 2
@@ -172,7 +169,7 @@ def hardware(name: str, host: str = "a") -> str:
     return f"# {json.dumps({'hardware': {'nodes': [{'host': host, 'cpu': name, 'cores': 4, 'gpus': []}]}})}\n"
 
 
-def test_runs_of_two_systems_are_no_repeats_and_a_run_counts_once(tmp_path: Path, command: Command) -> None:
+def test_runs_of_two_systems_are_no_repeats_and_a_run_counts_once(tmp_path: Path) -> None:
     run = samples.run_of([0.5] * 400)
     torch = write(tmp_path, "torch.log", samples.nvidia_pytorch(run).replace(" amp : True ", " amp : False "))
     flow = write(tmp_path, "flow.log", samples.nvidia_tensorflow(run))
@@ -193,7 +190,7 @@ def test_runs_of_two_systems_are_no_repeats_and_a_run_counts_once(tmp_path: Path
 
 
 def test_unknown_devices_change_the_unit_and_an_unknown_batch_is_asked_for(
-    tmp_path: Path, published_logs: Path, command: Command
+    tmp_path: Path, published_logs: Path
 ) -> None:
     code, result, _ = command("score", published_logs / "paddleclas_a100_gpu1_fp32_bs256.log", "--protocol", "perf")
     assert code == 0 and result["unit"] == "images/s per device"
@@ -214,7 +211,7 @@ def test_start_is_light() -> None:
     assert done.stdout.splitlines()[-1] == "set()"
 
 
-def test_own_protocol(tmp_path: Path, command: Command) -> None:
+def test_own_protocol(tmp_path: Path) -> None:
     own = write(
         tmp_path,
         "own.yaml",
@@ -259,7 +256,7 @@ def test_wrong_protocol_file(tmp_path: Path, text: str, says: str) -> None:
         protocols.load(write(tmp_path, "own.yaml", text))
 
 
-def test_what_the_spread_of_runs_says(tmp_path: Path, command: Command) -> None:
+def test_what_the_spread_of_runs_says(tmp_path: Path) -> None:
     """How many more make 1 %, by Stein's two stages, and whether runs are too unlike for a mean."""
     for name, step in (("like", 0.02), ("unlike", 0.1)):
         logs = sorted(folder_of(tmp_path, name, [1, 1 + step, 1 - step]).iterdir())
@@ -272,7 +269,7 @@ def test_what_the_spread_of_runs_says(tmp_path: Path, command: Command) -> None:
     assert command("score", logs[0], "--protocol", "window")[1]["more_runs_for_1_percent"] is None
 
 
-def test_of_more_runs_than_five_the_median_set_is_scored(tmp_path: Path, command: Command) -> None:
+def test_of_more_runs_than_five_the_median_set_is_scored(tmp_path: Path) -> None:
     texts = [samples.mllog(samples.run_of([s] * 40)) for s in (0.9, 0.55, 0.51, 0.52, 0.53, 0.5, 0.1)]
     logs = [write(tmp_path, f"{at}.txt", text) for at, text in enumerate(texts)]
     code, result, _ = command("score", *reversed(logs), "--protocol", "mlperf")

@@ -19,7 +19,7 @@ from runlog.verdict import Verdict, worst
 from tests import jobs
 from tests.harness import small
 from tests.harness.recorded import A100, A100_NUMA, A100_TOPOLOGY, H100, NO_ECC, V100, recorded_nvml
-from tests.needs import need
+from tests.jobs import need
 from tools.doctor import checks as doctor_checks
 from tools.doctor import node as doctor_node
 

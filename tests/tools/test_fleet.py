@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from tests import jobs
 from tests.browser import TOO_SMALL, UNFOLD, Opened, opened  # noqa: F401
 from tests.harness import small
 from tests.scoring.pages import HOSTILE
-from tests.tools.fleet_simulation import record as record_of
+from tests.tools.test_fleet_verdicts import record as record_of
 from tools.fleet import __main__ as fleet
 from tools.fleet import measure as fleet_measure
 from tools.fleet import record as fleet_record
@@ -25,7 +24,7 @@ def slow_link(nodes: int, spared: int) -> tuple[int, int]:
     return next(pair for pair in pairs if spared not in pair)
 
 
-def report(folder: Path, record: dict[str, Any], *arguments: object) -> subprocess.CompletedProcess[str]:
+def report(folder: Path, record: dict[str, Any], *arguments: object) -> jobs.Done:
     """What the command says and leaves of a record."""
     path = folder / "fleet.json"
     path.write_text(json.dumps(record))

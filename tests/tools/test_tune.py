@@ -3,7 +3,6 @@
 import math
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,8 +23,6 @@ from tools import tune
 from tools.tune import CONTROL, SERIAL, Candidate, candidates
 
 CPU = env.Job()
-
-
 COMMAND = [sys.executable, "-m", "tools.tune"]
 
 
@@ -165,7 +162,7 @@ STEADY = [40.0, 40.2, 39.9, 40.1, 40.0]
 BASE: Ways = {"base": (STEADY, 0.0), "control": (STEADY[:1], 1e-5)}
 
 
-def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, ways: Ways) -> tuple[subprocess.CompletedProcess[str], str]:
+def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, ways: Ways) -> tuple[jobs.Done, str]:
     """A search in which the ways, beside the base and the control, have these rates and losses; its config file."""
     only = ",".join(way.name for way in candidates(CPU) if way.name in ways)
     machine, file = Machine(BASE | ways), folder / "config_CPU_tuned.sh"
