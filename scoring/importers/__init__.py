@@ -248,9 +248,8 @@ def main(args: argparse.Namespace) -> int:
     records = read_records(args)
     if args.json:
         sys.stdout.writelines(_json_text(records))
-        return 0
-    for record in records:
-        print(safe_lines(record_lines(record)))
+    else:
+        print("\n".join(safe_lines(record_lines(record)) for record in records))
     return 0
 
 

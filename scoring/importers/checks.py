@@ -7,7 +7,7 @@ import bisect
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from scoring.record import Check, Record, Window
 
@@ -267,5 +267,4 @@ def _summary(record: Record) -> Check | None:
     )
 
 
-Compare = Callable[[Record], "Check | None"]
-CHECKS: tuple[Compare, ...] = (_stamps, _pauses, _run, _epoch_timer, _counted, _printed, _batch, _summary)
+CHECKS = (_stamps, _pauses, _run, _epoch_timer, _counted, _printed, _batch, _summary)
