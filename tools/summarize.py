@@ -20,7 +20,6 @@ from runlog.reader import HeldLog
 from scoring.figure import protocols
 from scoring.figure.score import Score, score
 from scoring.importers import read_record
-from scoring.published.table import read_published
 from scoring.record import Record, TooFewRunsError
 from scoring.report import render
 from scoring.report.build import build, read_findings
@@ -54,10 +53,7 @@ def _rows(records: Sequence[Record], figure: Score, *, throughput: bool) -> dict
 
 
 def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
-    """Prints the table of the runs; 1 where a log fails its check.
-
-    Raises ValueError for a log that cannot be read or that measured nothing.
-    """
+    """Prints the table of the runs; 1 where a log fails its check. Raises ValueError where one measured nothing."""
     logs = [HeldLog.read(path) for path in paths]
     folder, records = logs[0].parent, [read_record(log) for log in logs]
     figure = score(records, dataclasses.replace(protocols.find("window"), runs=len(logs)))
@@ -75,7 +71,7 @@ def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
     held = {str(log): log for log in logs}
     rows["log"], rows["report"] = "\n".join(held), str(folder / "report.html")
     checked = read_findings(str(findings), records) if findings else {}
-    report = build(records, None, skip=None, findings=checked, published=read_published(), logs=held, folders={})
+    report = build(records, None, skip=None, findings=checked, logs=held, folders={})
     command = [*held, *(["--findings", str(findings)] if findings else []), "--html", rows["report"]]
     (folder / "report.html").write_text(render.html(render.page(report, command)), encoding="utf-8")
     width = max(map(len, rows)) + 2

@@ -13,7 +13,6 @@ from scoring.figure import warnings
 from scoring.figure.compare import read_systems
 from scoring.figure.score import add_score_options, counts, protocol_of
 from scoring.importers import jsonable
-from scoring.published.table import read_published
 from scoring.record import FACTS, InputError
 from scoring.report import render
 from scoring.report.build import build, read_findings
@@ -44,8 +43,7 @@ def main(args: argparse.Namespace) -> int:
         raise InputError("--runs goes with --protocol: without one, the figure is over all runs given")
     protocol = protocol_of(args) if args.protocol is not None else None
     findings = read_findings(args.findings, records) if args.findings else {}
-    options = {"skip": args.skip, "findings": findings, "folders": folders}
-    report = build(records, protocol, published=read_published(), logs={}, **options)
+    report = build(records, protocol, skip=args.skip, findings=findings, logs={}, folders=folders)
     if args.csv:
         _write(args.csv, as_csv(report))
     if args.json:

@@ -18,10 +18,7 @@ MOST_CHARS = 100_000  # of one text
 
 
 def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
-    """What the templates show of the report that `command` (the words after `report`) asked for.
-
-    No form shows `folder`, which the logs have on this machine.
-    """
+    """What the templates show of the report that `command` (the words after `report`) asked for."""
     status, verdict = report.verdict
     steps = dict.fromkeys(check.fix for check in report.checks if check.fix)
     footnotes = dict.fromkeys(text for group in report.groups if group.score for text in group.score.footnotes)
