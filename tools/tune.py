@@ -156,10 +156,7 @@ class Runner:
     def take(
         self, title: str, ways: Sequence[Candidate], repeats: int
     ) -> tuple[dict[Candidate, list[Record]], dict[Candidate, str]]:
-        """Runs of each way that went through all turns, which go by the `title`, and the reasons of the others.
-
-        Raises RunError where the base or the control does not run.
-        """
+        """Each way's runs of all turns, and why the others failed. Raises RunError where that is BASE or CONTROL."""
         found: dict[Candidate, list[Record]] = {way: [] for way in ways}
         failed: dict[Candidate, str] = {}
         for turn in range(1, repeats + 1):

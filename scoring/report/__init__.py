@@ -73,10 +73,10 @@ def args_of(args: argparse.Namespace) -> list[str]:
 def _write(file: str, text: str) -> None:
     """Writes a form that is whole under its name, or not there; a pipe or a device just takes it."""
     path = Path(file).resolve()
-    if file != "-" and not path.parent.is_dir():
-        raise InputError(f"{file}: no folder {path.parent} to write into; make it first")
     if file == "-":
         sys.stdout.write(text)
+    elif not path.parent.is_dir():
+        raise InputError(f"{file}: no folder {path.parent} to write into; make it first")
     elif path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8", newline="")
     else:

@@ -122,8 +122,7 @@ def _scored(runs: list[ReportedRun], protocol: Protocol | None, skip: int | None
             else run
             for run in runs
         ]
-    name = _name(runs[0].record, machine=machine)
-    return Group(name=name, runs=tuple(runs), score=result, problem=problem)
+    return Group(name=_name(runs[0].record, machine=machine), runs=tuple(runs), score=result, problem=problem)
 
 
 def _span(record: Record, figure: RunFigure, protocol: Protocol) -> tuple[int, int]:

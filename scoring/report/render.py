@@ -94,8 +94,7 @@ def html(page: Mapping[str, Any], template: Path | None = None) -> str:
 
 def markdown_text(page: Mapping[str, Any]) -> str:
     """The page as Markdown, without its plots and what is folded away."""
-    text = _templates("markdown").get_template("page.md").render(page=page)
-    return _without_folder(text, page, markdown)
+    return _without_folder(_templates("markdown").get_template("page.md").render(page=page), page, markdown)
 
 
 def _without_folder(text: str, page: Mapping[str, Any], shown: Callable[[str], str]) -> str:

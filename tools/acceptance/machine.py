@@ -209,10 +209,8 @@ class Lines:
 def on_all(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
     """What a check found on this rank, or, where a rank could not do it, that on all ranks, once all have left it.
 
-    `me` must have a communicator that the check does not use.
-
-    Raises RunError where a rank failed, and another did not leave the check in time, as one that waits for it: the
-    job must end.
+    `me` has a communicator that the check does not use. Raises RunError where a rank failed and another does not leave
+    the check in time, as one that waits for it: the job must end.
     """
     undone = None
     try:

@@ -119,8 +119,7 @@ def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     set_mib = job.knobs.conv_workspace_size_limit
     if set_mib is None:
         set_mib = int(env.libraries().get(memory.WORKSPACE_LIMIT, memory.workspace_limit_mib(gpu.memory_gib)))
-    peak = memory.need(job, workspace_mib=set_mib)
-    if peak is None:
+    if (peak := memory.need(job, workspace_mib=set_mib)) is None:
         return
     need = (
         f"{peak.gib:.1f} GiB at BATCHSIZE={job.batchsize}: program {peak.program / 1024:.1f}, cuDNN's workspace "

@@ -48,8 +48,7 @@ def _check(record: Record) -> None:
     hosts, metrics = record["hosts"], (STEP, STALLS, *record["metrics"])
     "".join(hosts)  # no error: they are names
     if len(set(hosts)) < len(hosts):
-        host = max(hosts, key=hosts.count)
-        raise ValueError(f"its hosts have {host} more than once")
+        raise ValueError(f"its hosts have {max(hosts, key=hosts.count)} more than once")
     for what, of in {"facts": record["nodes"], **{n: record["metrics"][n]["series"] for n in metrics}}.items():
         if len(of) != len(hosts):
             raise ValueError(f"it has {len(hosts)} hosts and {what} of {len(of)}")
