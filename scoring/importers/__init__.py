@@ -1,7 +1,6 @@
 """Reads anyone's training log into a record: `read_record`, and `python -m scoring import`.
 
-The format is recognised from the text, never from the path. One module a family of tools; each
-format is a pure function from the log's lines to what they say.
+The format is recognised from the text, never from the path. One module a family of tools.
 """
 
 import argparse

@@ -97,9 +97,9 @@ class Table:
         if name in self.said:
             self.say(field, self.value(name) if value is None else value, self.said[name].line)
 
-    def agreed(self, name: str, places: Mapping[str, Fact | None]) -> None:
+    def agreed(self, name: str, places: Mapping[str, Fact]) -> None:
         """What the log says of `name` in several places; where they differ it is unknown."""
-        facts = {place: fact for place, fact in places.items() if fact is not None and fact.value is not None}
+        facts = {place: fact for place, fact in places.items() if fact.value is not None}
         values = {fact.value for fact in facts.values()}
         if len(values) == 1:
             self.said[name] = next(iter(facts.values()))

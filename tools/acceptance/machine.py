@@ -183,10 +183,9 @@ def fitted_weights(batches: Images, recipe: config.Recipe) -> dict[str, np.ndarr
 
 
 class Lines:
-    """The lines of one job, written as they are done; `Lines(None)` is that of every rank but the first."""
+    """The lines of one job, written as they are done beside its log `result`, which the first rank alone gives."""
 
     def __init__(self, result: Path | None, precision: str) -> None:
-        """`result`: the job's log, beside which the lines are written."""
         self._path, self._precision = result and result.with_suffix(".lines"), precision
 
     def run(self, me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> None:
