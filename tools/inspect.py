@@ -105,7 +105,7 @@ def traffic_gb(operators: Operators, card: Card) -> dict[str, float]:
 
 
 def build(job: env.Job) -> Any:
-    """The `program.build.TrainingProgram` of rank 0 of a job. Raises ValueError where it asks for what cannot be."""
+    """The `TrainingProgram` of rank 0 of a job. Raises ValueError where the job asks for what cannot be built."""
     import paddle
 
     env.export_trainer(0, [f"127.0.0.1:{FIRST_PORT + rank}" for rank in range(job.world_size)])

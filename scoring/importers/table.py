@@ -262,9 +262,7 @@ class RowBatch:
         rate, time_s = positive(printed_rate), positive(printed_time)
         if rate is None or time_s is None or "e" in f"{printed_rate}{printed_time}":
             return
-        half_rate, half_time = (
-            0.5 * 10.0 ** -len(str(text).partition(".")[2]) for text in (printed_rate, printed_time)
-        )
+        half_rate, half_time = (0.5 * 10.0 ** -len(str(one).partition(".")[2]) for one in (printed_rate, printed_time))
         product = rate * time_s
         slack = rate * half_time + time_s * half_rate + 1e-4 * product
         self._low, self._high = max(self._low, product - slack), min(self._high, product + slack)
