@@ -119,7 +119,8 @@ def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     set_mib = job.knobs.conv_workspace_size_limit
     if set_mib is None:
         set_mib = int(env.libraries().get(memory.WORKSPACE_LIMIT, memory.workspace_limit_mib(gpu.memory_gib)))
-    if (peak := memory.need(job, workspace_mib=set_mib)) is None:
+    peak = memory.need(job, workspace_mib=set_mib)
+    if peak is None:
         return
     need = (
         f"{peak.gib:.1f} GiB at BATCHSIZE={job.batchsize}: program {peak.program / 1024:.1f}, cuDNN's workspace "
