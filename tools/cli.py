@@ -26,7 +26,6 @@ TRAINING = {
     "fleet": ("tools.fleet.__main__", "name the slow node by what ./run_and_time.sh --fleet measured"),
     "pack": ("tools.pack", "make RecordIO of an image folder"),
 }
-WITH_COMMANDS = ("compliance.__main__", "scoring.__main__")
 
 
 def usage() -> str:
@@ -56,7 +55,7 @@ def main() -> int:
         print(f"error: {name}: no such command: use one of {', '.join(known)}", file=sys.stderr)
         return 2
     module, _ = known[name]
-    if module not in WITH_COMMANDS:
+    if module not in ("compliance.__main__", "scoring.__main__"):
         sys.argv[:2] = [f"paddle-reference {name}"]
     try:
         if name in TRAINING and importlib.util.find_spec("paddle") is None:

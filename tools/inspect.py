@@ -33,8 +33,6 @@ def in_order(update: Sequence[Any]) -> Operators:
 def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> dict[str, Any] | None:
     """Roofline of a step on `card`: an upper bound on its images/s; None where it lacks the arithmetic.
 
-    `operators` are those of `in_order`; with `tf32` products of FP32 run in TF32.
-
     Each operator takes the longer of its FLOPs at the peak of its type and its bytes at the peak; a normalization by
     the batch's statistics reads its image twice where the chip cannot hold it. An all-reduce of b bytes takes
     2 (n - 1) / n b at NVLink's peak, beginning when its last gradient is made and the one before is done; the
@@ -107,10 +105,7 @@ def traffic_gb(operators: Operators, card: Card) -> dict[str, float]:
 
 
 def build(job: env.Job) -> Any:
-    """The `program.build.TrainingProgram` of rank 0 of the job, as its workload builds them.
-
-    Raises ValueError where the job asks for what cannot be built.
-    """
+    """The `TrainingProgram` of rank 0 of a job. Raises ValueError where the job asks for what cannot be built."""
     import paddle
 
     env.export_trainer(0, [f"127.0.0.1:{FIRST_PORT + rank}" for rank in range(job.world_size)])
@@ -124,10 +119,7 @@ def build(job: env.Job) -> Any:
 
 
 def inspect(job: env.Job) -> dict[str, Any]:
-    """All that `python -m tools.inspect` says of a job.
-
-    Raises ValueError where the job asks for what cannot be built.
-    """
+    """All that `python -m tools.inspect` says of a job. Raises ValueError as `build` does."""
     training = build(job)
     main = training.main
     head = {

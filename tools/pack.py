@@ -30,7 +30,6 @@ from runlog.errors import RunError, one_line
 
 PARTS = ("train", "val")
 AT_ONCE, READERS = 64, 16  # samples read together, and by how many threads: a network disk answers each late
-GIB = 2**30
 
 
 class Entry(NamedTuple):
@@ -82,7 +81,7 @@ def pack(source: Path, target: Path, part: str) -> str:
         _write_sizes(sizes, [(entry.width, entry.height) for entry in entries], {"list_sha256": listed})
         growing.rename(packed)
         journal.unlink()
-    return f"{packed}: {len(entries)} images, {packed.stat().st_size / GIB:.3f} GiB, each record checked"
+    return f"{packed}: {len(entries)} images, {packed.stat().st_size / 2**30:.3f} GiB, each record checked"
 
 
 def _known(sizes: Path) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from runlog.reader import HeldLog
 from scoring.figure import protocols
 from scoring.figure.score import Score, score
 from scoring.importers import read_record
-from scoring.published.table import read_published
 from scoring.record import Record, TooFewRunsError
 from scoring.report import render
 from scoring.report.build import build, read_findings
@@ -54,30 +53,26 @@ def _rows(records: Sequence[Record], figure: Score, *, throughput: bool) -> dict
 
 
 def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
-    """Prints the table of the runs; 1 where a log fails its check.
-
-    Raises ValueError for a log that cannot be read or that measured nothing.
-    """
+    """Prints the table of the runs; 1 where a log fails its check. Raises ValueError where one measured nothing."""
     logs = [HeldLog.read(path) for path in paths]
     folder, records = logs[0].parent, [read_record(log) for log in logs]
     figure = score(records, dataclasses.replace(protocols.find("window"), runs=len(logs)))
     rows = _rows(records, figure, throughput=throughput)
-    reports: list[Report] = []
-    findings = None
+    held = {str(log): log for log in logs}
+    reports, checked, command = list[Report](), dict[str, dict[str, Any]](), list(held)
     if throughput:
         rows["check"] = "not applicable: a throughput run is no training result"
     else:
         reports = check_logs(logs, rules.load(RULESET), receipt=True)
         findings = folder / "findings.json"
         findings.write_text(as_json(reports), encoding="utf-8")
-        verdicts = ("pass" if check.passed else "fail" for check in reports)
-        rows["check"] = f"{', '.join(verdicts)} (ruleset {RULESET})"
-    held = {str(log): log for log in logs}
+        rows["check"] = f"{', '.join('pass' if check.passed else 'fail' for check in reports)} (ruleset {RULESET})"
+        checked = read_findings(str(findings), records)
+        command += ["--findings", str(findings)]
     rows["log"], rows["report"] = "\n".join(held), str(folder / "report.html")
-    checked = read_findings(str(findings), records) if findings else {}
-    report = build(records, None, skip=None, findings=checked, published=read_published(), logs=held, folders={})
-    command = [*held, *(["--findings", str(findings)] if findings else []), "--html", rows["report"]]
-    (folder / "report.html").write_text(render.html(render.page(report, command)), encoding="utf-8")
+    report = build(records, None, skip=None, findings=checked, logs=held, folders={})
+    page = render.page(report, [*command, "--html", rows["report"]])
+    Path(rows["report"]).write_text(render.html(page), encoding="utf-8")
     width = max(map(len, rows)) + 2
     for name, text in rows.items():
         print(f"{name:{width}}" + text.replace("\n", "\n" + " " * width))

@@ -69,10 +69,7 @@ CONTROL = Candidate(name="control", knobs=("perturb_input=1",))
 
 
 def candidates(job: env.Job) -> list[Candidate]:
-    """The strategies that make sense for the job; the base is not among them.
-
-    Raises ValueError where the base is Paddle's automatic mode.
-    """
+    """The strategies that make sense for the job beside its base. Raises ValueError where that is STRATEGY=auto."""
     base = job.knobs
     if base.auto:
         raise ValueError("STRATEGY=auto: it is measured as one of the strategies where it can run: unset STRATEGY")
@@ -140,11 +137,6 @@ class Runner:
         variables = self.variables | {"LOGDIR": str(self._logdir(way, turn))} | way.exports(self.strategy)
         return ["env", *(f"{k}={v}" for k, v in variables.items()), str(ROOT / "run_and_time.sh")]
 
-    def show(self, turn: str, ways: Iterable[Candidate]) -> None:
-        """Prints the command of each."""
-        for way in ways:
-            print(shlex.join(self.command(way, turn)))
-
     def run(self, way: Candidate, turn: str) -> Record:
         """The record of a run. Raises RunError with the reason where there is none."""
         command, nothing, pipe = self.command(way, turn), subprocess.DEVNULL, subprocess.PIPE
@@ -164,10 +156,7 @@ class Runner:
     def take(
         self, title: str, ways: Sequence[Candidate], repeats: int
     ) -> tuple[dict[Candidate, list[Record]], dict[Candidate, str]]:
-        """Runs of each way that went through all turns, which go by the `title`, and the reasons of the others.
-
-        Raises RunError where the base or the control does not run.
-        """
+        """Each way's runs of all turns, and why the others failed. Raises RunError where that is BASE or CONTROL."""
         found: dict[Candidate, list[Record]] = {way: [] for way in ways}
         failed: dict[Candidate, str] = {}
         for turn in range(1, repeats + 1):
@@ -270,7 +259,7 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
     ways = [way for name, way in every.items() if name in wanted]
     runner = Runner(job)
     if args.dry_run:
-        runner.show("screen_1", (BASE, CONTROL, *ways))
+        print("\n".join(shlex.join(runner.command(way, "screen_1")) for way in (BASE, CONTROL, *ways)))
         print(
             f"{args.repeats} turns of {1 + len(ways)} runs and one control, then {args.repeats} turns of the base and "
             f"what was faster (at most 3 runs); writes {path}"
@@ -296,10 +285,7 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
 def judged(
     runner: Runner, title: str, ways: Sequence[Candidate], repeats: int, allowed: np.ndarray | None = None
 ) -> tuple[dict[Candidate, Verdict], np.ndarray]:
-    """Verdicts on the base and each way beside it, and the allowed differences of losses: of the control, or as given.
-
-    Raises RunError where the base or the control does not run.
-    """
+    """Verdicts on the base and each way beside it, and the allowed differences of losses: of the control, or given."""
     runs, failed = runner.take(title, ways, repeats)
     of_base = runs.pop(BASE)
     if allowed is None:
@@ -363,7 +349,7 @@ def sweep(args: argparse.Namespace, job: env.Job) -> int:
     ways = [Candidate(name=f"BATCHSIZE={text}", variables=(("BATCHSIZE", text),)) for text in texts]
     runner = Runner(job)
     if args.dry_run:
-        runner.show("batch_1", ways)
+        print("\n".join(shlex.join(runner.command(way, "batch_1")) for way in ways))
         print(f"{args.repeats} turns of {len(ways)} runs; one that fails is not run again")
         return 0
     runs, failed = runner.take("batch", ways, args.repeats)

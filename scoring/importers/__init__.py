@@ -1,7 +1,6 @@
 """Reads anyone's training log into a record: `read_record`, and `python -m scoring import`.
 
-The format is recognised from the text, never from the path. One module a family of tools; each
-format is a pure function from the log's lines to what they say.
+The format is recognised from the text, never from the path. One module a family of tools.
 """
 
 import argparse
@@ -248,9 +247,8 @@ def main(args: argparse.Namespace) -> int:
     records = read_records(args)
     if args.json:
         sys.stdout.writelines(_json_text(records))
-        return 0
-    for record in records:
-        print(safe_lines(record_lines(record)))
+    else:
+        print("\n".join(safe_lines(record_lines(record)) for record in records))
     return 0
 
 

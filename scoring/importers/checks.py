@@ -7,7 +7,7 @@ import bisect
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from scoring.record import Check, Record, Window
 
@@ -37,8 +37,7 @@ def has_second_clock(record: Record) -> bool:
 
 def _check(what: str, first: str, second: str, ratio: float, *, rounding: float = 0.0, refusable: bool = True) -> Check:
     """Two ways in words and their ratio; `rounding` is that of the ratio, by the digits that are printed."""
-    share = CLOCK_AGREES if what in CLOCKS else AGREES
-    agree = abs(ratio - 1) <= share + rounding
+    agree = abs(ratio - 1) <= (CLOCK_AGREES if what in CLOCKS else AGREES) + rounding
     refused = refusable and not 1 / REFUSED - rounding <= ratio <= REFUSED + rounding
     return Check(what=what, ways=(first, second), agree=agree, refused=refused)
 
@@ -267,5 +266,4 @@ def _summary(record: Record) -> Check | None:
     )
 
 
-Compare = Callable[[Record], "Check | None"]
-CHECKS: tuple[Compare, ...] = (_stamps, _pauses, _run, _epoch_timer, _counted, _printed, _batch, _summary)
+CHECKS = (_stamps, _pauses, _run, _epoch_timer, _counted, _printed, _batch, _summary)

@@ -29,7 +29,6 @@ _OTHERS_OF_ROW = (_TIME, _LOSS, _WAIT, _UNIT)
 _NVLOG = r":::NVLOG\S* \S+ (\d{9,}\.\d+) \([^)]*\)"
 _EPOCH = r"Epoch: (?P<epoch>\d{1,9})\b(?!.*Iteration)"
 _PARAMETER = re.compile(r"(?:^|[\s(])(arch|batch_size|amp|dtype|world_size|gpus)(?: : |='?)(\[[^\]]*\]|[^\s,')]+)")
-_HEADS = ("PARAMETER", "Start with arguments")  # of the line that lists the job's parameters
 # The table that NVIDIA's MXNet benchmark.py prints last: batch sizes above, devices on the left.
 _TABLE_HEAD = re.compile(r" {10,11}\|\s+(\d{1,9})\s+\|\s*$")
 _TABLE_ROW = re.compile(r"\s+(\d{1,9})\s+\|\s+[\d.e+]+\s+\|\s*$")
@@ -60,16 +59,16 @@ class PyTorch(EpochTable):
     def before(self, line: int, text: str) -> None:
         super().before(line, text)
         text = _as_text(text)
-        head = next((head for head in _HEADS if head in text), None)
+        head = next((head for head in ("PARAMETER", "Start with arguments") if head in text), None)
         for name, value in _PARAMETER.findall(text.split(head, 1)[1]) if head else ():
             self.say(name, value, line)
 
     def after(self, line: int, text: str) -> None:
         super().after(line, _as_text(text))
 
-    def device_counts(self) -> dict[str, Fact | None]:
+    def device_counts(self) -> dict[str, Fact]:
         """What the log says of the devices, by the place."""
-        counts: dict[str, Fact | None] = {}
+        counts = {}
         if world := self.said.get("world_size"):
             counts["world_size"] = Fact(integer(world.value) or None, world.line)
         if gpus := self.said.get("gpus"):
@@ -132,7 +131,7 @@ class MXNet(PyTorch):
         elif self._batch and (found := _TABLE_ROW.search(text)):
             self._devices.append(Fact(integer(found[1]), line))
 
-    def device_counts(self) -> dict[str, Fact | None]:
+    def device_counts(self) -> dict[str, Fact]:
         """The table's word, where it is of one run, and mpirun's: a rank a device, of which each writes some line."""
         counts = super().device_counts()
         if self._batch and len({fact.value for fact in self._devices}) == 1:

@@ -50,11 +50,10 @@ class Lines:
 
     def start(self, number: int, text: str) -> None:
         """Line `number` may be what a run prints as it begins."""
-        if (clue := _clue(text)) is None:
-            return
-        # Where a word that a start prints once comes again the start before came to nothing.
-        self.begin(number, anew=clue in _ONCE and clue in self._seen)
-        self._seen.add(clue)
+        if clue := _clue(text):
+            # Where a word that a start prints once comes again the start before came to nothing.
+            self.begin(number, anew=clue in _ONCE and clue in self._seen)
+            self._seen.add(clue)
 
     def begin(self, number: int, *, anew: bool = False) -> None:
         """A run begins on line `number`, if a row stands before it, or `anew`."""

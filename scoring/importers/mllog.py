@@ -74,22 +74,19 @@ class MLLog(Table):
                 self.problem(f"line {mark.line}: {name} again, first on line {marks[0].line}")
         self.truncated = not events.stops
         self.header = {name: header.value for name, header in events.headers.items()}
-        packages, environment = _table(self.header.get("packages")), events.headers.get(schema.ENVIRONMENT.name)
+        packages, header = _table(self.header.get("packages")), events.headers.get(schema.ENVIRONMENT.name)
         self.software = {name: text for name, text in (packages or {}).items() if isinstance(text, str)}
-        if environment and isinstance(environment.value, dict) and "NULL_GPU" in environment.value:
-            self.problem(
-                f"line {environment.line}: null GPUs, which compute nothing: no figure of this run means anything"
-            )
+        if header and isinstance(header.value, dict) and "NULL_GPU" in header.value:
+            self.problem(f"line {header.line}: null GPUs, which compute nothing: no figure of this run means anything")
         if summary := events.first.get(schema.RUN_SUMMARY.key):
-            said = _table(summary.value)
-            if said is None:
-                self.problem(f"line {summary.line}: run_summary without a table of values")
-            else:
+            if isinstance(said := summary.value, dict):
                 self.header.setdefault("run_summary", said)
-            for name in ("devices", "nodes", "batch_per_device"):
-                self.say(name, _count((said or {}).get(name)), summary.line)
-            for name in ("precision", "math_mode", "mode", "framework", "model"):
-                self.say(name, _text((said or {}).get(name)), summary.line)
+                for name in ("devices", "nodes", "batch_per_device"):
+                    self.say(name, _count(said.get(name)), summary.line)
+                for name in ("precision", "math_mode", "mode", "framework", "model"):
+                    self.say(name, _text(said.get(name)), summary.line)
+            else:
+                self.problem(f"line {summary.line}: run_summary without a table of values")
         for name, event, of in (
             ("telemetry", events.first.get(schema.TELEMETRY_SUMMARY.key), _table),
             ("batch_of_all", events.first.get(schema.GLOBAL_BATCH_SIZE.key), _count),

@@ -36,7 +36,6 @@ _OTHERS = (
 )
 _CONFIG = re.compile(r"(?:\] \w+ |\d\d:\d\d:\d\d(?:,\d+)? )INFO: ( *)(\w+) : ?(.*)$")
 _END = re.compile(r"END epoch:(\d{1,9})\s+train\b|\[Train\]\[Epoch (\d{1,9})(?:/\d{1,9})?\]\[Avg\]")
-_AMP = ("AMP", "use_amp", "use_pure_fp16")
 _PATHS = {  # of the configuration
     "DataLoader.Train.sampler.batch_size": "batch_per_device",
     "TRAIN.batch_size": "batch_of_all",  # old releases divide it by the number of trainers
@@ -66,8 +65,7 @@ class Launch(Table):
     )
 
     def finish(self) -> None:
-        """FP32 products run as TF32 on devices of capability 8.0 or more, unless NVIDIA_TF32_OVERRIDE=0: that is how
-        the CUDA libraries behind Paddle are set."""
+        """FP32 products run as TF32 from capability 8.0 on, unless NVIDIA_TF32_OVERRIDE=0: CUDA's libraries do so."""
         places = {"PADDLE_TRAINERS_NUM": "trainers", "NCCL's nranks": "nranks", "GPUs used": "gpus"}
         ranks = {
             place: Fact(int(self.value(name)) or None, self.said[name].line)
@@ -192,7 +190,7 @@ class Dygraph(Launch):
         self.say("config", True, line)
         if path in _PATHS:
             self.say(_PATHS[path], value, line)
-        elif path in _AMP or path.startswith("AMP."):
+        elif path in ("AMP", "use_amp", "use_pure_fp16") or path.startswith("AMP."):
             self._amp[key] = Fact(value, line)
 
     def begins(self, text: str, row: Columns) -> None:

@@ -97,9 +97,9 @@ class Table:
         if name in self.said:
             self.say(field, self.value(name) if value is None else value, self.said[name].line)
 
-    def agreed(self, name: str, places: Mapping[str, Fact | None]) -> None:
+    def agreed(self, name: str, places: Mapping[str, Fact]) -> None:
         """What the log says of `name` in several places; where they differ it is unknown."""
-        facts = {place: fact for place, fact in places.items() if fact is not None and fact.value is not None}
+        facts = {place: fact for place, fact in places.items() if fact.value is not None}
         values = {fact.value for fact in facts.values()}
         if len(values) == 1:
             self.said[name] = next(iter(facts.values()))
@@ -262,9 +262,7 @@ class RowBatch:
         rate, time_s = positive(printed_rate), positive(printed_time)
         if rate is None or time_s is None or "e" in f"{printed_rate}{printed_time}":
             return
-        half_rate, half_time = (
-            0.5 * 10.0 ** -len(str(text).partition(".")[2]) for text in (printed_rate, printed_time)
-        )
+        half_rate, half_time = (0.5 * 10.0 ** -len(str(one).partition(".")[2]) for one in (printed_rate, printed_time))
         product = rate * time_s
         slack = rate * half_time + time_s * half_rate + 1e-4 * product
         self._low, self._high = max(self._low, product - slack), min(self._high, product + slack)

@@ -98,9 +98,7 @@ def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 def wait_within(wait_s: float | None, seconds: float | None) -> float | None:
     """The wait of a window of `seconds`; None for a garbled one: no step waits longer than it takes."""
-    if wait_s is None or seconds is None or 0 <= wait_s <= seconds * 1.01:
-        return wait_s
-    return None
+    return wait_s if wait_s is None or seconds is None or 0 <= wait_s <= seconds * 1.01 else None
 
 
 def moment_s(text: str | None) -> float | None:
@@ -117,10 +115,8 @@ def moment_s(text: str | None) -> float | None:
 
 def number(text: str | None) -> float | None:
     """The number, NaN included; None where the text is none ("None", "-", a garbled one)."""
-    if text is None:
-        return None
     try:
-        return float(text)
+        return float(text or "")
     except ValueError:
         return None
 

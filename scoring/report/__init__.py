@@ -13,7 +13,6 @@ from scoring.figure import warnings
 from scoring.figure.compare import read_systems
 from scoring.figure.score import add_score_options, counts, protocol_of
 from scoring.importers import jsonable
-from scoring.published.table import read_published
 from scoring.record import FACTS, InputError
 from scoring.report import render
 from scoring.report.build import build, read_findings
@@ -44,8 +43,7 @@ def main(args: argparse.Namespace) -> int:
         raise InputError("--runs goes with --protocol: without one, the figure is over all runs given")
     protocol = protocol_of(args) if args.protocol is not None else None
     findings = read_findings(args.findings, records) if args.findings else {}
-    options = {"skip": args.skip, "findings": findings, "folders": folders}
-    report = build(records, protocol, published=read_published(), logs={}, **options)
+    report = build(records, protocol, skip=args.skip, findings=findings, logs={}, folders=folders)
     if args.csv:
         _write(args.csv, as_csv(report))
     if args.json:
@@ -75,10 +73,10 @@ def args_of(args: argparse.Namespace) -> list[str]:
 def _write(file: str, text: str) -> None:
     """Writes a form that is whole under its name, or not there; a pipe or a device just takes it."""
     path = Path(file).resolve()
-    if file != "-" and not path.parent.is_dir():
-        raise InputError(f"{file}: no folder {path.parent} to write into; make it first")
     if file == "-":
         sys.stdout.write(text)
+    elif not path.parent.is_dir():
+        raise InputError(f"{file}: no folder {path.parent} to write into; make it first")
     elif path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8", newline="")
     else:

@@ -1,8 +1,8 @@
-"""What a page is made of, as data: the templates render each kind as HTML and as Markdown."""
+"""What a page is made of, as data: the templates render each class of it as HTML and as Markdown."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from scoring.report.content import ReportedRun
 
@@ -32,7 +32,6 @@ Inline = str | Text | Sequence[Any]  # one, or several after one another
 class Paragraph:
     """A paragraph; `code` is what to type."""
 
-    kind: ClassVar[str] = "paragraph"
     text: Inline
     absent: bool = False
     code: str = ""
@@ -42,7 +41,6 @@ class Paragraph:
 class Table:
     """Rows under a head; columns `numeric` are set flush right."""
 
-    kind: ClassVar[str] = "table"
     caption: str
     head: Sequence[str]
     rows: Sequence[Sequence[Inline]]
@@ -77,7 +75,6 @@ def table(caption: str, rows: Iterable[T], columns: Sequence[Column[T]], id: str
 class Facts:
     """Names and values; of one run, where `run` names it."""
 
-    kind: ClassVar[str] = "facts"
     items: Sequence[tuple[str, Inline]]
     run: int | None = None
 
@@ -86,7 +83,6 @@ class Facts:
 class Figure:
     """A plot, what it shows in words, and its numbers; it is drawn when HTML is rendered."""
 
-    kind: ClassVar[str] = "figure"
     name: str  # ids within the plot begin with it
     title: str
     caption: str
@@ -99,7 +95,6 @@ class Figure:
 class Fold:
     """What is shown on demand only, and not on paper; Markdown has it where `in_markdown`."""
 
-    kind: ClassVar[str] = "fold"
     summary: str
     blocks: Sequence[Any]
     in_markdown: bool = False
@@ -109,7 +104,6 @@ class Fold:
 class Lines:
     """Lines of a log as they stand there."""
 
-    kind: ClassVar[str] = "lines"
     run: int
     file: str
     lines: Sequence[tuple[int, str]]

@@ -15,7 +15,7 @@ from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure import protocols, warnings
 from scoring.figure.protocols import Protocol
 from scoring.figure.score import RunFigure, once, score
-from scoring.published.table import Published
+from scoring.published.table import read_published
 from scoring.record import InputError, Record, TooFewRunsError, section
 from scoring.report.content import Group, Report, ReportedRun, ScalingRow
 from scoring.report.scaling import curves, scaling_rows, with_step_times
@@ -31,7 +31,6 @@ def build(
     *,
     skip: int | None,
     findings: dict[str, dict[str, Any]],
-    published: Sequence[Published],
     logs: Mapping[str, os.PathLike[str]],
     folders: Mapping[str, str],
 ) -> Report:
@@ -65,9 +64,10 @@ def build(
             scaling.append(tuple(rows))
             mixture.extend(warnings.of_mixture([run.record for member in members for run in member.runs]))
     # Of the largest shape that has any: the others are its smaller ones, or of models without published figures.
+    published = read_published()
     beside = [curves(group.record, published) for group in reversed(timed)]
     chosen, note = next((found for found in beside if found[0]), beside[0])
-    named = protocol or _window(timed[-1].runs)
+    named = protocol or replace(protocols.find("window"), runs=len(timed[-1].runs))
     checked = tuple(checks(timed, named))
     return Report(
         groups=tuple(timed),
@@ -105,13 +105,8 @@ def _name(record: Record, *, machine: bool) -> str:
     return ", ".join(part for part in parts if part) or record.format
 
 
-def _window(runs: Sequence[ReportedRun]) -> Protocol:
-    """The protocol where none is asked for: all steps after warm-up, over the runs that there are."""
-    return replace(protocols.find("window"), runs=len(runs))
-
-
 def _scored(runs: list[ReportedRun], protocol: Protocol | None, skip: int | None, *, machine: bool) -> Group:
-    wanted = protocol or _window(runs)
+    wanted = protocol or replace(protocols.find("window"), runs=len(runs))
     result, problem = None, None
     try:
         result = score([run.record for run in runs], wanted, skip=skip)
@@ -127,8 +122,7 @@ def _scored(runs: list[ReportedRun], protocol: Protocol | None, skip: int | None
             else run
             for run in runs
         ]
-    name = _name(runs[0].record, machine=machine)
-    return Group(name=name, runs=tuple(runs), score=result, problem=problem)
+    return Group(name=_name(runs[0].record, machine=machine), runs=tuple(runs), score=result, problem=problem)
 
 
 def _span(record: Record, figure: RunFigure, protocol: Protocol) -> tuple[int, int]:
@@ -163,10 +157,7 @@ def _run(number: int, record: Record, findings: dict[str, Any] | None, log: str 
 
 
 def read_findings(path: str, records: Sequence[Record]) -> dict[str, dict[str, Any]]:
-    """Each run's entry of `python -m compliance check --json`, by the run's file.
-
-    Raises InputError for a file that is none, or that speaks of other logs.
-    """
+    """Each run's entry of `compliance check --json`, by its file. Raises InputError for a wrong file, or other logs."""
     try:
         entries = json.loads(Path(path).read_text("utf-8"))["files"]
         by_file = {os.path.realpath(entry["file"]): entry for entry in entries}

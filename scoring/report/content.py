@@ -49,10 +49,9 @@ class ReportedRun:
     @property
     def target(self) -> float | None:
         """Quality that the run's recipe asks for, where its header says."""
-        for name, entry in config_of(self.record).items():
-            if name.startswith("RECIPE.target_") and (target := real(entry.get("value"))) is not None:
-                return target
-        return None
+        settings = config_of(self.record).items()
+        named = (real(entry.get("value")) for name, entry in settings if name.startswith("RECIPE.target_"))
+        return next((target for target in named if target is not None), None)
 
 
 @dataclass(frozen=True, kw_only=True)

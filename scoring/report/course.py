@@ -180,8 +180,7 @@ def _telemetry_figure(
     if not curves:
         return None
     most = (f"run {c.run.number} up to {number(max(y for _, y in c.points))} {unit}" for c in curves)
-    series = [curve.series for curve in curves]
-    draw = functools.partial(plots.lines, series=series, x=axis, y=unit, from_zero=True)
+    draw = functools.partial(plots.lines, series=[c.series for c in curves], x=axis, y=unit, from_zero=True)
     return Figure(name=name, title=title, caption=f"{title}: {'; '.join(most)}.", draw=draw)
 
 

@@ -141,8 +141,7 @@ def throughput(
 ) -> None:
     """Throughput of runs over time; what was not measured is hollow and grey, the measured part of one run shaded."""
     axes = drawing.axes
-    longest = max(points[-1].end for _, points in runs)
-    factor, time = time_unit(longest) if axis == "s" else (1.0, axis)
+    factor, time = time_unit(max(points[-1].end for _, points in runs)) if axis == "s" else (1.0, axis)
     for index, (label, points) in enumerate(runs):
         for measured, part in itertools.groupby(points, key=lambda point: point.measured):
             members = list(part)

@@ -239,9 +239,8 @@ def log_lines(report: Report, linked: Any) -> Section:
 def _read_lines(file: str | os.PathLike[str], wanted: set[int]) -> dict[int, str]:
     """The starts of those lines of a log, as text."""
     with io.BufferedReader(open_log(file)) as stream:  # type: ignore[type-var]
-        lines = enumerate(itertools.islice(stream, max(wanted, default=0)), 1)
         return {
             number: line[:LINE_BYTES].rstrip(b"\r\n").decode("utf-8", "replace")
-            for number, line in lines
+            for number, line in enumerate(itertools.islice(stream, max(wanted, default=0)), 1)
             if number in wanted
         }

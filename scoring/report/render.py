@@ -18,10 +18,7 @@ MOST_CHARS = 100_000  # of one text
 
 
 def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
-    """What the templates show of the report that `command` (the words after `report`) asked for.
-
-    No form shows `folder`, which the logs have on this machine.
-    """
+    """What the templates show of the report that `command` (the words after `report`) asked for."""
     status, verdict = report.verdict
     steps = dict.fromkeys(check.fix for check in report.checks if check.fix)
     footnotes = dict.fromkeys(text for group in report.groups if group.score for text in group.score.footnotes)
@@ -97,8 +94,7 @@ def html(page: Mapping[str, Any], template: Path | None = None) -> str:
 
 def markdown_text(page: Mapping[str, Any]) -> str:
     """The page as Markdown, without its plots and what is folded away."""
-    text = _templates("markdown").get_template("page.md").render(page=page)
-    return _without_folder(text, page, markdown)
+    return _without_folder(_templates("markdown").get_template("page.md").render(page=page), page, markdown)
 
 
 def _without_folder(text: str, page: Mapping[str, Any], shown: Callable[[str], str]) -> str:

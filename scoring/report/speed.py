@@ -81,8 +81,7 @@ def step_time(report: Report) -> Section:
         Column("note", _all_reduce_note),
     ]
     table = blocks.table("Parts of a mean step of the measured windows", timed, columns)
-    gist = f"{number(timed[-1][1].total_s * 1000)} ms a step"
-    return Section(key="step", title=title, gist=gist, blocks=[table])
+    return Section(key="step", title=title, gist=f"{number(timed[-1][1].total_s * 1000)} ms a step", blocks=[table])
 
 
 def _part(row: tuple[Group, StepTime], seconds: float | None, otherwise: str) -> Inline:

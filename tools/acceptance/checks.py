@@ -185,10 +185,7 @@ def one_batch_each(
 
 
 def copied(machine: Machine, image: Any) -> np.ndarray:
-    """A batch's images as an operator of a program finds them, of whichever device they come from.
-
-    Where Paddle has no kernels for the GPU: as its copy to the host finds them.
-    """
+    """A batch's images as an operator of a program finds them; where Paddle has no kernels, as a copy to the host."""
     if not machine.kernels:
         return np.array(image, dtype=np.float32)
     if isinstance(image, np.ndarray):

@@ -1,7 +1,4 @@
-"""What the checks of an acceptance share on a rank: device, ranks, the recorded job, and how a plan trains it.
-
-Weights come from the CPU's start-up program, as a GPU draws others from the same seed.
-"""
+"""What the checks of an acceptance share on a rank: device, ranks, the recorded job, and how a plan trains it."""
 
 import contextlib
 import itertools
@@ -109,7 +106,9 @@ class Machine:
     def train(self, plan: build.Plan) -> np.ndarray:
         """Losses [ranks, steps] of the recorded job's first steps by a plan, each read after its step."""
         recipe, images, schedule = self.recorded()
-        read, weights = self.batches(images, recipe, self.steps), first_weights(recipe)  # before a capture binds it
+        read = self.batches(images, recipe, self.steps)
+        with _network(recipe, BATCH) as (main, _):  # before a capture binds the process
+            weights = {name: np.array(tensor) for name, tensor in state.tensors(main)}
         model, executor, found = ResNet50(recipe, plan, batch=BATCH), self.executor, []
         with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
             training = model.training_program(schedule, seed=SEED)
@@ -151,19 +150,13 @@ def as_fed(image: np.ndarray, wanted: data.ImageFormat) -> np.ndarray:
 def _network(recipe: config.Recipe, batch: int) -> Iterator[tuple[static.Program, static.Executor]]:
     """The program of a training forward pass on the CPU in FP32, in a scope with its first weights."""
     main, startup = static.Program(), static.Program()
-    startup.random_seed = SEED + 1  # as rank 0 has it
+    startup.random_seed = SEED + 1  # as rank 0 of the recorded job has it
     with static.program_guard(main, startup), paddle.utils.unique_name.guard():
         ResNet50(recipe, build.Plan(device="cpu"), batch=batch).training_loss(batch)
     executor = static.Executor(paddle.CPUPlace())
     with static.scope_guard(static.Scope()):
         executor.run(startup)
         yield main, executor
-
-
-def first_weights(recipe: config.Recipe) -> dict[str, np.ndarray]:
-    """Weights that a recorded job starts from: rank 0's of the recorded seed, drawn on the CPU."""
-    with _network(recipe, BATCH) as (main, _):
-        return {name: np.array(tensor) for name, tensor in state.tensors(main)}
 
 
 def fitted_weights(batches: Images, recipe: config.Recipe) -> dict[str, np.ndarray]:
@@ -190,10 +183,9 @@ def fitted_weights(batches: Images, recipe: config.Recipe) -> dict[str, np.ndarr
 
 
 class Lines:
-    """The lines of one job, written as they are done; `Lines(None)` is that of every rank but the first."""
+    """The lines of one job, written as they are done beside its log `result`, which the first rank alone gives."""
 
     def __init__(self, result: Path | None, precision: str) -> None:
-        """`result`: the job's log, beside which the lines are written."""
         self._path, self._precision = result and result.with_suffix(".lines"), precision
 
     def run(self, me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> None:
@@ -216,10 +208,8 @@ class Lines:
 def on_all(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
     """What a check found on this rank, or, where a rank could not do it, that on all ranks, once all have left it.
 
-    `me` must have a communicator that the check does not use.
-
-    Raises RunError where a rank failed, and another did not leave the check in time, as one that waits for it: the
-    job must end.
+    `me` has a communicator that the check does not use. Raises RunError where a rank failed and another does not leave
+    the check in time, as one that waits for it: the job must end.
     """
     undone = None
     try:

@@ -133,9 +133,8 @@ def _numa() -> dict[str, str]:
 
 def _disk(folder: Path) -> dict[str, Any]:
     """Free space where `folder` is or will be made, and whether this user may write there."""
-    there = folder.absolute()
-    while not there.exists():
-        there = there.parent
+    place = folder.absolute()
+    there = next(path for path in (place, *place.parents) if path.exists())
     return {
         "folder": str(folder),
         "free_gib": shutil.disk_usage(there).free / GIB,

@@ -216,10 +216,7 @@ def rounds(groups: Sequence[str]) -> list[list[Pair]]:
 
 
 def groups_of(text: str, nodes: int) -> list[str]:
-    """The switch group of each node by SWITCH_GROUPS; empty: they are all in one.
-
-    Raises ValueError where it names another number of nodes.
-    """
+    """Each node's switch group by SWITCH_GROUPS; if empty all are in one. Raises ValueError for a wrong number."""
     groups = text.split(",") if text else [""] * nodes
     if len(groups) != nodes:
         raise ValueError(f"SWITCH_GROUPS={text}: names {len(groups)} groups: give one for each of the {nodes} HOSTS")

@@ -49,8 +49,7 @@ def _check(record: Record) -> None:
     "".join((record["system"], record["time"], *hosts))  # no error: they are texts
     dict(record.get("job", {}))
     if len(set(hosts)) < len(hosts):
-        host = max(hosts, key=hosts.count)
-        raise ValueError(f"its hosts have {host} more than once")
+        raise ValueError(f"its hosts have {max(hosts, key=hosts.count)} more than once")
     for what, of in {"facts": record["nodes"], **{n: record["metrics"][n]["series"] for n in metrics}}.items():
         if len(of) != len(hosts):
             raise ValueError(f"it has {len(hosts)} hosts and {what} of {len(of)}")

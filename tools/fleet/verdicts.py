@@ -281,8 +281,7 @@ def changes(now: Record, then: Record) -> list[Change]:
         noise = statistics.median(math.hypot(_error(a[host]), _error(b[host])) for host in moved)
         centre, interval = statistics.median(moved.values()), spread.median_interval(list(moved.values()))
         between = interval and tuple(map(math.expm1, interval))
-        named = slow(moved, noise=noise, alpha=ALPHAS[metric])
-        slower = {host: math.expm1(moved[host] - centre) for host in named}
+        slower = {host: math.expm1(moved[host] - centre) for host in slow(moved, noise=noise, alpha=ALPHAS[metric])}
         fleet = math.expm1(centre)
         found.append(Change(metric=title, nodes=len(moved), fleet=fleet, interval_95=between, slower=slower))
     return found
