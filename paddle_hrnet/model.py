@@ -79,8 +79,15 @@ def enlarge(x: static.Variable, size: Sequence[int]) -> static.Variable:
     return functional.interpolate(x, list(size), mode="bilinear", align_corners=False)
 
 
-def hrnet_w18(image: static.Variable, layers: Layers) -> static.Variable:
-    """Features [N, 270, H/4, W/4] of `image` [N, 3, H, W]: the four branches, enlarged and side by side."""
+def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> static.Variable:
+    """Logits [N, K, H, W] of `image` [N, 3, H, W], appended to the default program."""
+    layers = Layers(
+        training=training,
+        bn_momentum=recipe.bn_momentum,
+        weight_std=recipe.weight_std,
+        zero_gamma=recipe.zero_gamma,
+        padding_same=recipe.padding_same,
+    )
     name = "backbone"
     x = layers.conv_bn(image, f"{name}.conv_layer1_1", STEM, 3, stride=2)
     x = layers.conv_bn(x, f"{name}.conv_layer1_2", STEM, 3, stride=2)
@@ -98,19 +105,7 @@ def hrnet_w18(image: static.Variable, layers: Layers) -> static.Variable:
                     branches[i] = _block(branches[i], layer, layers)
             branches = _exchange(branches, short, f"{prefix}.fuse_func", layers)
     size = branches[0].shape[2:]
-    return paddle.concat([branches[0], *(enlarge(x, size) for x in branches[1:])], axis=1)
-
-
-def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> static.Variable:
-    """Logits [N, K, H, W] of `image` [N, 3, H, W], appended to the default program."""
-    layers = Layers(
-        training=training,
-        bn_momentum=recipe.bn_momentum,
-        weight_std=recipe.weight_std,
-        zero_gamma=recipe.zero_gamma,
-        padding_same=recipe.padding_same,
-    )
-    x = hrnet_w18(image, layers)
+    x = paddle.concat([branches[0], *(enlarge(x, size) for x in branches[1:])], axis=1)  # [N, 270, H/4, W/4]
     x = layers.conv_bn(x, "head.conv_1", sum(WIDTHS), 1, bias=recipe.head_bias)
     x = layers.conv(x, "head.cls", recipe.classes, 1, bias=recipe.head_bias)
     return enlarge(x, image.shape[2:])
