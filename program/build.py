@@ -125,11 +125,6 @@ class TrainingProgram:
         """The last of the update."""
         return self.update[-1]
 
-    @property
-    def loss(self) -> static.Variable:
-        """Of a run of any of the update's programs."""
-        return self.main.global_block().var(LOSS_VALUE)
-
 
 def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedule, *, plan: Plan) -> TrainingProgram:
     """Adds gradients, their all-reduce over fleet's ranks and the optimizer to the program of `loss`.

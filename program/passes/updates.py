@@ -6,7 +6,7 @@ from typing import Any
 from paddle import static
 
 from program import ops
-from program.passes.edit import Step, insert, insert_all, remove
+from program.passes.edit import Step, insert, insert_all, remove, rewrite
 
 
 def scale_loss(main: static.Program, scale: float) -> None:
@@ -38,22 +38,20 @@ def merge_lars(main: static.Program) -> None:
         if op.type == "lars_momentum":
             key = (block.var(op.input("Param")[0]).dtype, *(op.attr(name) for name in _LARS_SHARED))
             groups.setdefault(key, []).append(op)
-    joined: set[Any] = set()
+    merged: dict[Any, list[Step]] = {}  # operator -> what comes in its place
     for alike in groups.values():
         parts = math.ceil(len(alike) / MERGED_LARS)
         for together in (alike[part::parts] for part in range(parts)):
             if len(together) == 1:
                 continue
-            slots = (
+            inputs, outputs = (
                 {slot: [name for op in together for name in ops.operands(op, slot)] for slot in of}
                 for of in (_LARS_INPUTS, _LARS_OUTPUTS)
             )
             attrs: dict[str, Any] = {name: together[0].attr(name) for name in _LARS_SHARED}
             attrs["lars_weight_decay"] = [decay for op in together for decay in op.attr("lars_weight_decay")]
-            last = block.ops.index(together[-1])
-            insert(block, last + 1, "lars_momentum", *slots, **attrs, op_role=ops.OPTIMIZE)
-            joined.update(together)
-    remove(main, joined.__contains__)
+            merged |= {op: [] for op in together} | {together[-1]: [("lars_momentum", inputs, outputs, attrs)]}
+    rewrite(main, merged.get)
 
 
 TRANSPORT = ("c_allreduce_sum", "c_sync_calc_stream", "c_sync_comm_stream")  # what fleet adds to carry gradients
