@@ -56,10 +56,9 @@ class Work:
 
     def traffic_bytes(self, on_chip_bytes: int) -> int:
         """Bytes that its kernels read and write on a chip that holds as many itself."""
-        again = self.again_bytes
-        if self._forward != "sync_batch_norm":  # whose statistics and output are kernels apart
-            again = tuple(size for size in again if size > on_chip_bytes)
-        return self.moved_bytes + self.extra_bytes + sum(again)
+        is_apart = self._forward == "sync_batch_norm"  # its statistics and output are kernels apart
+        again = sum(size for size in self.again_bytes if is_apart or size > on_chip_bytes)
+        return self.moved_bytes + self.extra_bytes + again
 
     def _in(self, *slots: str) -> tuple[int, ...]:
         """Bytes of each variable in these slots."""
