@@ -270,9 +270,8 @@ def _auto_chose(main: static.Program, optimizer: OptimizerConfig, *, ranks: int)
 
 def summary(training: TrainingProgram) -> dict[str, Any]:
     """Operators of a program by type, MiB that a step's all-reduces sum, what was proved of it: for the header."""
-    counted = counts_of(training.main)
-    said = {name: counted[name] for name in ("operators", "all_reduces", "all_reduce_mib", "fused")}
-    return said | {"verified": list(training.verified)}
+    counted = counts_of(training.main) | {"verified": list(training.verified)}
+    return {name: counted[name] for name in ("operators", "all_reduces", "all_reduce_mib", "fused", "verified")}
 
 
 def evaluation(totals: Callable[[], None], training: TrainingProgram, plan: Plan) -> static.Program:

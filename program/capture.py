@@ -23,7 +23,7 @@ SAFE = {
 SAFE |= {f"{kind}_grad" for kind in SAFE}
 SAFE |= {"label_smooth", "one_hot_v2", "squeeze2", "scale", "sum", "grad_add", "assign"}
 SAFE |= {"c_allreduce_sum", "coalesce_tensor", "depend", "fill_constant", "share_buffer", "gather", "increment"}
-SAFE |= {"momentum", "merged_momentum", "lars_momentum", "sin"}  # the last of perturb_input
+SAFE |= {"momentum", "merged_momentum", "lars_momentum", "sin"}  # sin is of perturb_input
 
 
 def prepare(main: Any, rate: str) -> None:
