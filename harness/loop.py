@@ -19,6 +19,7 @@ from harness.progress import Progress, Timing
 from harness.ranks import Ranks
 from program import build
 from program.capture import FLAGS, RATES, RATES_AT_ONCE, STEP
+from program.ops import LOSS_VALUE
 from program.proof import kernels
 from runlog import schema
 from runlog.errors import RunError
@@ -157,7 +158,7 @@ class Trainer:
                 kernels.feed(main, part)
             self.step.run(main, part)
             if read_loss:
-                losses.append(np.array(static.global_scope().find_var(training.loss.name).get_tensor()))
+                losses.append(np.array(static.global_scope().find_var(LOSS_VALUE).get_tensor()))
         return float(np.mean(losses)) if read_loss else math.nan
 
     def run(self, batches: Iterator[Any], *, steps: int, epoch: int, done: int, phase: str) -> Timing:

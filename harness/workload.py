@@ -44,9 +44,9 @@ class Workload(ABC):
     def image(self) -> Any:
         """Format in which the training program is fed images."""
 
-    @abstractmethod
     def eval_input(self, samples: Any) -> tuple[Any, int]:
         """Format of an evaluation's images, and how many at once. Raises ValueError where the samples do not say it."""
+        return self.image, self.batch
 
     def synthetic(self, image: Any, *, batch: int, seed: int) -> Batch:
         """A batch of noise in a format, to warm up on and to measure the program without its input."""
@@ -88,10 +88,10 @@ class Workload(ABC):
             return build.minimize(loss, self.recipe.optimizer, schedule, plan=self.plan)
 
 
-def add_to_total(name: str, value: static.Variable, *, shape: list[int], dtype: str) -> None:
+def add_to_total(name: str, value: static.Variable) -> None:
     """Adds a value of a batch to a variable that stays in the scope, by operators of the default program."""
     block = static.default_main_program().global_block()
-    total = block.create_var(name=name, shape=shape, dtype=dtype, persistable=True)
+    total = block.create_var(name=name, shape=value.shape or [1], dtype=value.dtype, persistable=True)
     paddle.assign(total + value, output=total)
 
 

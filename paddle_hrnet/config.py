@@ -156,5 +156,4 @@ def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
     if name not in RECIPES:
         raise ValueError(f"RECIPE={name!r}: must be one of {', '.join(RECIPES)}")
     chosen = RECIPES[name]
-    width, height = (image_size or side for side in (chosen.image_width, chosen.image_height))
-    return replace(chosen, image_width=width, image_height=height)
+    return replace(chosen, image_width=image_size, image_height=image_size) if image_size else chosen

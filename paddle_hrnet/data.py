@@ -12,7 +12,7 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,27 +165,6 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", total)
 
 
-def _cut(crop: ImageFormat) -> dict[str, Any]:
-    """The crop at the upper left corner, filled up where the image ends before it."""
-    size = (crop.height, crop.width)
-    return {"crop": size, "crop_pos_x": 0.0, "crop_pos_y": 0.0, "out_of_bounds_policy": "pad"}
-
-
-def _augmented(images: Any, labels: Any, drawn: Sequence[Any], crop: ImageFormat) -> tuple[Any, Any, Any]:
-    """Windows of images in other colours, those of labels in the crop and flipped, and what flips the images."""
-    start, end, size, mirror, brightness, contrast, saturation, hue = drawn  # by `_draw`
-    window = {"roi_start": start, "roi_end": end, "roi_relative": False, "size": size, "antialias": False}
-    images = fn.resize(images, interp_type=types.INTERP_LINEAR, **window)
-    labels = fn.resize(labels, interp_type=types.INTERP_NN, **window)
-    # To floats and back into their range: its conversion to uint8 takes four times as long.
-    images = fn.color_twist(
-        images, brightness=brightness, contrast=contrast, saturation=saturation, hue=hue, dtype=types.FLOAT
-    )
-    images = dali.min(dali.max(images, 0.0), 255.0)
-    labels = fn.crop(labels, **_cut(crop), fill_values=float(IGNORED))
-    return images, fn.flip(labels, horizontal=mirror), mirror
-
-
 @pipeline_def
 def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, renumbered: bool) -> Any:
     """Encoded pairs to normalized images and labels, `augmented` for training; labels take their way on the CPU.
@@ -200,12 +179,24 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, 
     images = fn.decoders.image(data[0], device="mixed" if device == "gpu" else "cpu", output_type=types.RGB)
     labels = fn.decoders.image(data[1], device="cpu", output_type=types.GRAY)
     mirror: Any = 0
+    # The crop at the upper left corner, filled up where the image ends before it.
+    cut: dict[str, Any] = {"crop": (image.height, image.width), "out_of_bounds_policy": "pad"}
+    cut |= {"crop_pos_x": 0.0, "crop_pos_y": 0.0}
     if augmented:
-        images, labels, mirror = _augmented(images, labels, rest, image)
+        start, end, size, mirror, brightness, contrast, saturation, hue = rest  # by `_draw`
+        window = {"roi_start": start, "roi_end": end, "roi_relative": False, "size": size, "antialias": False}
+        images = fn.resize(images, interp_type=types.INTERP_LINEAR, **window)
+        labels = fn.resize(labels, interp_type=types.INTERP_NN, **window)
+        # To floats and back into their range: its conversion to uint8 takes four times as long.
+        images = fn.color_twist(
+            images, brightness=brightness, contrast=contrast, saturation=saturation, hue=hue, dtype=types.FLOAT
+        )
+        images = dali.min(dali.max(images, 0.0), 255.0)
+        labels = fn.flip(fn.crop(labels, **cut, fill_values=float(IGNORED)), horizontal=mirror)
     images = fn.crop_mirror_normalize(
         images,
         mirror=mirror,
-        **_cut(image),
+        **cut,
         fill_values=0.0,  # mid-grey, after normalization
         mean=[MEAN] * 3,
         std=[STD] * 3,

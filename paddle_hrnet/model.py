@@ -79,28 +79,6 @@ def enlarge(x: static.Variable, size: Sequence[int]) -> static.Variable:
     return functional.interpolate(x, list(size), mode="bilinear", align_corners=False)
 
 
-def hrnet_w18(image: static.Variable, layers: Layers) -> static.Variable:
-    """Features [N, 270, H/4, W/4] of `image` [N, 3, H, W]: the four branches, enlarged and side by side."""
-    name = "backbone"
-    x = layers.conv_bn(image, f"{name}.conv_layer1_1", STEM, 3, stride=2)
-    x = layers.conv_bn(x, f"{name}.conv_layer1_2", STEM, 3, stride=2)
-    for i in range(1, BOTTLENECKS + 1):
-        x = layers.bottleneck(x, f"{name}.la1.bb_layer2_{i}", STEM, parts=BOTTLENECK)
-    branches = [x]
-    for stage, modules in MODULES.items():
-        branches = _transition(branches, f"{name}.tr{stage - 1}", layers, count=stage)
-        for module in range(1, modules + 1):
-            short = f"st{stage}_{module}"
-            prefix = f"{name}.st{stage}.stage_{short}"
-            for i in range(stage):
-                for block in range(1, BLOCKS + 1):
-                    layer = f"{prefix}.branches_func.bb_{short}_branch_layer_{i + 1}_{block}"
-                    branches[i] = _block(branches[i], layer, layers)
-            branches = _exchange(branches, short, f"{prefix}.fuse_func", layers)
-    size = branches[0].shape[2:]
-    return paddle.concat([branches[0], *(enlarge(x, size) for x in branches[1:])], axis=1)
-
-
 def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> static.Variable:
     """Logits [N, K, H, W] of `image` [N, 3, H, W], appended to the default program."""
     layers = Layers(
@@ -110,7 +88,23 @@ def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> 
         zero_gamma=recipe.zero_gamma,
         padding_same=recipe.padding_same,
     )
-    x = hrnet_w18(image, layers)
+    x = layers.conv_bn(image, "backbone.conv_layer1_1", STEM, 3, stride=2)
+    x = layers.conv_bn(x, "backbone.conv_layer1_2", STEM, 3, stride=2)
+    for i in range(1, BOTTLENECKS + 1):
+        x = layers.bottleneck(x, f"backbone.la1.bb_layer2_{i}", STEM, parts=BOTTLENECK)
+    branches = [x]
+    for stage, modules in MODULES.items():
+        branches = _transition(branches, f"backbone.tr{stage - 1}", layers, count=stage)
+        for module in range(1, modules + 1):
+            short = f"st{stage}_{module}"
+            prefix = f"backbone.st{stage}.stage_{short}"
+            for i in range(stage):
+                for block in range(1, BLOCKS + 1):
+                    layer = f"{prefix}.branches_func.bb_{short}_branch_layer_{i + 1}_{block}"
+                    branches[i] = _block(branches[i], layer, layers)
+            branches = _exchange(branches, short, f"{prefix}.fuse_func", layers)
+    size = branches[0].shape[2:]
+    x = paddle.concat([branches[0], *(enlarge(branch, size) for branch in branches[1:])], axis=1)  # [N, 270, H/4, W/4]
     x = layers.conv_bn(x, "head.conv_1", sum(WIDTHS), 1, bias=recipe.head_bias)
     x = layers.conv(x, "head.cls", recipe.classes, 1, bias=recipe.head_bias)
     return enlarge(x, image.shape[2:])

@@ -44,7 +44,10 @@ def write(folder: Path) -> None:
 def scene(shown: list[tuple[np.ndarray, int]], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Pixels [H, W, 3] and labels [H, W], uint8, of DIGITS digits in rows, each [8, 8] of ink from 0 to 1."""
     ground = rng.uniform(20, 100, 3)
-    pixels = ground + _texture(rng)[:, :, None] * rng.uniform(8, 20, 3)
+    # Smooth noise [H, W] of three grain sizes, about -1 to 1.
+    grains = [rng.uniform(-1, 1, (HEIGHT // grain, WIDTH // grain)) for grain in (4, 8, 16)]
+    texture = np.sum([_enlarged(grain, HEIGHT, WIDTH) for grain in grains], axis=0) / np.sqrt(3)
+    pixels = ground + texture[:, :, None] * rng.uniform(8, 20, 3)
     labels = np.full((HEIGHT, WIDTH), GROUND, dtype=np.uint8)
     for place, (digit, value) in enumerate(shown):
         row, column = divmod(place, WIDTH // CELL)
@@ -56,12 +59,6 @@ def scene(shown: list[tuple[np.ndarray, int]], rng: np.random.Generator) -> tupl
         labels[window][ink >= INK] = value
     pixels += rng.normal(0, 4, pixels.shape)
     return np.clip(np.rint(pixels), 0, 255).astype(np.uint8), labels
-
-
-def _texture(rng: np.random.Generator) -> np.ndarray:
-    """Smooth noise [H, W] of three grain sizes, about -1 to 1."""
-    grains = [rng.uniform(-1, 1, (HEIGHT // grain, WIDTH // grain)) for grain in (4, 8, 16)]
-    return np.sum([_enlarged(grain, HEIGHT, WIDTH) for grain in grains], axis=0) / np.sqrt(3)
 
 
 def _enlarged(values: np.ndarray, height: int, width: int) -> np.ndarray:

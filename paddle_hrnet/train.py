@@ -52,17 +52,15 @@ class HRNet(Workload):
         return loss
 
     def evaluation_totals(self, image: data.ImageFormat, batch: int) -> None:
-        classes = self.recipe.classes
         pixels = static.data("image", [batch, 3, image.height, image.width], "float32")
         label = static.data("label", [batch, image.height, image.width], "uint8")
         valid = static.data("valid", [batch], "float32")
         with static.amp.fp16_guard():
             logits = evaluation_logits(pixels, self.recipe)
-        for name, value, shape in (
-            (CONFUSION, confusion_matrix(logits, label, classes), [classes, classes]),
-            (COUNTED, paddle.cast(paddle.sum(valid, keepdim=True), "int64"), [1]),
-        ):
-            add_to_total(name, value, shape=shape, dtype="int64")
+        matrix = confusion_matrix(logits, label, self.recipe.classes)
+        counted = paddle.cast(paddle.sum(valid, keepdim=True), "int64")
+        add_to_total(CONFUSION, matrix)
+        add_to_total(COUNTED, counted)
 
     def quality(self, totals: dict[str, Any]) -> float:
         """Mean intersection over union."""
@@ -93,9 +91,8 @@ def confusion_matrix(logits: static.Variable, label: static.Variable, classes: i
     label = paddle.cast(label, "int64")
     prediction = paddle.argmax(logits, axis=1)
     ignored = paddle.full_like(label, classes * classes)
-    cell = paddle.where(
-        paddle.equal(label, paddle.full_like(label, config.IGNORED)), ignored, label * classes + prediction
-    )
+    is_ignored = paddle.equal(label, paddle.full_like(label, config.IGNORED))
+    cell = paddle.where(is_ignored, ignored, label * classes + prediction)
     counts = paddle.bincount(paddle.reshape(cell, [-1]), minlength=classes * classes + 1)
     return paddle.reshape(paddle.slice(counts, [0], [0], [classes * classes]), [classes, classes])
 

@@ -31,9 +31,6 @@ class ResNet50(Workload):
         channels = 4 if half and layout == "NHWC" else 3
         return data.ImageFormat(size=self.recipe.image_size, layout=layout, channels=channels, half=half)
 
-    def eval_input(self, samples: data.Images) -> tuple[data.ImageFormat, int]:
-        return self.image, self.batch
-
     def eval_batches(self, samples: data.Images, plan: Plan, reader: ReaderConfig) -> data.Loader:
         return data.Loader(samples, plan, reader, resize=self.recipe.eval_resize)
 
@@ -61,7 +58,7 @@ class ResNet50(Workload):
         valid = static.data("valid", [batch, 1], "float32")
         hit = paddle.cast(paddle.equal(paddle.argmax(logits, axis=1, keepdim=True), label), "float32")
         for name, value in ((CORRECT, hit * valid), (COUNTED, valid)):
-            add_to_total(name, paddle.sum(value), shape=[1], dtype="float32")
+            add_to_total(name, paddle.sum(value))
 
     def quality(self, totals: dict[str, Any]) -> float:
         """Top-1: the share of the images whose class is found."""

@@ -125,11 +125,6 @@ class TrainingProgram:
         """The last of the update."""
         return self.update[-1]
 
-    @property
-    def loss(self) -> static.Variable:
-        """Of a run of any of the update's programs."""
-        return self.main.global_block().var(LOSS_VALUE)
-
 
 def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedule, *, plan: Plan) -> TrainingProgram:
     """Adds gradients, their all-reduce over fleet's ranks and the optimizer to the program of `loss`.
@@ -275,9 +270,8 @@ def _auto_chose(main: static.Program, optimizer: OptimizerConfig, *, ranks: int)
 
 def summary(training: TrainingProgram) -> dict[str, Any]:
     """Operators of a program by type, MiB that a step's all-reduces sum, what was proved of it: for the header."""
-    counted = counts_of(training.main)
-    said = {name: counted[name] for name in ("operators", "all_reduces", "all_reduce_mib", "fused")}
-    return said | {"verified": list(training.verified)}
+    counted = counts_of(training.main) | {"verified": list(training.verified)}
+    return {name: counted[name] for name in ("operators", "all_reduces", "all_reduce_mib", "fused", "verified")}
 
 
 def evaluation(totals: Callable[[], None], training: TrainingProgram, plan: Plan) -> static.Program:

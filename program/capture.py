@@ -7,7 +7,7 @@ read on the host or copy from it.
 
 from typing import Any
 
-from program.ops import OPTIMIZE, Refused
+from program.ops import OPTIMIZE, prove
 from program.passes.edit import insert
 
 RATES, STEP = "captured.rates", "captured.step"  # a table of learning rates, and the number of the next one
@@ -23,8 +23,7 @@ SAFE = {
 SAFE |= {f"{kind}_grad" for kind in SAFE}
 SAFE |= {"label_smooth", "one_hot_v2", "squeeze2", "scale", "sum", "grad_add", "assign"}
 SAFE |= {"c_allreduce_sum", "coalesce_tensor", "depend", "fill_constant", "share_buffer", "gather", "increment"}
-SAFE |= {"momentum", "merged_momentum", "lars_momentum"}
-SAFE |= {"sin"}  # of perturb_input
+SAFE |= {"momentum", "merged_momentum", "lars_momentum", "sin"}  # sin is of perturb_input
 
 
 def prepare(main: Any, rate: str) -> None:
@@ -55,9 +54,7 @@ def check(main: Any) -> str:
             (op.type == "c_allreduce_sum" and not op.attr("use_calc_stream"), "it sums on a stream of its own"),
             (op.has_attr("force_cpu") and op.attr("force_cpu"), "it computes on the host"),
         ):
-            if is_unsafe:
-                raise Refused(f"STRATEGY: cuda_graph=1: {op.type}: {reason}, or leave cuda_graph out")
-    for variable in block.vars.values():
-        if variable.is_data and not variable.persistable:
-            raise Refused(f"STRATEGY: cuda_graph=1: {variable.name} is fed, so a replay would not find it")
+            prove(not is_unsafe, f"STRATEGY: cuda_graph=1: {op.type}: {reason}, or leave cuda_graph out")
+    for v in block.vars.values():
+        prove(v.persistable or not v.is_data, f"STRATEGY: cuda_graph=1: {v.name} is fed, so a replay would not find it")
     return f"cuda_graph: {len(block.ops)} operators that a graph can hold"

@@ -19,10 +19,8 @@ NO_DATA = {
     *("reshape2", "flatten2", "flatten_contiguous_range", "squeeze2", "unsqueeze2"),
 }
 NO_DATA |= {f"{name}_grad" for name in NO_DATA}
-TRANSPOSES = {"transpose", "transpose2", "transpose_grad", "transpose2_grad", "transfer_layout"}
 # Image tensors of operators that compute in NCHW but for FP16, and the attribute that says their layout.
 IMAGES = dict.fromkeys(ops.CONVOLUTIONS, ("Input", "Output", "data_format")) | {"batch_norm": ("X", "Y", "data_layout")}
-SYNCHRONIZED = {"sync_batch_norm", "sync_batch_norm_grad"}
 CLASSES = {
     "convolution": ops.CONVOLUTIONS,
     "batch norm": ops.NORMALIZATIONS,
@@ -58,10 +56,9 @@ class Work:
 
     def traffic_bytes(self, on_chip_bytes: int) -> int:
         """Bytes that its kernels read and write on a chip that holds as many itself."""
-        again = self.again_bytes
-        if self.kind not in SYNCHRONIZED:  # whose statistics and output are kernels apart
-            again = tuple(size for size in again if size > on_chip_bytes)
-        return self.moved_bytes + self.extra_bytes + sum(again)
+        is_apart = self._forward == "sync_batch_norm"  # its statistics and output are kernels apart
+        again = sum(size for size in self.again_bytes if is_apart or size > on_chip_bytes)
+        return self.moved_bytes + self.extra_bytes + again
 
     def _in(self, *slots: str) -> tuple[int, ...]:
         """Bytes of each variable in these slots."""
@@ -202,7 +199,7 @@ def counts_of(main: Any) -> dict[str, Any]:
         "operators": dict(kinds.most_common()),
         "kernel_operators": sum(w.is_kernel for w in all_works),
         "all_operators": len(all_works),
-        "transposes": sum(n for kind, n in kinds.items() if kind in TRANSPOSES),
+        "transposes": sum(n for kind, n in kinds.items() if kind.removesuffix("_grad") in CLASSES["transpose"]),
         "hidden_transposes_gb": sum(w.turned_bytes for w in all_works) / 1e9,
         "casts": kinds["cast"],
         "products": dict(Counter(w.dtype for w in all_works if w.flops)),

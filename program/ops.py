@@ -43,14 +43,9 @@ def dtype_of(variable: Any) -> str:
     return type_name(variable.dtype)
 
 
-def element_bytes(variable: Any) -> int:
-    """Bytes of one element of a variable."""
-    return np.dtype(dtype_of(variable)).itemsize
-
-
 def size_bytes(variable: Any) -> int:
     """Bytes of a variable; an unknown extent counts as 1."""
-    return math.prod(max(1, extent) for extent in variable.shape) * element_bytes(variable)
+    return math.prod(max(1, extent) for extent in variable.shape) * np.dtype(dtype_of(variable)).itemsize
 
 
 def writers(block: Any) -> dict[str, list[int]]:
@@ -105,9 +100,7 @@ def is_optimizer(op: Any) -> bool:
 
 def parameters_by_gradient(block: Any) -> dict[str, str]:
     """{gradient: its parameter}, as the operators that make the gradients say."""
-    found: dict[str, str] = {}
-    for op in block.ops:
-        if op.has_attr("op_role_var") and not is_optimizer(op):
-            pairs = op.attr("op_role_var")
-            found.update(zip(pairs[1::2], pairs[::2], strict=True))
-    return found
+    marked = [op.attr("op_role_var") for op in block.ops if op.has_attr("op_role_var") and not is_optimizer(op)]
+    return {
+        gradient: parameter for pairs in marked for parameter, gradient in zip(pairs[::2], pairs[1::2], strict=True)
+    }

@@ -74,9 +74,7 @@ def fp32_statistics() -> Iterator[None]:
 
 
 def _lists(precision: Precision) -> Any:
-    lists = static.amp.CustomOpLists(
-        custom_white_list=set(WHITE_LIST), custom_black_list=set(BLACK_LIST), dtype=precision.dtype
-    )
+    lists = static.amp.CustomOpLists(WHITE_LIST, BLACK_LIST, dtype=precision.dtype)
     lists.gray_list.add("sync_batch_norm")  # Paddle names batch_norm alone: O1 would run it in FP32
     return lists
 
@@ -159,13 +157,9 @@ def cast_startup(main: static.Program, startup: static.Program) -> None:
         if parameter.dtype == paddle.float32:
             continue
         wide = block.create_var(name=f"{parameter.name}.fp32", dtype="float32", shape=parameter.shape)
-        block.append_op(type="assign", inputs={"X": [parameter.name]}, outputs={"Out": [wide]})
-        block.append_op(
-            type="cast",
-            inputs={"X": [wide]},
-            outputs={"Out": [parameter.name]},
-            attrs={"in_dtype": wide.dtype, "out_dtype": parameter.dtype},
-        )
+        types = {"in_dtype": wide.dtype, "out_dtype": parameter.dtype}
+        insert(block, len(block.ops), "assign", {"X": [parameter.name]}, {"Out": [wide.name]}, op_role=0)
+        insert(block, len(block.ops), "cast", {"X": [wide.name]}, {"Out": [parameter.name]}, **types, op_role=0)
 
 
 def perturb_input(main: static.Program) -> None:

@@ -79,17 +79,16 @@ def parse(text: str) -> Strategy:
 
     Raises ValueError for an unknown or refused knob, or a value that is none.
     """
-    chosen, known = Strategy(), {f.name: f for f in fields(Strategy)}
+    chosen, known = Strategy(), {f.name: f for f in fields(Strategy) if f.name != AUTO}
     if text.strip() == AUTO:
         return Strategy(auto=True)
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, _, value = entry.partition("=")
         if name in REFUSED:
             raise ValueError(f"STRATEGY: {name} is refused: {REFUSED[name]}")
-        if name not in known or name == AUTO:
+        if name not in known:
             raise ValueError(
-                f"STRATEGY={text!r}: no knob {name!r}: use auto alone, or knob=value of "
-                f"{', '.join(n for n in known if n != AUTO)}"
+                f"STRATEGY={text!r}: no knob {name!r}: use auto alone, or knob=value of {', '.join(known)}"
             )
         chosen = replace(chosen, **{name: _value(name, value, known[name])})
     return chosen

@@ -1,7 +1,6 @@
 """Paddle's own passes. Paddle rebuilds the program in Python after each; here that is done once, after the last."""
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import paddle
@@ -20,8 +19,7 @@ FUSIONS = {
 }
 
 
-@contextlib.contextmanager
-def chosen(knobs: Strategy) -> Iterator[None]:
+def chosen(knobs: Strategy) -> AbstractContextManager[None]:
     """Has fleet fuse operators as the knobs say, after the update was added, before the all-reduces."""
     names = [name for knob, name in FUSIONS.items() if getattr(knobs, knob)]
 
@@ -29,8 +27,7 @@ def chosen(knobs: Strategy) -> Iterator[None]:
         if names:
             _apply(main, names)
 
-    with replaced(raw_program_optimizer, "apply_build_strategy", fuse):
-        yield
+    return replaced(raw_program_optimizer, "apply_build_strategy", fuse)
 
 
 def share_buffers(main: static.Program) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from paddle import static
 
 from program import ops
-from program.passes.edit import Step, insert, insert_all, remove
+from program.passes.edit import Step, insert, insert_all, remove, rewrite
 
 
 def scale_loss(main: static.Program, scale: float) -> None:
@@ -38,22 +38,20 @@ def merge_lars(main: static.Program) -> None:
         if op.type == "lars_momentum":
             key = (block.var(op.input("Param")[0]).dtype, *(op.attr(name) for name in _LARS_SHARED))
             groups.setdefault(key, []).append(op)
-    joined: set[Any] = set()
+    merged: dict[Any, list[Step]] = {}  # operator -> what comes in its place
     for alike in groups.values():
         parts = math.ceil(len(alike) / MERGED_LARS)
         for together in (alike[part::parts] for part in range(parts)):
             if len(together) == 1:
                 continue
-            slots = (
+            inputs, outputs = (
                 {slot: [name for op in together for name in ops.operands(op, slot)] for slot in of}
                 for of in (_LARS_INPUTS, _LARS_OUTPUTS)
             )
             attrs: dict[str, Any] = {name: together[0].attr(name) for name in _LARS_SHARED}
             attrs["lars_weight_decay"] = [decay for op in together for decay in op.attr("lars_weight_decay")]
-            last = block.ops.index(together[-1])
-            insert(block, last + 1, "lars_momentum", *slots, **attrs, op_role=ops.OPTIMIZE)
-            joined.update(together)
-    remove(main, joined.__contains__)
+            merged |= {op: [] for op in together} | {together[-1]: [("lars_momentum", inputs, outputs, attrs)]}
+    rewrite(main, merged.get)
 
 
 TRANSPORT = ("c_allreduce_sum", "c_sync_calc_stream", "c_sync_comm_stream")  # what fleet adds to carry gradients
@@ -66,7 +64,7 @@ def merge_gradients(main: static.Program, startup: static.Program, *, steps: int
     to its own gradients before anything reads them, and clears them, so all-reduce, loss scaling and optimizer are as
     without it. The loss's gradient is divided by `steps`. Must run before the buckets are made.
     """
-    block = main.global_block()
+    block, begin = main.global_block(), startup.global_block()
     gradients = ops.parameters_by_gradient(block)
     start = next(i for i, op in enumerate(block.ops) if op.attr("op_role") == ops.BACKWARD | ops.LOSS)
     loss = block.ops[start].output("Out")
@@ -79,16 +77,16 @@ def merge_gradients(main: static.Program, startup: static.Program, *, steps: int
     for name, at in sorted(made.items(), key=lambda entry: -entry[1]):
         shape, dtype = block.var(gradients[name]).shape, block.var(name).dtype
         total = f"{name}{ops.MERGED}"
-        for owner in (block, startup.global_block()):
+        for owner in (block, begin):
             owner.create_var(name=total, shape=shape, dtype=dtype, persistable=True, stop_gradient=True)
         zero = {"shape": list(shape), "dtype": dtype, "value": 0.0}
-        insert(startup.global_block(), len(startup.global_block().ops), "fill_constant", {}, {"Out": [total]}, **zero)
+        insert(begin, len(begin.ops), "fill_constant", {}, {"Out": [total]}, **zero)
         steps_of_one: list[Step] = [
             ("elementwise_add", {"X": [name], "Y": [total]}, {"Out": [name]}, {"axis": -1}),
             ("fill_constant", {}, {"Out": [total]}, zero),
         ]
         insert_all(block, at + 1, steps_of_one, op_role=ops.BACKWARD)
-    startup.global_block()._sync_with_cpp()
+    begin._sync_with_cpp()
     block._sync_with_cpp()
     micro = main.clone()
     remove(micro, lambda op: ops.is_optimizer(op) or ops.is_clear(op) or op.type in TRANSPORT)
@@ -139,30 +137,24 @@ def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bo
     written = ops.writers(block)
     # Numbers of the operators after which they exist.
     made = {name: max(i for i in written[name] if not ops.is_optimizer(block.ops[i])) for name in found}
-    sizes = {n: math.prod(block.var(parameters[n]).shape) * ops.element_bytes(block.var(n)) for n in found}
+    sizes = {name: ops.size_bytes(block.var(name)) for name in found}
     by_type: dict[Any, list[str]] = {}
     for name in sorted(found, key=lambda n: (made[n], n)):
         by_type.setdefault(block.var(name).dtype, []).append(name)
     buckets = [bucket for gradients in by_type.values() for bucket in _pack(gradients, sizes, limit_mib)]
     buckets.sort(key=lambda bucket: made[bucket[-1]])
-    fused = [f"bucket_{number}.{bucket[0]}" for number, bucket in enumerate(buckets)]
     attrs = {"ring_id": 0, "use_calc_stream": one_stream}
-    for buffer, bucket in reversed(list(zip(fused, buckets, strict=True))):
-        block.create_var(name=buffer, dtype=block.var(bucket[0]).dtype, persistable=False, stop_gradient=True)
+    joins: list[Step] = []
+    for number, bucket in reversed(list(enumerate(buckets))):
+        buffer, dtype = f"bucket_{number}.{bucket[0]}", block.var(bucket[0]).dtype
+        block.create_var(name=buffer, dtype=dtype, persistable=False, stop_gradient=True)
         steps: list[Step] = [("c_allreduce_sum", {"X": [buffer]}, {"Out": [buffer]}, attrs)]
         steps += [("depend", {"X": [name], "Dep": [buffer]}, {"Out": [name]}, {}) for name in bucket]
         insert_all(block, made[bucket[-1]] + 1, steps, op_role=ops.BACKWARD)
+        inputs, outputs = {"Input": [parameters[n] for n in bucket]}, {"Output": bucket, "FusedOutput": [buffer]}
+        joins.append(("coalesce_tensor", inputs, outputs, {"copy_data": False, "use_align": True, "dtype": dtype}))
     start = next(i for i, op in enumerate(block.ops) if op.attr("op_role") == ops.BACKWARD | ops.LOSS)
-    joins: list[Step] = [
-        (
-            "coalesce_tensor",
-            {"Input": [parameters[name] for name in bucket]},
-            {"Output": bucket, "FusedOutput": [buffer]},
-            {"copy_data": False, "use_align": True, "dtype": block.var(bucket[0]).dtype},
-        )
-        for buffer, bucket in zip(fused, buckets, strict=True)
-    ]
-    insert_all(block, start, joins, op_role=ops.BACKWARD)
+    insert_all(block, start, joins[::-1], op_role=ops.BACKWARD)
     block._sync_with_cpp()
 
 

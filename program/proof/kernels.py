@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from paddle.base import core
 
-from program.ops import CONVOLUTIONS, EMPTY, Refused, dtype_of, operands, prove, type_in, type_name
+from program.ops import CONVOLUTIONS, EMPTY, dtype_of, operands, prove, type_in, type_name
 
 # Operators that the executor runs without a kernel of their own, or whose one kernel looks at no data.
 NO_KERNEL = {"depend", "c_gen_nccl_id", "c_comm_init", "c_sync_calc_stream", "c_sync_comm_stream"}
@@ -17,7 +17,6 @@ _CALLED = {
     "bool": "bool",
     "int32": "int",
 }
-_FLOATS = {"float16", "float32", "float64"}
 # Slots that are FP32 whatever the kernel's own type is: of normalizations and units, of updates, of the loss scale.
 # Their names may end in a unit's side, X or Z, in Out, or in @GRAD.
 _FP32_SLOTS = {
@@ -33,22 +32,20 @@ MOST_ELEMENTS = 2**31 - 1
 
 
 def sizes(main: Any) -> None:
-    """That cuDNN takes each convolution's images. Raises ValueError where one has too many elements."""
+    """That cuDNN takes each convolution's images. Raises Refused where one has too many elements."""
     block = main.global_block()
     for name in (n for op in block.ops if op.type in CONVOLUTIONS for n in operands(op, "Input", "Output")):
         elements = math.prod(block.var(name).shape)
-        if elements > MOST_ELEMENTS:
-            raise ValueError(
-                f"BATCHSIZE: {name} of {elements}: cuDNN takes tensors of {MOST_ELEMENTS} at most: lower it"
-            )
+        said = f"BATCHSIZE: {name} of {elements}: cuDNN takes tensors of {MOST_ELEMENTS} at most: lower it"
+        prove(elements <= MOST_ELEMENTS, said)
 
 
 def check(main: Any, device: str) -> None:
     """That this Paddle has a kernel for each operator on `device`, in the types of all its data.
 
-    Raises ValueError where an image is too large for cuDNN; Refused where one has no kernel of the type that Paddle
-    selects, or an operand is declared in another type than that kernel reads or writes: Paddle would cast it at each
-    step, or stop there.
+    Raises Refused where an image is too large for cuDNN; one has no kernel of the type that Paddle selects; or an
+    operand is declared in another type than that kernel reads or writes: Paddle would cast it at each step, or stop
+    there.
     """
     registered, bare = core._get_all_register_op_kernels("all"), core._get_registered_phi_kernels("all")
     place = "Place(gpu:0)" if device == "gpu" else "Place(cpu)"
@@ -95,7 +92,7 @@ def _agree(op: Any, declared: dict[str, dict[str, str]], selected: str) -> None:
                 wanted = type_name(core.VarDesc.VarType(op.attr("in_dtype" if slot == "X" else "out_dtype")))
             elif op.type == "fill_constant":
                 wanted = type_name(core.VarDesc.VarType(op.attr("dtype")))
-            elif not {dtype, wanted} <= _FLOATS:
+            elif not {dtype, wanted} <= {"float16", "float32", "float64"}:
                 continue  # indices, masks and counts
             elif op.type == "coalesce_tensor" and slot == "Input":
                 continue
@@ -123,10 +120,9 @@ def feed(main: Any, given: dict[str, Any]) -> None:
     """
     takes = {v.name: (list(v.shape), dtype_of(v)) for v in main.list_vars() if v.is_data}
     gives = {name: _shape_and_type(value) for name, value in given.items()}
-    if takes != gives:
-        wrong = sorted(name for name in takes.keys() | gives.keys() if takes.get(name) != gives.get(name))
-        said = [f"{n} as {takes.get(n, 'nothing')} and is fed {gives.get(n, 'nothing')}" for n in wrong]
-        raise Refused(f"the program takes {'; '.join(said)}")
+    wrong = sorted(name for name in takes.keys() | gives.keys() if takes.get(name) != gives.get(name))
+    said = [f"{n} as {takes.get(n, 'nothing')} and is fed {gives.get(n, 'nothing')}" for n in wrong]
+    prove(not wrong, f"the program takes {'; '.join(said)}")
 
 
 def _shape_and_type(value: Any) -> tuple[list[int], str]:

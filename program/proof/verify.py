@@ -5,7 +5,6 @@ ranks, factor on it): both must be (once, 1 / ranks) when the optimizer reads it
 Every operator of the backward pass is linear in the gradient that it receives, so it hands the value on.
 """
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -145,12 +144,12 @@ class _Followed:
                 self._values[name] = value
 
     def _merge(self, name: str, total: str, out: str) -> None:
-        value, held = self._values.get(name), self._values.get(total)
+        value = self._values.get(name)
         if value is None or value.sums:
             raise Refused(f"{name} is merged after its sum over the ranks, or before it is computed")
-        if held and replace(held, parts=value.parts) != value:
-            raise Refused(f"{name} is merged with an accumulator at another scale")
-        self._values[out] = replace(value, parts=value.parts + held.parts) if held else value
+        held = self._values.get(total, replace(value, parts=0))
+        prove(replace(held, parts=value.parts) == value, f"{name} is merged with an accumulator at another scale")
+        self._values[out] = replace(value, parts=value.parts + held.parts)
 
     def _use(self, op: Any) -> None:
         rescaled = op.attr("rescale_grad") if op.has_attr("rescale_grad") else 1.0
@@ -325,10 +324,9 @@ def _left(block: Any) -> Counter[str]:
 
 def _flags(block: Any, asked: Strategy) -> None:
     """The flags that stand for a knob have its value, and the program has what they rule."""
-    found = paddle.get_flags(list(asked.flags)) if asked.flags else {}
     for name, value in asked.flags.items():
-        if found[name] != value:
-            raise Refused(f"STRATEGY: {name.removeprefix('FLAGS_')}={value:d}: Paddle has {name}={found[name]}")
+        found = paddle.get_flags(name)[name]
+        prove(found == value, f"STRATEGY: {name.removeprefix('FLAGS_')}={value:d}: Paddle has {name}={found}")
     of_cudnn = ops.NORMALIZATIONS - {"sync_batch_norm"}
     if asked.cudnn_batchnorm_spatial_persistent is not None and not any(op.type in of_cudnn for op in block.ops):
         raise Refused("STRATEGY: cudnn_batchnorm_spatial_persistent: no normalization here is cuDNN's: leave it out")
@@ -346,9 +344,8 @@ def _buckets(block: Any, limit_mib: float) -> list[str]:
         raise Refused(f"STRATEGY: fuse_grad_size_in_MB: {alone[0]} travels by itself, in no bucket")
     by_type: dict[str, list[list[float]]] = {}  # MiB of the gradients in each bucket
     for op in coalesced:
-        gradient = block.var(op.output("Output")[0])
-        sizes = [math.prod(block.var(p).shape) * ops.element_bytes(gradient) / ops.MIB for p in op.input("Input")]
-        by_type.setdefault(ops.dtype_of(gradient), []).append(sizes)
+        sizes = [ops.size_bytes(block.var(name)) / ops.MIB for name in op.output("Output")]
+        by_type.setdefault(type_in(block, op.output("Output")[0]), []).append(sizes)
         if len(sizes) > 1 and sum(sizes) > limit_mib:
             raise Refused(f"STRATEGY: a bucket has {sum(sizes):.2f} MiB, fuse_grad_size_in_MB is {limit_mib:g}")
     for buckets in by_type.values():

@@ -166,7 +166,7 @@ class Run:
         with static.scope_guard(self.scope):
             self.built.schedule.send(self.executor.place)
             for main, part in zip(update, loop.parts(feed, len(update)), strict=True):
-                out += self.executor.run(main, feed=part, fetch_list=[self.built.loss.name])
+                out += self.executor.run(main, feed=part, fetch_list=["train.loss"])
         self.built.schedule.step()
         return float(np.mean(out))
 

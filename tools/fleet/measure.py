@@ -24,6 +24,7 @@ from harness import loader, nvidia, provenance, ranks, sampling, state
 from harness.env import Job, Origins
 from harness.hooks.watchdog import WATCHDOG
 from paddle_rn50.train import ResNet50
+from program.ops import LOSS_VALUE
 from program.passes import edit
 from runlog.schema import as_json
 from runlog.verdict import FATAL
@@ -154,7 +155,7 @@ def programs(machine: Machine) -> tuple[Callable[[], float], Callable[[], float]
     def step(main: static.Program) -> float:
         began = time.perf_counter()
         machine.executor.run(main, feed={"image": batch.image, "label": batch.label}, fetch_list=[])
-        np.array(static.global_scope().find_var(training.loss.name).get_tensor())  # waits for the device
+        np.array(static.global_scope().find_var(LOSS_VALUE).get_tensor())  # waits for the device
         return time.perf_counter() - began
 
     return lambda: step(alone), lambda: step(training.main)
