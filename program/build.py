@@ -24,7 +24,7 @@ from program import precision as precisions
 from program.count import counts_of
 from program.ops import LOSS_VALUE
 from program.optimizers import OptimizerConfig, Schedule
-from program.passes import edit, gradients, of_paddle, resnet_unit, sync_bn, updates
+from program.passes import buckets, edit, gradients, of_paddle, resnet_unit, sync_bn, updates
 from program.precision import Precision
 from program.proof import kernels, verify
 from program.strategy import Strategy, resolve
@@ -154,7 +154,7 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
         for program in programs:
             gradients.convolve_gradients(program)
             sync_bn.on_cpu(program, fleet.worker_num())
-            updates.thin_depends(program)
+            buckets.thin_depends(program)
         for program in (*programs, startup):
             edit.remove(program, lambda op: op.type in NCCL_ONLY)
     for program in programs:
@@ -205,7 +205,7 @@ def _by_our_passes(main: static.Program, startup: static.Program, plan: Plan) ->
     if knobs.gradient_merge > 1:
         programs = [updates.merge_gradients(main, startup, steps=knobs.gradient_merge), main]
     if not knobs.auto and fleet.worker_num() > 1:
-        updates.bucket_all_reduces(main, limit_mib=knobs.fuse_grad_size_in_MB, one_stream=knobs.cuda_graph)
+        buckets.bucket_all_reduces(main, limit_mib=knobs.fuse_grad_size_in_MB, one_stream=knobs.cuda_graph)
     if knobs.cuda_graph:
         capture.prepare(main, main.lr_scheduler._var_name)
     precisions.cast_startup(main, startup)
