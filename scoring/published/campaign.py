@@ -155,12 +155,11 @@ def _nvidia_smi(field: str) -> list[str]:
 
 def why_not(run: Run, gpus: Sequence[str], capabilities: Sequence[str], hosts: Sequence[str], *, shrink: bool) -> str:
     """Why this machine, of GPUs by their names and compute capabilities, cannot do `run`; empty where it can."""
-    if run.strategy == "auto" and shrink:
-        return "strategy auto: Paddle's automatic mode computes in FP16, for which a CPU has no kernels"
+    if shrink:
+        no_kernels = "strategy auto: Paddle's automatic mode computes in FP16, for which a CPU has no kernels"
+        return no_kernels if run.strategy == "auto" else ""
     if run.strategy == "auto" and run.devices != AUTO_RANKS:
         return f"strategy auto: Paddle 2.6.2's automatic mode shards over {AUTO_RANKS} ranks and refuses {run.devices}"
-    if shrink:
-        return ""
     if len(gpus) < run.devices_per_node:
         return f"{run.devices_per_node} GPU(s) a node needed, {len(gpus)} here"
     if max(1, len(hosts)) < run.nodes:
@@ -298,13 +297,9 @@ def published_figures(campaign: Campaign, cell: Published, metric: str) -> dict[
     """The published figure of a cell by framework; None where the report has none."""
     same = ("accelerator", "nodes", "devices", "batch_per_device", "strategy")
     rows = select(campaign.published, metric=metric, **{name: getattr(cell, name) for name in same})
-    rows = [row for row in rows if _arithmetic(row) == _arithmetic(cell)]
+    amp_or_not = (cell.precision or "")[:3]  # reports say AMP where they mean O1, O2 or do not know which
+    rows = [row for row in rows if (row.precision or "")[:3] == amp_or_not]
     return {n: next((row.value for row in rows if row.framework.startswith(n)), None) for n in campaign.frameworks}
-
-
-def _arithmetic(row: Published) -> str:
-    """Reports say AMP where they mean O1, O2 or do not know which."""
-    return (row.precision or "").partition("_")[0]
 
 
 def table(campaign: Campaign, jobs: Sequence[Job]) -> list[dict[str, Any]]:
@@ -422,8 +417,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             name = args.results / (campaign.name + "-shrunk" * campaign.shrunk)
             name.with_suffix(".md").write_text(text, encoding="utf-8")
             about = {"campaign": campaign.name, "protocol": campaign.protocol.name, "shrunk": campaign.shrunk}
-            rows = json.dumps(jsonable(about | {"rows": lines}), indent=1)
-            name.with_suffix(".json").write_text(rows, encoding="utf-8")
+            name.with_suffix(".json").write_text(
+                json.dumps(jsonable(about | {"rows": lines}), indent=1), encoding="utf-8"
+            )
             print(text)
         elif not args.jobs:
             print("\n".join(plan_lines(campaign, jobs)))
