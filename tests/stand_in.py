@@ -81,7 +81,7 @@ class _Rank:
             time.sleep(STEP_S)
             if number % self._job.print_steps and number < steps:
                 continue
-            loss = self._ranks.mean(1 + 1 / self._step)
+            loss = self._ranks.comm.allreduce(1 + 1 / self._step) / self._ranks.size
             took = {"time_s": round(time.perf_counter() - began_s, 6), "data_wait_s": 0.0}
             counts = {"steps": since, "images": since * self._job.global_batch}
             window = schema.StepWindow(**counts, **took, loss=loss, gpu_memory_mib=None, power_w=None)
