@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+from mpi4py import MPI
 
 from harness import state
 from harness.env import Job
@@ -221,7 +222,7 @@ class Keeper(Hook):
     """Writes the checkpoints of a training run; every rank has one, rank 0's writes.
 
     A checkpoint is due every CHECKPOINT_EPOCHS, every CHECKPOINT_MINUTES, and when a signal of SIGNALS asks the run to
-    end. The ranks agree on it at the end of a window of steps, by one integer of each.
+    end. The ranks agree on it at the end of a window of steps, in one all-reduce of an integer.
     """
 
     def __init__(
@@ -271,7 +272,7 @@ class Keeper(Hook):
             self._handlers = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         every_s = 60 * self._job.checkpoint_minutes
         late = self._ranks.is_first and bool(every_s) and time.monotonic() - self._last_s >= every_s
-        asked = max(self._ranks.comm.allgather(2 * self._signal + late))
+        asked = self._ranks.comm.allreduce(2 * self._signal + late, op=MPI.MAX)
         if not asked:
             return 0.0
         started = time.perf_counter()
