@@ -25,8 +25,8 @@ TRADEMARK = (
     "information."
 )
 NEXT_TO_VERIFIED = (
-    "Unverified results have not been through an MLPerf(R) review and may use measurement methodologies and/or workload "
-    "implementations that are inconsistent with the MLPerf specification for verified results."
+    "Unverified results have not been through an MLPerf(R) review and may use measurement methodologies and/or "
+    "workload implementations that are inconsistent with the MLPerf specification for verified results."
 )
 IN_THE_FORM = "in the form of MLPerf logs"
 NO_RESULT = f"{IN_THE_FORM}; no MLPerf result"
