@@ -15,7 +15,7 @@ from tests import jobs
 CONFIGS = sorted(jobs.REPOSITORY.glob("config_*.sh"))
 SOURCED = sorted(jobs.REPOSITORY.glob("launch/dgx*.sh"))
 # What Open MPI, NCCL and Paddle read themselves: a parameter is real where its name is among those they document.
-LIBRARIES = {"NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_btl_tcp_if_exclude"}
+LIBRARIES = {"NCCL_IB_HCA", "OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_btl_tcp_if_exclude"}
 LIBRARIES |= {"FLAGS_cudnn_exhaustive_search", "FLAGS_cudnn_batchnorm_spatial_persistent"}
 SYSTEMS = [f"{n}{s}" for s in ("CPU", "DGX1", "DGXA100") for n in ("", "2x", "4x", "8x") if n + s != "8xCPU"]
 
