@@ -11,8 +11,8 @@ FORWARDED = ("FLAGS_", "NCCL_", "NVIDIA_TF32_", "UCX_", "OMP_", "MKL_")
 # NULL_GPU says that the libraries are stand-ins which compute nothing (tests/null_gpu/).
 LIBRARIES = (*FORWARDED, "CUDA_", "CUBLAS_", "CUDNN_", "GLOO_", "DALI_", "NULL_GPU")
 
-# NCCL's settings of the network between nodes. One node has none to choose: its container has loopback alone, where NCCL
-# finds no interface if NCCL_SOCKET_IFNAME leaves lo out.
+# NCCL's settings of the network between nodes. One node has none to choose: its container has loopback alone, where
+# NCCL finds no interface if NCCL_SOCKET_IFNAME leaves lo out.
 NCCL_NETWORK = (
     *("NCCL_SOCKET_", "NCCL_NSOCKS_", "NCCL_IB_", "NCCL_NET", "NCCL_OOB_", "NCCL_COLLNET_"),
     *("NCCL_CROSS_NIC", "NCCL_COMM_ID"),

@@ -121,8 +121,8 @@ def _check_free(port: int) -> None:
 def node_address(job: env.Job, node: int) -> str:
     """The address of this node, the job's number `node`, at which the others reach it.
 
-    It is that of the node's name in HOSTS. Where the node itself takes that name for loopback, as Debian's /etc/hosts has
-    it, it is the address from which it reaches another node. One node alone meets on loopback.
+    It is that of the node's name in HOSTS. Where the node itself takes that name for loopback, as Debian's /etc/hosts
+    has it, it is the address from which it reaches another node. One node alone meets on loopback.
 
     Raises RunError where the node has no such address.
     """
