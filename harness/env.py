@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.libraries import LIBRARIES, SECRET, TF32_OVERRIDE, handed_on, mkl_settings, of_network, secrets
+from harness.libraries import LIBRARIES, SECRET, TF32_OVERRIDE, dropped, handed_on, mkl_settings, of_network, secrets
 from program.strategy import Strategy, parse
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -346,8 +346,8 @@ def export(settings: Mapping[str, str]) -> None:
 
 def of_ranks(job: Job, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment that the job's ranks compute in: without NCCL's network on one node, with what `runtime` sets."""
-    dropped = of_network(environ) if job.dgxnnodes == 1 else []
-    kept = {name: value for name, value in environ.items() if name not in dropped}
+    left_out = of_network(environ) if job.dgxnnodes == 1 else []
+    kept = {name: value for name, value in environ.items() if name not in left_out}
     return runtime(job) | kept
 
 
@@ -394,13 +394,7 @@ def _exports(environ: Mapping[str, str], added: Mapping[str, str], origins: Orig
     nodes = int(settings["DGXNNODES"])
     forwarded = {*settings, "JOB_FROM_USER", "JOB_FROM_CONFIG"} | set(handed_on(environ, nodes=nodes))
     lists = {"JOB_FORWARDED": " ".join(sorted(forwarded)), "JOB_SECRETS": secrets(environ)}
-    return {**added, **settings, **lists, **_dropped(environ, nodes)}
-
-
-def _dropped(environ: Mapping[str, str], nodes: int) -> dict[str, str]:
-    """JOB_DROPPED, the names that `load_job` of launch/common.sh unsets for a job of one node; nothing for others."""
-    names = " ".join(of_network(environ))
-    return {"JOB_DROPPED": names} if nodes == 1 and names else {}
+    return {**added, **settings, **lists, **dropped(environ, nodes)}
 
 
 def _launch(before: Mapping[str, str], added: Mapping[str, str], job: Job) -> dict[str, str]:

@@ -37,15 +37,21 @@ def of_network(environ: Mapping[str, str]) -> list[str]:
     return [name for name in environ if name.startswith(NCCL_NETWORK)]
 
 
+def dropped(environ: Mapping[str, str], nodes: int) -> dict[str, str]:
+    """JOB_DROPPED, the names that `load_job` of launch/common.sh unsets for a job of one node; nothing for others."""
+    names = " ".join(of_network(environ))
+    return {"JOB_DROPPED": names} if nodes == 1 and names else {}
+
+
 def handed_on(environ: Mapping[str, str], *more: str, nodes: int) -> list[str]:
     """Names of the variables that go to other nodes and into containers, by FORWARDED and the prefixes `more`.
 
     No secret is among them, nor for a job of one node (`nodes`) what chooses NCCL's network.
     """
-    dropped = set(of_network(environ)) if nodes == 1 else set()
+    left_out = set(of_network(environ)) if nodes == 1 else set()
     names = []
     for name in environ:
-        if name.startswith((*FORWARDED, *more)) and not SECRET.search(name) and name not in dropped:
+        if name.startswith((*FORWARDED, *more)) and not SECRET.search(name) and name not in left_out:
             names.append(name)
     return names
 

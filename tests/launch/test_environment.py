@@ -78,6 +78,15 @@ def test_a_system_has_its_nodes_and_the_batch_and_recipe_of_each_workload(system
 SHADOW = "raise ImportError('a module of the shell')"
 
 
+def test_a_job_of_one_node_gets_none_of_nccls_network() -> None:
+    """Neither its container, which has loopback alone, nor the shell in which mpirun starts."""
+    network = {"NCCL_SOCKET_IFNAME": "^lo,docker", "NCCL_IB_HCA": "=mlx5_0"}
+    assert "NCCL_" not in jobs.printed("launch/container_node.sh", "--dry-run", CONT="img", **network)
+    script = "source launch/common.sh; load_job --shell; unset JOB_DROPPED; env"
+    stdout = jobs.printed("bash", "-euc", script, DGXSYSTEM="2xDGXA100", DGXNNODES="1", NCCL_ALGO="Ring", **network)
+    assert set(re.findall(r"NCCL_\w+", stdout)) == {"NCCL_ALGO"}
+
+
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
     """A folder with modules that hide Python's and the packages', and a link to the launcher."""

@@ -137,16 +137,6 @@ def test_settings_of_libraries_go_with_the_job_and_those_of_a_nodes_gpus_do_not(
     assert not [word for word in (*of_the_node, *secrets, "s3cr3t") if word in stdout]
 
 
-def test_a_job_of_one_node_gets_none_of_nccls_network() -> None:
-    """Neither its container, which has loopback alone, nor the shell in which mpirun starts."""
-    command, variables = LAUNCHERS["docker"]
-    network = {"NCCL_SOCKET_IFNAME": "^lo,docker", "NCCL_IB_HCA": "=mlx5_0"}
-    assert "NCCL_" not in printed(*command, "--dry-run", **variables, **network)
-    script = "source launch/common.sh; load_job --shell; unset JOB_DROPPED; env"
-    stdout = printed("bash", "-euc", script, DGXSYSTEM="2xDGXA100", DGXNNODES="1", NCCL_ALGO="Ring", **network)
-    assert set(re.findall(r"NCCL_\w+", stdout)) == {"NCCL_ALGO"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "variables", "said"),
     [
