@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scoring import importers
 from scoring.figure.protocols import find
 from scoring.figure.score import run_figure
 from scoring.importers import read_record, table
@@ -42,13 +43,13 @@ def run() -> samples.Run:
 
 # From the files, by eye: format, devices, batch, precision, math mode, rows, line of first and last row, truncated.
 PUBLISHED = {
-    "mmseg_v100_gpu8_fp32_bs8.log": ("mmseg", 8, 8, "fp32", "fp32", 45, 5490, 5535, False),
+    "mmseg_v100_gpu8_fp32_bs8.log": ("mmseg", 8, 8, None, None, 45, 5490, 5535, False),
     "ngc_mxnet_v100_gpu1_fp32_bs128.log": ("nvidia_mxnet", 1, 128, "fp32", None, 75, 43, 121, False),
     "ngc_pytorch_v100_gpu1_amp_bs256.log": ("nvidia_pytorch", 1, 256, "amp", None, 99, 9, 107, False),
     "ngc_tensorflow_v100_gpu8_amp_bs256.log": ("nvidia_tensorflow", 8, 256, "amp", None, 30, 42, 71, False),
     "paddleclas_a100_gpu1_fp32_bs256.log": ("paddleclas_static", None, 256, "fp32", "tf32", 78, 163, 240, False),
-    "paddleclas_v100_gpu32_fp32_bs256.log": ("paddleclas_static", 32, 256, "fp32", "fp32", 12, 249, 262, True),
-    "paddleclas_v100_gpu8_fp32_bs256.log": ("paddleclas_static", 8, 256, "fp32", "fp32", 80, 184, 265, True),
+    "paddleclas_v100_gpu32_fp32_bs256.log": ("paddleclas_static", 32, 256, None, None, 12, 249, 262, True),
+    "paddleclas_v100_gpu8_fp32_bs256.log": ("paddleclas_static", 8, 256, None, None, 80, 184, 265, True),
     "paddleseg_v100_gpu1_fp32_bs8.log": ("paddleseg", 1, 8, "fp32", "fp32", 26, 134, 534, False),
     "mlperf_v2.1_dgxa100_resnet/result_0.txt": ("mllog", None, None, None, None, 35, 204, 380, False),
 }
@@ -70,7 +71,6 @@ QUALITY: dict[str, tuple[float, int | None, int | None]] = {
     "oneflow": (0.71234, 0, None),
     "nvidia_pytorch": (71.234, 0, None),
     "nvidia_json": (71.234, 0, None),
-    "mmcv_json": (0.7161, None, 500),
     "keras": (0.76, None, 240),
     "gluoncv": (0.24, 1, None),  # the log's own word is the error
 }
@@ -109,12 +109,12 @@ def test_no_field_stands_for_another(tmp_path: Path, name: str) -> None:
         assert record.windows[0].steps == 10
     fourth = record.windows[3]
     assert fourth.step == (30 if name == "paddleclas_dygraph" else every * 4 - (name in FROM_ZERO))
-    assert fourth.epoch in (None, 1 if name in ("mllog", "paddleclas_dygraph", "paddleseg", "mmcv_json") else 0)
+    assert fourth.epoch in (None, 1 if name in ("mllog", "paddleclas_dygraph", "paddleseg") else 0)
     end = fourth.step - record.first_step + 1
     true = sum(run.times[end - every : end])
-    if name in ("mllog", "paddleclas_static", "paddleclas_dygraph", "paddleseg", "mmseg", "mmcv_json"):
+    if name in ("mllog", "paddleclas_static", "paddleclas_dygraph", "paddleseg", "mmseg"):
         assert fourth.data_wait_s is not None
-    assert fourth.gpu_memory_mib == (13479 if name in ("mmseg", "mmcv_json") else None)
+    assert fourth.gpu_memory_mib == (13479 if name in ("mmseg") else None)
     if record.cumulative:
         true = sum(run.times[4:end]) / (end - 4) * every
     if fourth.printed_step_time_s is not None:
@@ -346,20 +346,6 @@ def test_dialects_of_json(tmp_path: Path, framework: str, rate: str, other: str,
     assert read(tmp_path, text + f'{head}, "step": [], "data": {{"{rate}": 4096.5}}}}\n').truncated is False
 
 
-def test_scalars_of_mmengine(tmp_path: Path) -> None:
-    rows = [
-        f'{{"lr": 0.01, "data_time": 0.01, "decode.loss_ce": 1.5, "loss": 2.1, "time": 0.{at % 3 + 4}, '
-        f'"iter": {50 * at}, "memory": 4733, "step": {50 * at}}}'
-        for at in range(1, 9)
-    ]
-    rows.append('{"aAcc": 80.1, "mIoU": 35.4, "mAcc": 40.2, "data_time": 0.007, "time": 0.036, "step": 400}')
-    record = read(tmp_path, "\n".join(rows) + "\n", devices=8, batch_per_device=2)
-    assert record.format == "mmcv_json" and [window.steps for window in record.windows] == [50] * 8
-    assert [window.seconds for window in record.windows[:3]] == pytest.approx([25, 30, 20])
-    assert (record.windows[0].gpu_memory_mib, record.windows[0].loss) == (4733, 2.1)
-    assert [(quality.value, quality.step) for quality in record.quality] == [(35.4, 400)]
-
-
 def test_events_without_their_values_are_said_and_copies_passed_over(tmp_path: Path) -> None:
     text = samples.mllog(run())
     twice = re.sub(r"(:::MLLOG .*step_window.*\n)", r"\1\1", text)
@@ -393,6 +379,81 @@ def test_old_paddleseg_and_old_paddleclas(tmp_path: Path) -> None:
     record = read(tmp_path, old + "END valid top1: 0.76320, top5: 0.93 ips: 900.0 images/sec.\n")
     assert len(record.windows) == 24
     assert (record.quality[-1].value, record.quality[-1].epoch) == (0.7632, 1)  # of the last epoch before it
+
+
+def paddleclas_2_0(steps: int = 60) -> str:
+    """Rows of tools/program.py of PaddleClas 2.0: averages since step 10, with commas, from step 0."""
+    lines = []
+    for step in range(0, steps, 10):
+        count = step - 9 if step >= 10 else step + 1
+        mean_s = (count * 0.25 + (1.75 if step < 10 else 0.0)) / count  # the first step of all takes 2 s
+        lines.append(
+            f"2021-03-01 10:00:{step // 4:02d} INFO: epoch:0  , train step:{step:<4d}, loss: 6.91, top1: 0.01, "
+            f"batch_cost: {mean_s:.5f} s, reader_cost: 0.00100 s, ips: {64 / mean_s:.5f} images/sec.\n"
+        )
+    return "".join(lines)
+
+
+def test_paddleclas_2_0_resets_its_meters_at_step_10(tmp_path: Path) -> None:
+    record = read(tmp_path, paddleclas_2_0())
+    assert (record.format, record.first_step, record.batch_per_device) == ("paddleclas_static", 0, 64)
+    assert [(window.step, window.steps) for window in record.windows] == [
+        (0, 1), (10, 1), (20, 10), (30, 10), (40, 10), (50, 10),
+    ]  # fmt: skip
+    assert [window.seconds for window in record.windows[1:]] == pytest.approx([0.25, 2.5, 2.5, 2.5, 2.5])
+    assert (record.precision, record.truncated) == (None, None)
+
+
+def test_mxnets_module_fit_is_no_gluoncv(tmp_path: Path) -> None:
+    """Its rows have no learning rate, and its batches count from 1."""
+    rows = "".join(f"INFO:root:Epoch[0] Batch [{at}]\tSpeed: 99.50 samples/sec\taccuracy=0.5\n" for at in (20, 40))
+    with pytest.raises(InputError, match="no line of a known format in 3 lines"):
+        read(tmp_path, f"{rows}INFO:root:Epoch[0] Time cost=9.8\n")
+
+
+def test_an_epochs_end_is_no_contradiction_and_a_pause_within_one_is_said(tmp_path: Path) -> None:
+    text = samples.nvidia_pytorch(samples.run_of(samples.steady(60), epoch_steps=30)).splitlines()
+
+    def later(lines: list[str], by_s: int) -> list[str]:
+        moved = []
+        for line in lines:
+            stamp = datetime.datetime.fromisoformat(line[4:30]) + datetime.timedelta(seconds=by_s)
+            moved.append(f"DLL {stamp:%Y-%m-%d %H:%M:%S.%f}{line[30:]}")
+        return moved
+
+    second = [line.replace("Epoch: 0", "Epoch: 1") for line in text[31:]]
+    at_the_end = read(tmp_path, "\n".join([*text[:31], *later(second, 45)]) + "\n")
+    assert not [check for check in at_the_end.checks if not check.agree]
+    within = read(tmp_path, "\n".join([*text[:31], *later(text[31:], 45)]) + "\n")
+    assert [check.what for check in within.checks if not check.agree] == ["time with pauses"]
+
+
+@pytest.mark.parametrize(("wanted", "ended", "truncated"), [(1, 0, None), (2, 0, True), (2, 1, True), (2, 2, False)])
+def test_a_log_is_truncated_only_where_its_lines_tell(
+    tmp_path: Path, wanted: int, ended: int, truncated: bool | None
+) -> None:
+    """PaddleClas's public logs may close without a word; an epoch that the configuration asks for is a word."""
+    epochs = max(1, min(wanted, ended + 1) if ended < wanted else wanted)
+    text = samples.paddleclas_static(samples.run_of(samples.steady(40 * epochs), epoch_steps=40))
+    text = re.sub(r"epochs : \d+", f"epochs : {wanted}", text)
+    ends = re.findall(r".*END epoch.*\n", text)
+    for end in ends[ended:]:
+        text = text.replace(end, "")
+    assert read(tmp_path, text).truncated is truncated
+
+
+@pytest.mark.parametrize("value", ['"many"', "1e308", "{}", "-5"])
+def test_a_field_that_cannot_be_read_is_a_problem_and_no_check_agrees_with_itself(tmp_path: Path, value: str) -> None:
+    text = re.sub(r'"images": [\d.]+', f'"images": {value}', samples.mllog(run()))
+    record = read(tmp_path, text)
+    assert "step_window: images is " in record.problems[0] and "cannot be read" in record.problems[0]
+    [images] = [check for check in record.checks if check.what == "images"]
+    assert images.one_sided and not images.agree and "24 of 24 windows count no images" in str(images)
+    shown = "\n".join(importers.record_lines(record))
+    assert "NOT CHECKED" in shown and "counted" not in shown
+    log = samples.write(tmp_path, "own.log", text)
+    _, result, _ = samples.command("score", log, "--protocol", "window")
+    assert [warning["rule"] for warning in result["warnings"]].count("log_problem") == 3
 
 
 def test_our_own_windows_are_held_to_their_steps_and_stamps(tmp_path: Path) -> None:
