@@ -332,9 +332,8 @@ def of_mixture(records: Sequence[Record]) -> Iterator[Verdict]:
     ):
         values = [value for record in records if (value := getattr(record, field))]
         spelled = {"".join(filter(str.isalnum, str(value).lower())): value for value in values}  # a model in many ways
-        if field == "precision" and spelled and not any(value in ("fp32", "tf32") for value in values):
-            if None in (record.precision for record in records):  # what is not said may be FP32
-                spelled["unsaid"] = "not said"
+        if field == "precision" and spelled and "fp32" not in values and len(values) < len(records):
+            spelled["unsaid"] = "not said"  # it may be FP32 beside the half precision of the others
         if len(spelled) > 1:
             yield warning(rule, f"{name} differs: {', '.join(map(str, sorted(spelled.values())))}")
     versions: dict[str, set[str]] = {}
