@@ -27,7 +27,8 @@ cuda=${cuda/11/}
   refuse "CUDA=${cuda}: locks/run${cuda}.lock is not here: make it by launch/lock.sh cuda${cuda} --index URL"
 lock_sha256=$(cat "locks/run${cuda}.lock" "locks/cuda${cuda}.lock" | sha256sum | cut -d' ' -f1)
 build=("${ENGINE}" build --force-rm --tag "${tag}" --build-arg "BASE=${base}" --build-arg "COMMIT=${commit}"
-  --label "org.opencontainers.image.revision=${commit}" --label "locks.sha256=${lock_sha256}" ${cuda:+--build-arg "CUDA=${cuda}"})
+  --label "org.opencontainers.image.revision=${commit}" --label org.opencontainers.image.licenses=Apache-2.0
+  --label "locks.sha256=${lock_sha256}" ${cuda:+--build-arg "CUDA=${cuda}"})
 if [[ -n ${dry_run} ]]; then
   printf '%q ' "${build[@]}" && echo "CONTEXT"
   exit 0
