@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from scoring import importers
 from scoring.figure.protocols import find
 from scoring.figure.score import run_figure
 from scoring.importers import read_record, table
@@ -379,81 +378,6 @@ def test_old_paddleseg_and_old_paddleclas(tmp_path: Path) -> None:
     record = read(tmp_path, old + "END valid top1: 0.76320, top5: 0.93 ips: 900.0 images/sec.\n")
     assert len(record.windows) == 24
     assert (record.quality[-1].value, record.quality[-1].epoch) == (0.7632, 1)  # of the last epoch before it
-
-
-def paddleclas_2_0(steps: int = 60) -> str:
-    """Rows of tools/program.py of PaddleClas 2.0: averages since step 10, with commas, from step 0."""
-    lines = []
-    for step in range(0, steps, 10):
-        count = step - 9 if step >= 10 else step + 1
-        mean_s = (count * 0.25 + (1.75 if step < 10 else 0.0)) / count  # the first step of all takes 2 s
-        lines.append(
-            f"2021-03-01 10:00:{step // 4:02d} INFO: epoch:0  , train step:{step:<4d}, loss: 6.91, top1: 0.01, "
-            f"batch_cost: {mean_s:.5f} s, reader_cost: 0.00100 s, ips: {64 / mean_s:.5f} images/sec.\n"
-        )
-    return "".join(lines)
-
-
-def test_paddleclas_2_0_resets_its_meters_at_step_10(tmp_path: Path) -> None:
-    record = read(tmp_path, paddleclas_2_0())
-    assert (record.format, record.first_step, record.batch_per_device) == ("paddleclas_static", 0, 64)
-    assert [(window.step, window.steps) for window in record.windows] == [
-        (0, 1), (10, 1), (20, 10), (30, 10), (40, 10), (50, 10),
-    ]  # fmt: skip
-    assert [window.seconds for window in record.windows[1:]] == pytest.approx([0.25, 2.5, 2.5, 2.5, 2.5])
-    assert (record.precision, record.truncated) == (None, None)
-
-
-def test_mxnets_module_fit_is_no_gluoncv(tmp_path: Path) -> None:
-    """Its rows have no learning rate, and its batches count from 1."""
-    rows = "".join(f"INFO:root:Epoch[0] Batch [{at}]\tSpeed: 99.50 samples/sec\taccuracy=0.5\n" for at in (20, 40))
-    with pytest.raises(InputError, match="no line of a known format in 3 lines"):
-        read(tmp_path, f"{rows}INFO:root:Epoch[0] Time cost=9.8\n")
-
-
-def test_an_epochs_end_is_no_contradiction_and_a_pause_within_one_is_said(tmp_path: Path) -> None:
-    text = samples.nvidia_pytorch(samples.run_of(samples.steady(60), epoch_steps=30)).splitlines()
-
-    def later(lines: list[str], by_s: int) -> list[str]:
-        moved = []
-        for line in lines:
-            stamp = datetime.datetime.fromisoformat(line[4:30]) + datetime.timedelta(seconds=by_s)
-            moved.append(f"DLL {stamp:%Y-%m-%d %H:%M:%S.%f}{line[30:]}")
-        return moved
-
-    second = [line.replace("Epoch: 0", "Epoch: 1") for line in text[31:]]
-    at_the_end = read(tmp_path, "\n".join([*text[:31], *later(second, 45)]) + "\n")
-    assert not [check for check in at_the_end.checks if not check.agree]
-    within = read(tmp_path, "\n".join([*text[:31], *later(text[31:], 45)]) + "\n")
-    assert [check.what for check in within.checks if not check.agree] == ["time with pauses"]
-
-
-@pytest.mark.parametrize(("wanted", "ended", "truncated"), [(1, 0, None), (2, 0, True), (2, 1, True), (2, 2, False)])
-def test_a_log_is_truncated_only_where_its_lines_tell(
-    tmp_path: Path, wanted: int, ended: int, truncated: bool | None
-) -> None:
-    """PaddleClas's public logs may close without a word; an epoch that the configuration asks for is a word."""
-    epochs = max(1, min(wanted, ended + 1) if ended < wanted else wanted)
-    text = samples.paddleclas_static(samples.run_of(samples.steady(40 * epochs), epoch_steps=40))
-    text = re.sub(r"epochs : \d+", f"epochs : {wanted}", text)
-    ends = re.findall(r".*END epoch.*\n", text)
-    for end in ends[ended:]:
-        text = text.replace(end, "")
-    assert read(tmp_path, text).truncated is truncated
-
-
-@pytest.mark.parametrize("value", ['"many"', "1e308", "{}", "-5"])
-def test_a_field_that_cannot_be_read_is_a_problem_and_no_check_agrees_with_itself(tmp_path: Path, value: str) -> None:
-    text = re.sub(r'"images": [\d.]+', f'"images": {value}', samples.mllog(run()))
-    record = read(tmp_path, text)
-    assert "step_window: images is " in record.problems[0] and "cannot be read" in record.problems[0]
-    [images] = [check for check in record.checks if check.what == "images"]
-    assert images.one_sided and not images.agree and "24 of 24 windows count no images" in str(images)
-    shown = "\n".join(importers.record_lines(record))
-    assert "NOT CHECKED" in shown and "counted" not in shown
-    log = samples.write(tmp_path, "own.log", text)
-    _, result, _ = samples.command("score", log, "--protocol", "window")
-    assert [warning["rule"] for warning in result["warnings"]].count("log_problem") == 3
 
 
 def test_our_own_windows_are_held_to_their_steps_and_stamps(tmp_path: Path) -> None:
