@@ -395,7 +395,7 @@ def _type(kind: Any) -> Table:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value of the types above as JSON holds it; a field whose default is None is left out where it is None."""
+    """Return a value of the types above as JSON holds it; an optional field that is None is left out."""
     if dataclasses.is_dataclass(value):
         table = {}
         for field in dataclasses.fields(value):
