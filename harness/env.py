@@ -144,7 +144,7 @@ class Job:
         return config.recipe(self.recipe, global_batch=self.global_batch, image_size=self.image_size)
 
 
-# Of a fixed loss scale, as the twin shows it (docs/program.md). By one of 1 at 224 px FP16 flushes less than 1 % of
+# Of a fixed loss scale, as the twin shows it (tests/program/twin.md). By one of 1 at 224 px FP16 flushes less than 1 % of
 # ResNet-50's gradients to 0; at 32 px 1.23 %. At 10 times the images the first step overflows, of four images alone; at
 # 5 it does not. Baidu's runs have 1.
 IMAGES_TO_SCALE, MOST_SCALE = 16, 4
