@@ -47,7 +47,7 @@ def ranges(cores: list[int]) -> str:
 
 def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Checks of one node."""
-    if job.device == "gpu":
+    if job.cluster.device == "gpu":
         yield from _judge_gpus(facts, job)
         yield from _judge_libraries(facts["libraries"], job)
     for name, (error, package) in facts["imports"].items():
@@ -69,13 +69,13 @@ def _judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Whether the node has the job's GPUs, each of them is fit for it, and they are linked alike."""
     gpus, topology = facts["gpus"], facts["topology"]
     found = f"{len(gpus)}" + (f" ({facts['gpu_absence']})" if facts["gpu_absence"] else "")
-    yield row(job, "gpu.count", len(gpus) >= job.dgxngpu, found)
-    for gpu in gpus[: job.dgxngpu]:
+    yield row(job, "gpu.count", len(gpus) >= job.cluster.dgxngpu, found)
+    for gpu in gpus[: job.cluster.dgxngpu]:
         yield from _judge_gpu(gpu, job)
         yield from _judge_health(gpu, job)
         yield from judge_memory(gpu, job)
     if gpus and topology:
-        yield _judge_links(topology, [f"GPU{gpu.index}" for gpu in gpus[: job.dgxngpu]], job)
+        yield _judge_links(topology, [f"GPU{gpu.index}" for gpu in gpus[: job.cluster.dgxngpu]], job)
         yield _judge_binding(topology, facts, job)
     elif gpus:
         found = facts["topology_error"] or "nvidia-smi topo -m gives none"
@@ -116,7 +116,7 @@ def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Whether training fits, where the card's memory and the job's peak are known."""
     if gpu.memory_gib is None:
         return
-    set_mib = job.knobs.conv_workspace_size_limit
+    set_mib = job.model.knobs.conv_workspace_size_limit
     if set_mib is None:
         set_mib = int(env.libraries().get(memory.WORKSPACE_LIMIT, memory.workspace_limit_mib(gpu.memory_gib)))
     program_mib = memory.program_mib(job)
@@ -124,7 +124,7 @@ def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
         return
     need_gib = (program_mib + set_mib + memory.BESIDE_MIB) / 1024
     need = (
-        f"{need_gib:.1f} GiB at BATCHSIZE={job.batchsize}: program {program_mib / 1024:.1f}, cuDNN's workspace "
+        f"{need_gib:.1f} GiB at BATCHSIZE={job.model.batchsize}: program {program_mib / 1024:.1f}, cuDNN's workspace "
         f"{set_mib / 1024:.1f}, context, libraries and DALI {memory.BESIDE_MIB / 1024:.1f} (assumed)"
     )
     found = f"GPU{gpu.index}: {gpu.memory_gib:g} GiB"
@@ -174,7 +174,7 @@ def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdic
 
 
 def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    ranks, numa = job.dgxngpu, ", ".join(facts["numa"].values()) or "unknown"
+    ranks, numa = job.cluster.dgxngpu, ", ".join(facts["numa"].values()) or "unknown"
     cores = sorted(set().union(*facts["rank_cores"]))
     yield row(job, "cpu.cores", len(cores) >= ranks, f"{len(cores)} ({ranges(cores)}; NUMA {numa})")
     free_gib, shared_mib = facts["memory_gib"], facts["shm_mib"]
@@ -189,7 +189,7 @@ def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     if facts["infiniband"]:
         pinned = "unlimited" if locked == unlimited else f"{locked // 1024} KiB"
         yield row(job, "limits.locked_memory", locked == unlimited, pinned)
-    for name, need in (("logs", LOG_GIB), ("checkpoints", CHECKPOINT_GIB * (job.checkpoint_keep + 1))):
+    for name, need in (("logs", LOG_GIB), ("checkpoints", CHECKPOINT_GIB * (job.checkpoints.keep + 1))):
         disk = facts[name]
         found = f"{disk['folder']}: {disk['free_gib']:.1f} GiB free" + ("" if disk["writable"] else ", not writable")
         good, bad = disk["writable"] and disk["free_gib"] >= need, "" if disk["writable"] else FATAL
@@ -198,7 +198,7 @@ def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 def _judge_network(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Whether the node reaches others, where the job has any."""
-    interfaces, ports, many = facts["interfaces"], facts["infiniband"], job.dgxnnodes > 1
+    interfaces, ports, many = facts["interfaces"], facts["infiniband"], job.cluster.dgxnnodes > 1
     found = ", ".join(f"{name} {what}" for name, what in interfaces.items()) or "none up"
     wanted = "one that the other nodes reach" if many else "none needed by one node"
     yield row(job, "network.interfaces", bool(interfaces) or not many, found, wanted=wanted)
@@ -211,12 +211,12 @@ def _judge_network(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Whether the data set is whole, and the page cache can be flushed."""
-    flush = facts["drop_caches"] or bool(job.cache_cleared)
-    found = job.cache_cleared or ("can be flushed" if flush else "cannot be flushed by this user")
-    wanted = "can be flushed before a timed run" if job.clear_caches else "not asked for: CLEAR_CACHES=0"
-    yield row(job, "data.page_cache", flush or not job.clear_caches, found, wanted=wanted)
+    flush = facts["drop_caches"] or bool(job.data.cache_cleared)
+    found = job.data.cache_cleared or ("can be flushed" if flush else "cannot be flushed by this user")
+    wanted = "can be flushed before a timed run" if job.data.clear_caches else "not asked for: CLEAR_CACHES=0"
+    yield row(job, "data.page_cache", flush or not job.data.clear_caches, found, wanted=wanted)
     if facts["data"] is None:
-        what = "synthetic" if job.data == "synthetic" else "the embedded digits, made at the first start"
+        what = "synthetic" if job.data.kind == "synthetic" else "the embedded digits, made at the first start"
         yield judged("data.lists", True, what, "a data set")
         return
     for entry in facts["data"].values():
@@ -266,7 +266,7 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
     found = ", ".join(f"{host} {hosts.count(host)}" for host in dict.fromkeys(hosts))
     apart_s = max(map(abs, offsets_s))
     return [
-        row(job, "mpi.ranks", len(hosts) == job.world_size, found),
+        row(job, "mpi.ranks", len(hosts) == job.cluster.world_size, found),
         row(job, "clock.difference", apart_s <= CLOCK_S, f"at most {apart_s:.4f} s", most_s=CLOCK_S),
     ]
 
@@ -274,7 +274,7 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
 def judge_start(error: str, job: env.Job) -> list[Verdict]:
     """Of one node by itself: whether mpirun started ranks on it, or why not."""
     verdicts = [row(job, "mpi.start", not error, error or "2 ranks added a number")]
-    if job.dgxnnodes > 1:
+    if job.cluster.dgxnnodes > 1:
         verdicts.append(row(job, "mpi.ranks", False, "this node alone was looked at", bad=WARNING))
     return verdicts
 
