@@ -17,7 +17,7 @@ from pathlib import Path
 from harness import refusals
 from harness.job import SETTINGS, Origins, Setting, job_of
 from harness.job import Job as Job  # for those who read the environment and name what they got
-from harness.libraries import LIBRARIES, SECRET, TF32_OVERRIDE, handed_on, mkl_settings, secrets
+from harness.libraries import LIBRARIES, SECRET, TF32_OVERRIDE, dropped, handed_on, mkl_settings, of_network, secrets
 from runlog import workloads
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -215,6 +215,16 @@ def export(settings: Mapping[str, str]) -> None:
         os.environ.setdefault(name, value)
 
 
+def of_ranks(job: Job, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment that the job's ranks compute in.
+
+    It has what `runtime` sets, and on one node no variable of NCCL's network.
+    """
+    left_out = of_network(environ) if job.cluster.dgxnnodes == 1 else []
+    kept = {name: value for name, value in environ.items() if name not in left_out}
+    return runtime(job) | kept
+
+
 def visible_gpus() -> str | None:
     """Return CUDA_VISIBLE_DEVICES, which limits the GPUs that CUDA shows this process; None where it is not set."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -260,8 +270,10 @@ def table() -> str:
 def _exports(environ: Mapping[str, str], added: Mapping[str, str], origins: Origins) -> dict[str, str]:
     """Return what a node's shell is told: every value of the job, and the names that mpirun hands to the ranks."""
     settings = {name: str(entry["value"]) for name, entry in origins.items()}
-    forwarded = {*settings, "JOB_FROM_USER", "JOB_FROM_CONFIG", *handed_on(environ)}
-    return {**added, **settings, "JOB_FORWARDED": " ".join(sorted(forwarded)), "JOB_SECRETS": secrets(environ)}
+    nodes = int(settings["DGXNNODES"])
+    forwarded = {*settings, "JOB_FROM_USER", "JOB_FROM_CONFIG", *handed_on(environ, nodes=nodes)}
+    lists = {"JOB_FORWARDED": " ".join(sorted(forwarded)), "JOB_SECRETS": secrets(environ)}
+    return {**added, **settings, **lists, **dropped(environ, nodes)}
 
 
 def _launch(before: Mapping[str, str], added: Mapping[str, str], job: Job) -> dict[str, str]:
@@ -271,7 +283,7 @@ def _launch(before: Mapping[str, str], added: Mapping[str, str], job: Job) -> di
     """
     container = {name: value for name, value in added.items() if name.startswith("CONT_")}
     given = {name for name in names() if name in before}
-    given.update(handed_on(before, "OMPI_MCA_", "PRTE_MCA_"))
+    given.update(handed_on(before, "OMPI_MCA_", "PRTE_MCA_", nodes=job.cluster.dgxnnodes))
     return {
         **container,
         "DGXNNODES": str(job.cluster.dgxnnodes),

@@ -94,7 +94,7 @@ class _Rank:
             self._end_if_asked()
 
     def _end_if_asked(self) -> None:
-        if self._job.mode == "throughput":
+        if self._job.course.mode == "throughput":
             return  # it has nothing to save: a signal ends the rank at once
         for number in SIGNALS:  # only now, as the trainer does: before there is anything to save a signal ends the rank
             signal.signal(number, self._on_signal)

@@ -130,8 +130,16 @@ def keys(version: str) -> frozenset[str]:
 
 
 def reference_points(file: str, version: str) -> dict[str, Any]:
-    """The reference convergence points of a benchmark, as mlperf-logging's rcp_checker has them."""
+    """The records of reference convergence points in `file` (rcps_BENCHMARK.json) of ruleset `version`, by name.
+
+    Raises KeyError where mlperf-logging has no such file.
+    """
     return dict(json.loads(_archive().read(f"rcp_checker/training_{version}/{file}")))
+
+
+def archived(name: str) -> str:
+    """The text of a file of mlperf-logging by its place in the package. Raises KeyError if the archive has none."""
+    return _archive().read(name).decode()
 
 
 def text_of(name: str) -> str:

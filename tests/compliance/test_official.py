@@ -264,7 +264,10 @@ def test_the_archive_holds_the_installed_packages_files_unchanged() -> None:
     versions = (folder / "compliance_checker").glob("training_[0-9].[0-9].[0-9]")
     theirs = {path.relative_to(folder.parent) for version in versions for path in version.glob("*.yaml")}
     oldest = {path for path in theirs if "training_0.6.0" in path.parts}  # no log of ours to compare
-    assert {str(path.relative_to("mlperf_logging")) for path in theirs - oldest} == {n for n in names if "rcp" not in n}
+    rules = {name for name in names if name.startswith("compliance_checker/")}
+    assert {str(path.relative_to("mlperf_logging")) for path in theirs - oldest} == rules
+    points = {str(path.relative_to(folder)) for path in (folder / "rcp_checker").glob("training_*/*.json")}
+    assert points <= set(names)
 
 
 def test_every_file_is_read() -> None:

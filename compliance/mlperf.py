@@ -1,0 +1,313 @@
+"""Whether a result is an MLPerf result, and how its figures must be named: decided here for every output.
+
+The wording follows MLCommons' MLPerf_Results_Messaging_Guidelines.adoc (mlcommons/policies at c0d89de8): "unverified"
+next to each score; suite, version, division and benchmark in the footnote; "Result not verified by MLCommons
+Association."; the trademark legend; and one more sentence where an unverified result stands next to a verified one.
+"""
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from compliance.logged_run import LoggedRun, is_number
+from compliance.official import rounds
+from compliance.official.rounds import SubmissionRuns
+from compliance.rules import read_rules
+from runlog import schema
+from runlog.text import printable
+
+UNVERIFIED = "unverified"
+NOT_VERIFIED = "Result not verified by MLCommons Association."
+TRADEMARK = (
+    "The MLPerf name and logo are registered and unregistered trademarks of MLCommons Association in the United States "
+    "and other countries. All rights reserved. Unauthorized use strictly prohibited. See www.mlcommons.org for more "
+    "information."
+)
+NEXT_TO_VERIFIED = (
+    "Unverified results have not been through an MLPerf(R) review and may use measurement methodologies and/or "
+    "workload implementations that are inconsistent with the MLPerf specification for verified results."
+)
+IN_THE_FORM = "in the form of MLPerf logs"
+NO_RESULT = f"{IN_THE_FORM}; no MLPerf result"
+NOT_STATED = "not stated"
+DERIVED_METRIC = "is derived from the logs and is no metric of MLPerf."
+
+_ROUNDING_SHARE = 0.01
+_DIVISIONS = ("closed", "open")
+_NAMES = {  # of the benchmarks of mlperf-logging, as their model is written
+    **{"resnet": "ResNet", "ssd": "SSD", "maskrcnn": "Mask R-CNN", "gnmt": "GNMT", "transformer": "Transformer"},
+    **{"ncf": "NCF", "minigo": "Minigo", "bert": "BERT", "dlrm": "DLRM", "rnnt": "RNN-T", "unet3d": "3D U-Net"},
+    **{"dlrm_dcnv2": "DLRM-DCNv2", "gpt3": "GPT-3", "stable_diffusion": "Stable Diffusion", "gnn": "GNN"},
+    **{"rgat": "R-GAT", "retinanet": "RetinaNet", "llama2_70b_lora": "Llama 2 70B LoRA", "flux1": "FLUX.1"},
+    **{"llama31_405b": "Llama 3.1 405B", "llama31_8b": "Llama 3.1 8B", "gpt_oss_20b": "GPT-OSS 20B"},
+    **{"deepseekv3_671b": "DeepSeek-V3 671B", "qwen35_397b_grpo": "Qwen3.5 397B GRPO", "dlrmv4": "DLRMv4"},
+    **{"hrnet": "FCN-HRNetW18"},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultFacts:
+    """What decides whether a result is an MLPerf result. None: the log does not say."""
+
+    benchmark: str | None
+    division: str | None
+    ruleset: str | None  # of the round that the result is of, such as 4.0.0
+    dataset: str | None = None  # its name, as this project's logs have one
+    train_samples: int | None = None
+    eval_samples: int | None = None
+    counts_samples: bool = False  # whether both numbers are known to count samples, as in this project's logs
+    synthetic: bool | None = None
+    quality_target: float | None = None  # at which the run was to end
+    throughput_only: bool = False  # a run of MODE=throughput, which trains to no quality
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Whether a result is an MLPerf result: True, False, or None where that is not known."""
+
+    facts: ResultFacts
+    is_mlperf: bool | None
+    contradictions: tuple[str, ...]  # why it is none
+    unknown: tuple[str, ...]  # what decides it and is not known
+
+    @property
+    def name(self) -> str:
+        """The name of the result as it must stand in a table or a footnote."""
+        if self.is_mlperf is False:
+            return f"{NO_RESULT} ({'; '.join(self.contradictions)})"
+        if self.facts.benchmark is None or self.facts.division is None:
+            return f"{IN_THE_FORM}; not known whether an MLPerf result (not stated: {', '.join(self.unknown)})"
+        round_name = f" v{rounds.round_of(self.facts.ruleset)}" if self.facts.ruleset else ""
+        division = self.facts.division.capitalize()
+        return f"Unverified MLPerf(R){round_name} Training {division} {model_name(self.facts.benchmark)}"
+
+    @property
+    def short(self) -> str:
+        """One word for a column: unverified, "no MLPerf result" or "not known"."""
+        if self.is_mlperf is False:
+            return "no MLPerf result"
+        return UNVERIFIED if self.uses_the_name else "not known"
+
+    @property
+    def uses_the_name(self) -> bool:
+        """Whether `name` calls it a result of MLPerf, so that the legend must stand with it."""
+        return self.is_mlperf is not False and None not in (self.facts.benchmark, self.facts.division)
+
+    @property
+    def dataset_in_words(self) -> str:
+        """The data set's name and its numbers of samples, as far as the log states them."""
+        samples = (self.facts.train_samples, self.facts.eval_samples)
+        counts = " + ".join(NOT_STATED if count is None else str(count) for count in samples)
+        if samples == (None, None):
+            return self.facts.dataset or NOT_STATED
+        return f"{self.facts.dataset}, {counts} samples" if self.facts.dataset else f"{counts} samples"
+
+    @property
+    def target_in_words(self) -> str:
+        """The quality at which the run was to end."""
+        return NOT_STATED if self.facts.quality_target is None else f"{self.facts.quality_target:g}"
+
+    def unit(self, unit: str) -> str:
+        """The unit of a figure of this result, with the word that must stand next to each score."""
+        return f"{unit} ({UNVERIFIED})" if self.uses_the_name else unit
+
+    def footnotes(self, *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
+        """The notes that must stand with a figure of this result; none where it is no MLPerf result.
+
+        `derived_metric` names the figure's metric where it is not the time to train, such as images/s.
+        `next_to_verified`: whether results that MLCommons verified stand in the same table.
+        """
+        if not self.uses_the_name:
+            return []
+        sentences = [f"{self.name}."]
+        if self.unknown:
+            sentences.append(f"Not stated by the logs: {', '.join(self.unknown)}.")
+        if derived_metric:
+            sentences.append(f"{derived_metric} {DERIVED_METRIC}")
+        sentences.append(NOT_VERIFIED)
+        if next_to_verified:
+            sentences.append(NEXT_TO_VERIFIED)
+        return [" ".join(sentences), TRADEMARK]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The standing as JSON has it."""
+        return {
+            "is_mlperf": self.is_mlperf,
+            "name": self.name,
+            "not_mlperf_because": list(self.contradictions),
+            "not_stated": list(self.unknown),
+            "dataset": self.dataset_in_words,
+            "target": self.facts.quality_target,
+        }
+
+
+def model_name(benchmark: str) -> str:
+    """The name of a benchmark's model in text; an unknown benchmark keeps the name that its log gives."""
+    return _NAMES.get(benchmark, printable(benchmark, 60))
+
+
+def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
+    """How many runs a result takes and how many are dropped at each end; None where that is not known.
+
+    MLPerf's benchmarks have the numbers of mlperf-logging, this project's own the number in benchmarks.yaml.
+    """
+    official = rounds.submission_runs(benchmark, ruleset)
+    if official is not None:
+        return official
+    ours = _own_rows().get(benchmark)
+    if ours is None or ruleset not in ours["rulesets"] or is_mlperf_benchmark(benchmark):
+        return None
+    return SubmissionRuns(runs=ours["runs"], dropped=rounds.DROPPED_RUNS_OF_OTHERS)
+
+
+def is_mlperf_benchmark(benchmark: str) -> bool:
+    """Whether some round of MLPerf Training has the benchmark."""
+    return any(benchmark in rounds.benchmarks(ruleset) for ruleset in rounds.rulesets())
+
+
+def standing(facts: ResultFacts) -> Standing:
+    """Decide whether the result with these facts is an MLPerf result.
+
+    One contradiction suffices for False: a benchmark that the round has not, another data set, a closed run with
+    another quality target. Without one, the benchmark, division and round must be known for True. The data set is
+    compared where this project knows its numbers of samples (ResNet's); elsewhere it stays among what is not stated.
+    """
+    contradictions = [*_against_benchmark(facts), *_against_dataset(facts), *_against_target(facts)]
+    if facts.throughput_only:
+        contradictions.append("a throughput run trains to no quality target")
+    unknown = _unknown(facts)
+    is_mlperf: bool | None = True
+    if contradictions:
+        is_mlperf = False
+    elif any(name in unknown for name in ("benchmark", "division", "round")):
+        is_mlperf = None
+    return Standing(facts=facts, is_mlperf=is_mlperf, contradictions=tuple(contradictions), unknown=tuple(unknown))
+
+
+def standing_of_all(standings: Sequence[Standing]) -> Standing:
+    """The standing of a figure made of several runs: what speaks against one run speaks against the figure."""
+    assert standings, "a figure is made of one run at least"
+    contradictions = _distinct(text for one in standings for text in one.contradictions)
+    unknown = _distinct(text for one in standings for text in one.unknown)
+    is_mlperf: bool | None = True
+    if contradictions:
+        is_mlperf = False
+    elif any(one.is_mlperf is None for one in standings):
+        is_mlperf = None
+    return Standing(facts=standings[0].facts, is_mlperf=is_mlperf, contradictions=contradictions, unknown=unknown)
+
+
+def facts_of_run(run: LoggedRun, ruleset: str | None) -> ResultFacts:
+    """The facts in a log. `ruleset` is that of the round by whose rules it is read."""
+    dataset = run.section(schema.DATASET)
+    benchmark = run.text(schema.SUBMISSION_BENCHMARK) or None
+    division = run.text(schema.SUBMISSION_DIVISION) or None
+    summary = run.summary
+    return ResultFacts(
+        benchmark=benchmark,
+        division=division,
+        ruleset=ruleset,
+        dataset=dataset_name(dataset),
+        train_samples=_sample_count(dataset.get("train_samples"), run.of(schema.TRAIN_SAMPLES).value),
+        eval_samples=_sample_count(dataset.get("eval_samples"), run.of(schema.EVAL_SAMPLES).value),
+        counts_samples=run.is_project_log,
+        synthetic=dataset.get("synthetic"),
+        quality_target=run.recipe_target,
+        throughput_only=summary is not None and summary.mode == "throughput",
+    )
+
+
+def dataset_name(section: dict[str, Any]) -> str | None:
+    """The name in a header's `dataset` section."""
+    name = section.get("name")
+    return printable(name, 60) if isinstance(name, str) and name else None
+
+
+def _against_benchmark(facts: ResultFacts) -> Iterable[str]:
+    if facts.benchmark is None:
+        return
+    if not is_mlperf_benchmark(facts.benchmark):
+        yield f"{model_name(facts.benchmark)} is no MLPerf benchmark"
+    elif facts.ruleset is not None and facts.benchmark not in rounds.benchmarks(facts.ruleset):
+        yield f"round v{rounds.round_of(facts.ruleset)} has no benchmark {printable(facts.benchmark, 60)}"
+    if facts.division is not None and facts.division not in _DIVISIONS:
+        yield f"division {printable(facts.division, 60)} is neither closed nor open"
+
+
+def _against_dataset(facts: ResultFacts) -> Iterable[str]:
+    if facts.synthetic is True:
+        yield "synthetic data"
+        return
+    expected = _known_benchmark(facts)
+    if expected is None or not is_mlperf_benchmark(facts.benchmark or ""):
+        return
+    named = f"data set {facts.dataset}: " if facts.dataset else ""
+    train, evaluation = expected["train_samples"], expected["eval_samples"]
+    if facts.train_samples is not None and not _agrees(facts.train_samples, train, exact=facts.counts_samples):
+        yield f"{named}{facts.train_samples} training samples, the benchmark's data set has {train}"
+    if facts.counts_samples and facts.eval_samples not in (None, evaluation):
+        yield f"{named}{facts.eval_samples} evaluation samples, the benchmark's data set has {evaluation}"
+
+
+def _agrees(count: int, wanted: int, *, exact: bool) -> bool:
+    """Whether a number of samples can be that of the data set.
+
+    Logs of others round to whole batches: of 1,015 published ResNet logs the least is 1,277,952 of 1,281,167. (Their
+    number of evaluation samples is no evidence: it counts images, padded images or batches, 390 to 65,536.)
+    """
+    return count == wanted if exact else abs(count - wanted) <= _ROUNDING_SHARE * wanted
+
+
+def _against_target(facts: ResultFacts) -> Iterable[str]:
+    """An open run may stop where it likes (training_rules.adoc from version 1.0 on, section Quality measure)."""
+    expected = _known_benchmark(facts)
+    if expected is None or facts.quality_target is None or facts.division != "closed":
+        return
+    wanted = expected["targets"].get("closed")
+    if wanted is not None and facts.quality_target < wanted:
+        yield f"quality target {facts.quality_target:g}, the benchmark's is {wanted:g}"
+
+
+def _unknown(facts: ResultFacts) -> list[str]:
+    unknown = []
+    if facts.benchmark is None:
+        unknown.append("benchmark")
+    if facts.division is None:
+        unknown.append("division")
+    if facts.ruleset is None:
+        unknown.append("round")
+    if not _shows_dataset(facts):
+        unknown.append("data set")
+    return unknown
+
+
+def _shows_dataset(facts: ResultFacts) -> bool:
+    """Whether the numbers of samples show that the data set is the benchmark's."""
+    expected = _known_benchmark(facts)
+    if expected is None or facts.train_samples is None or facts.eval_samples is None:
+        return False
+    pairs = ((facts.train_samples, expected["train_samples"]), (facts.eval_samples, expected["eval_samples"]))
+    return all(_agrees(count, wanted, exact=facts.counts_samples) for count, wanted in pairs)
+
+
+def _known_benchmark(facts: ResultFacts) -> dict[str, Any] | None:
+    """The row of benchmarks.yaml; None where this project knows no samples and targets of the benchmark."""
+    return _own_rows().get(facts.benchmark or "")
+
+
+@functools.cache
+def _own_rows() -> dict[str, dict[str, Any]]:
+    return dict(read_rules("benchmarks.yaml"))
+
+
+def _sample_count(*stated: Any) -> int | None:
+    """The first of the stated values that is a number of samples."""
+    for value in stated:
+        if is_number(value) and value > 0 and value == int(value):
+            return int(value)
+    return None
+
+
+def _distinct(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(texts))

@@ -1,0 +1,76 @@
+"""The rounds of MLPerf Training: which benchmarks each has, how many runs a result takes, how many of them are dropped.
+
+mlperf-logging keeps these tables in its source files, which lie unchanged in the archive of rules. They are read as
+literals; nothing of those files is executed.
+"""
+
+import ast
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from compliance.official import rule_files
+
+DROPPED_RUNS = {"unet3d": 4}  # result_summarizer.py and rcp_checker.py: max_dropped_scores, samples_rejected
+DROPPED_RUNS_OF_OTHERS = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmissionRuns:
+    """How many runs a result is made of, and how many of the fastest and of the slowest are dropped each."""
+
+    runs: int
+    dropped: int
+
+
+def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
+    """The runs of a result of `benchmark` in the round of `ruleset` (such as 5.1.0); None where the round has no such
+    benchmark."""
+    counts = _run_counts()
+    if benchmark not in benchmarks(ruleset) or benchmark not in counts:
+        return None
+    return SubmissionRuns(runs=counts[benchmark], dropped=dropped_runs(benchmark))
+
+
+def dropped_runs(benchmark: str) -> int:
+    """How many of the fastest and of the slowest runs mlperf-logging drops of any benchmark, known or not."""
+    return DROPPED_RUNS.get(benchmark, DROPPED_RUNS_OF_OTHERS)
+
+
+def benchmarks(ruleset: str) -> Sequence[str]:
+    """The benchmarks of the round of `ruleset`, in the order of mlperf-logging's table; none for an unknown round."""
+    by_round = _literal("benchmark_meta.py", "_ALL_ALLOWED_BENCHMARKS")["training"]
+    listed: Sequence[str] = by_round.get(round_of(ruleset), ())
+    return tuple(dict.fromkeys(listed))
+
+
+def rulesets() -> Sequence[str]:
+    """The rulesets of all rounds in mlperf-logging's table, such as 0.6.0; older rounds it does not know."""
+    return tuple(f"{name}.0" for name in _literal("benchmark_meta.py", "_ALL_ALLOWED_BENCHMARKS")["training"])
+
+
+def round_of(ruleset: str) -> str:
+    """The round as MLCommons names it: 5.1 for ruleset 5.1.0."""
+    return ruleset.removesuffix(".0") if ruleset.count(".") == 2 else ruleset
+
+
+def runs_in_convergence_test(benchmark: str) -> int | None:
+    """The number of runs for which rcp_checker tests `benchmark`; None where that tool knows none and ends."""
+    counts: Mapping[str, int] = _literal("rcp_checker/rcp_checker.py", "submission_runs")["training"]
+    return counts.get(benchmark)
+
+
+def _run_counts() -> Mapping[str, int]:
+    counts: Mapping[str, int] = _literal("benchmark_meta.py", "_ALL_RESULT_FILE_COUNTS")["training"]
+    return counts
+
+
+@functools.cache
+def _literal(file: str, name: str) -> Mapping[str, Any]:
+    """The table that `file` of mlperf-logging assigns to `name`."""
+    for statement in ast.parse(rule_files.archived(file)).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
+            table: Mapping[str, Any] = ast.literal_eval(statement.value)
+            return table
+    raise KeyError(f"{file} of mlperf-logging {rule_files.VERSION} assigns nothing to {name}")
