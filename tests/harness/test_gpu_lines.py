@@ -1,4 +1,4 @@
-"""What only a GPU runs, with a CPU or a recorded machine in its place: tests/null_gpu/README.md lists these functions."""
+"""What only a GPU runs, with a CPU or a recorded machine in its place; tests/null_gpu/README.md lists the functions."""
 
 import ctypes
 import os
