@@ -1,7 +1,6 @@
 """The job's variables: parsed once, each with a reader, all in docs/settings.md; a run's commit; what loads first."""
 
 import ast
-import dataclasses
 import os
 import re
 import shutil
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness import env, libraries, provenance, workload
+from harness.job import SETTINGS, job_of
 from tests import jobs
 from tests.jobs import need
 from tests.test_architecture import imports, tracked
@@ -71,7 +71,7 @@ def test_a_wrong_value_is_named(variables: dict[str, str], message: str) -> None
     ],
 )
 def test_what_stands_at_the_limit_is_taken(variables: dict[str, str]) -> None:
-    assert env.read(variables)[0].loss_scale == int(variables.get("LOSS_SCALE", 0))
+    assert env.read(variables)[0].model.loss_scale == int(variables.get("LOSS_SCALE", 0))
 
 
 @pytest.mark.parametrize(("batch", "scale"), [("408", 4096), ("2", 16), ("8480", 131072)])
@@ -121,7 +121,7 @@ def test_every_value_says_where_it_came_from() -> None:
             "JOB_FROM_CONFIG": "BATCHSIZE",
         }
     )
-    assert (job.batchsize, job.nexp) == (8, 5)
+    assert (job.model.batchsize, job.trials.nexp) == (8, 5)
     assert origins["BATCHSIZE"] == {"value": 8, "origin": "config_CPU.sh"}
     assert origins["NEXP"] == {"value": 5, "origin": "environment"}
     assert origins["SEED"] == {"value": -1, "origin": "harness/env.py"}
@@ -141,7 +141,7 @@ def test_every_value_says_where_it_came_from() -> None:
 def test_a_workload_has_its_own_batch(given: dict[str, str], value: int, origin: str) -> None:
     environ = env.resolve({"PATH": os.defpath, "DGXSYSTEM": "DGX1", "WORKLOAD": "hrnet", **given})
     job, origins = env.read(environ)
-    assert job.batchsize == value
+    assert job.model.batchsize == value
     assert origins["BATCHSIZE"] == {"value": value, "origin": origin}
     # A rank is given the resolved value, and says of it what the node said.
     assert env.read(environ | {"BATCHSIZE": str(value)})[1]["BATCHSIZE"] == origins["BATCHSIZE"]
@@ -172,7 +172,7 @@ def test_the_shell_is_told_every_value_and_what_goes_to_the_ranks() -> None:
     libraries = {"NCCL_DEBUG": "INFO", "NVIDIA_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "1"}
     secrets = {"NCCL_API_KEY": "x", "SECRET": "x"}
     given = told("--shell", DGXSYSTEM="2xDGX1", LOGDIR="/a folder", **libraries, **secrets)
-    assert {f.name.upper() for f in dataclasses.fields(env.Job)} < given.keys()
+    assert SETTINGS.keys() < given.keys()
     assert (given["LOGDIR"], given["BATCHSIZE"], given["OMPI_MCA_pml"]) == ("/a folder", "256", "ob1")
     forwarded = given["JOB_FORWARDED"].split()
     assert {"BATCHSIZE", "RESULT_FILE", "JOB_FROM_USER", "NCCL_DEBUG", "NCCL_IB_HCA"} < set(forwarded)
@@ -195,10 +195,10 @@ def test_one_node_is_started_without_nccls_settings_of_the_network() -> None:
 
 def test_the_ranks_of_one_node_compute_without_them_too() -> None:
     environ = {**NETWORK, "NCCL_ALGO": "Ring", "CUDA_MODULE_LOADING": "EAGER"}
-    alone = env.of_ranks(env.Job(device="gpu"), environ)
+    alone = env.of_ranks(job_of(device="gpu"), environ)
     assert not {*NETWORK} & {*alone} and alone["NCCL_ALGO"] == "Ring"
     assert (alone["CUDA_MODULE_LOADING"], alone["CUDA_DEVICE_ORDER"]) == ("EAGER", "PCI_BUS_ID")
-    assert {*NETWORK} < {*env.of_ranks(env.Job(device="gpu", dgxnnodes=2), environ)}
+    assert {*NETWORK} < {*env.of_ranks(job_of(device="gpu", dgxnnodes=2), environ)}
 
 
 def test_a_launcher_is_told_the_container_and_what_it_hands_on() -> None:
@@ -230,9 +230,8 @@ def test_every_variable_of_the_job_has_a_reader() -> None:
         )
         + (jobs.REPOSITORY / "run_and_time.sh").read_text()
     )
-    for f in dataclasses.fields(env.Job):
-        name = f.name.upper()
-        read_in_python = re.search(rf"\b(job|self)\.{f.name}\b", code)
+    for name, setting in SETTINGS.items():
+        read_in_python = re.search(rf"\b({setting.group}|self|course|cluster|model)\.{setting.name}\b", code)
         read_in_shell = re.search(rf"\$\{{{name}\b|\(\(.*\b{name}\b", code)
         assert read_in_python or read_in_shell, f"nothing reads {name}"
 
@@ -260,7 +259,7 @@ def test_a_misspelt_variable_is_said_and_a_strangers_is_not() -> None:
     meant |= {"DGXNGPUS": "DGXNGPU", "DATA_DIR": "DATADIR", "RESUM": "RESUME", "Logdir": "LOGDIR"}
     done = jobs.run([sys.executable, "-m", "harness.env", "--json"], **dict.fromkeys(meant, "8"))
     assert done.returncode == 0
-    warnings = [f"warning: {name}=8 is read by nothing: is it {right}?" for name, right in meant.items()]
+    warnings = [f"warning: {name} is read by nothing: is it {right}?" for name, right in meant.items()]
     assert sorted(done.stderr.splitlines()) == sorted(warnings)
     strangers = (
         *("HISTFILE", "HISTSIZE", "HOSTNAME", "HOSTTYPE", "HOST", "MODEL", "DATE", "LOGNAME", "NODE_NAME", "NODE_ID"),
@@ -277,7 +276,8 @@ def test_paddle_is_told_the_ranks_gpu_before_it_is_loaded() -> None:
     script = """if True:
         import sys
         from harness import env
-        env.export(env.runtime(env.Job(device="gpu")))
+        from harness.job import job_of
+        env.export(env.runtime(job_of(device="gpu")))
         assert "paddle" not in sys.modules
         import paddle
         print(paddle.get_flags("FLAGS_selected_gpus"), paddle.base.framework._cuda_ids())
