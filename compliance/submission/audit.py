@@ -26,10 +26,10 @@ from compliance.check import NOTHING, LoggedRun, Report, check_file
 from compliance.forms import check_replaceable
 from compliance.official.rule_files import versions
 from compliance.rules import Finding, Ruleset, load
-from compliance.strict.policy import LEAST_CURVE
+from compliance.strict.copies import marks
 from compliance.submission.description import over_peak, read_description
 from compliance.submission.package import rendered, template_text
-from compliance.submission.runs import LEAST_DISTINCT, check_between
+from compliance.submission.runs import check_between
 from compliance.submission.score import score_runs
 from runlog import schema
 from runlog.reader import Event, HeldLog, read_log
@@ -252,12 +252,10 @@ def _elsewhere(folder: _Folder, seen: dict[tuple[object, ...], tuple[_Folder, st
     """
     found: dict[str, list[Finding]] = {}
     for one in folder.logs:
-        run = one.run
-        accuracies, times = tuple(evaluation.value for evaluation in run.evaluations), tuple(run.intervals.values())
-        marks = {"run": (run.start_ms, run.stop_ms, *accuracies)} if run.start_ms is not None else {}
-        marks |= {"times": times} if len(set(times)) >= LEAST_DISTINCT else {}
-        marks |= {"accuracies": accuracies} if len(set(accuracies)) >= LEAST_CURVE else {}
-        places = [(what, *seen.setdefault((what, *mark), (folder, one.path.name))) for what, mark in marks.items()]
+        places = []
+        for mark in marks(one.run):
+            first_folder, first_file = seen.setdefault(mark, (folder, one.path.name))
+            places.append((mark.what, first_folder, first_file))
         elsewhere = next((place for place in places if place[1] is not folder), None)
         if elsewhere is None:
             continue
