@@ -13,6 +13,7 @@ from typing import Any
 from compliance.logged_run import COUNT, NOTHING, NUMBER, TEXT, LoggedRun, has_type
 from compliance.official.checker import Judge, official_findings
 from compliance.official.rule_files import VERSION, keys
+from compliance.official.tool_reading import ToolReader
 from compliance.rules import Collected, Finding, Ruleset, breach, verdict
 from compliance.strict.policy import Policy
 from compliance.strict.run_order import RunOrder
@@ -110,6 +111,7 @@ class Checker:
         self._run = LoggedRun()
         self._order = RunOrder(self._run, self._collected)
         self._judge = Judge(ruleset.version, self._collected)
+        self._tool_reader = ToolReader(ruleset.version)
         self._empty = True
         self._refused = 0  # lines that the official parser refuses
         self.misread = False  # whether the official parser may read a line in another way
@@ -158,6 +160,7 @@ class Checker:
             self._run.take(event)
             self._check_types(event)
         self._judge.take(event)
+        self._tool_reader.take(event)
         self._order.take(event)
 
     def _check_types(self, event: Event) -> None:
@@ -179,6 +182,7 @@ class Checker:
             return (self._no_events(),), NOTHING
         run, collected = self._run, self._collected
         self._judge.finish()
+        run.as_tools_read = self._tool_reader.result()
         run.first = {key: run.first[key] for key in self._known if key in run.first}
         Policy(ruleset=self._ruleset, run=run, order=self._order, collected=collected).check(benchmark_asked)
         for finding in collected.found:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from compliance.official.tool_reading import ToolReading
 from runlog import schema
 from runlog.reader import Event, settings_of, table_of
 
@@ -61,6 +62,7 @@ class LoggedRun:
     # by kind and place: epochs, blocks, evaluations, windows
     intervals: dict[tuple[str, int], float] = field(default_factory=dict)
     tick_ms: int = 1000  # of the clock: 1 from the first time on that is no whole second
+    as_tools_read: ToolReading = field(default_factory=ToolReading)  # after the last event
 
     def take(self, event: Event) -> None:
         """Keep the next event of a key that is named."""

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from http.server import HTTPServer
 
 import numpy as np
-import psutil
 
-from harness import env
+from harness import env, network
 from harness.hooks.watchdog import WATCHDOG
 from harness.processes import end_with_parent
 from program import elsewhere
@@ -26,7 +25,6 @@ if not env.is_rank():  # a tool: UCX, which Open MPI loads, would write into its
 from mpi4py import MPI
 
 _HELD: list[socket.socket] = []  # bound and never listening, to the end of the process
-LOOPBACK = "127."
 PEERS_END_S = 10.0  # after which a rank whose peer died ends by itself
 
 
@@ -84,12 +82,14 @@ def start(job: env.Job) -> Ranks:
     if env.is_rank():
         # mpirun: a killed one cannot end its ranks, and the log is closed when it is gone
         end_with_parent(signal.SIGKILL)
-    WATCHDOG.start(job.hang_timeout_s, rank=ranks.rank, node=ranks.node)
-    if ranks.size != job.world_size:
+    WATCHDOG.start(job.cluster.hang_timeout_s, rank=ranks.rank, node=ranks.node)
+    if ranks.size != job.cluster.world_size:
         raise ValueError(
-            f"{ranks.size} ranks were started, but DGXNNODES={job.dgxnnodes} x DGXNGPU={job.dgxngpu} is "
-            f"{job.world_size}: start the job by ./run_and_time.sh"
+            f"{ranks.size} ranks were started, but DGXNNODES={job.cluster.dgxnnodes} x DGXNGPU={job.cluster.dgxngpu} "
+            f"is {job.cluster.world_size}: start the job by ./run_and_time.sh"
         )
+    # Before the log tells the libraries' variables.
+    env.export(network.nccl_settings(job, ranks.rank // job.cluster.dgxngpu))
     return ranks
 
 
@@ -118,32 +118,8 @@ def _check_free(port: int) -> None:
 
 
 def _address(job: env.Job, ranks: Ranks) -> str:
-    """An address of this node at which the other ranks reach it.
-
-    That of its name in HOSTS, or where the node itself takes that name for loopback, as Debian's /etc/hosts has it, the
-    address from which it reaches another node.
-
-    Raises RunError where it has none.
-    """
-    if job.dgxnnodes == 1:
-        return "127.0.0.1"
-    hosts = job.hosts.split(",")
-    node = ranks.rank // job.dgxngpu
-    own, other = hosts[node], hosts[1 if node == 0 else 0]
-    try:
-        found = socket.gethostbyname(own)
-        if found.startswith(LOOPBACK):
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect((other, 9))  # sends nothing: the kernel chooses the way and so the address
-                found = probe.getsockname()[0]
-    except OSError as error:
-        raise RunError(f"HOSTS: {ranks.node} finds no way to {own} and {other} ({error.strerror})") from error
-    if found.startswith(LOOPBACK):
-        raise RunError(
-            f"HOSTS: {ranks.node} takes {own} and {other} for itself, at {found}, where no other node reaches it: "
-            "name the nodes as they know each other"
-        )
-    return found
+    """The address of this rank's node at which the other ranks reach it. Raises RunError where it has none."""
+    return network.node_address(job, ranks.rank // job.cluster.dgxngpu)
 
 
 def _listen_on(own: str, meeting: str) -> None:
@@ -157,8 +133,8 @@ def _listen_on(own: str, meeting: str) -> None:
     from paddle.base import core
     from paddle.distributed.fleet.utils import http_server
 
-    having = [name for name, found in psutil.net_if_addrs().items() if own in {one.address for one in found}]
-    if not having:
+    interface = network.interface_of(own)
+    if interface is None:
         raise RunError(
             f"no network interface of {socket.gethostname()} has the address {own}, where other ranks would reach it: "
             "name the nodes in HOSTS as they know each other (one node: ip link set lo up)"
@@ -167,7 +143,7 @@ def _listen_on(own: str, meeting: str) -> None:
 
     def strategy() -> core.GlooParallelStrategy:
         made = make()
-        made.iface = having[0]
+        made.iface = interface
         return made
 
     core.GlooParallelStrategy = strategy
@@ -183,12 +159,12 @@ def connect(job: env.Job, ranks: Ranks) -> None:
     """Tells Paddle's fleet about the ranks and, on a CPU, opens gloo between them."""
     endpoints = ranks.comm.allgather(f"{_address(job, ranks)}:{_hold_port()}")
     env.export_trainer(ranks.rank, endpoints)
-    if job.device == "cpu" and ranks.size > 1:
+    if job.cluster.device == "cpu" and ranks.size > 1:
         import paddle
 
-        if ranks.is_first and job.gloo_port:
-            _check_free(job.gloo_port)
-        port = ranks.comm.bcast(job.gloo_port or _hold_port())
+        if ranks.is_first and job.cluster.gloo_port:
+            _check_free(job.cluster.gloo_port)
+        port = ranks.comm.bcast(job.cluster.gloo_port or _hold_port())
         host = endpoints[0].rpartition(":")[0]
         # Paddle forks helpers for the rendezvous; mpirun would wait for whoever holds a dead rank's pipes.
         os.register_at_fork(after_in_child=lambda: end_with_parent(signal.SIGKILL))

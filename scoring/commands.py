@@ -11,5 +11,4 @@ COMMANDS = {
     "history": ("scoring.figure.history", "runs kept in a file: their trend, and whether a new result is lower"),
     "export": ("scoring.export", "the runs of logs for other tools: Parquet, TensorBoard, MLflow"),
     "scale": ("scoring.predict.scale", "throughput and time to train at node counts not at hand"),
-    "time-to-train": ("scoring.predict.time_to_train", "minutes to 0.759 on nodes of A100, beside the published logs"),
 }

@@ -6,23 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from compliance.check import NOTHING, LoggedRun, Report, check_file
+from compliance.check import LoggedRun, Report, check_file
 from compliance.official import convergence
 from compliance.official.rule_files import benchmarks
-from compliance.rules import FINDINGS_PER_RULE, Benchmark, Finding, Ruleset, StrictRule, breach, note, verdict
+from compliance.rules import FINDINGS_PER_RULE, Finding, Ruleset, StrictRule, breach, note, verdict
 from compliance.strict.copies import accuracy_of_many, resemblance, seed_key, shared_mark
 from compliance.submission.description import compare_description, hardware_nodes, read_description
+from compliance.submission.group import NOT_KNOWN, PASSED, convergence_test, submission_of
 from runlog import schema
 from runlog.reader import open_log
 from runlog.text import printable
 
 # Fields of the header that must be the same in all runs of a submission.
 SAME_SECTIONS = tuple(s.name for s in (schema.SOURCE, schema.PACKAGES, schema.HARDWARE, schema.DATASET))
-# what the runs of one submission have in common by name
-_SUBMISSION = (
-    *(schema.SUBMISSION_BENCHMARK, schema.SUBMISSION_DIVISION, schema.SUBMISSION_ORG),
-    schema.SUBMISSION_PLATFORM,
-)
 OWN_OF_A_RUN = (
     *("SEED", "RESULT_FILE", "NEXP", "ON_FAILURE", "LOGDIR", "PROGRESS"),
     *("CACHE_CLEARED", "NODE_RANK", "HOSTS", "GLOO_PORT"),
@@ -91,11 +87,6 @@ def check_logs(
 # --- rules between runs ---
 
 Found = Iterator[tuple[Report, Finding]]  # of the run to blame
-
-
-def submission_of(run: LoggedRun) -> tuple[str, ...]:
-    """What the runs of one submission have in common by name."""
-    return tuple(str(run.of(event).value) for event in _SUBMISSION)
 
 
 def check_between(checked: Sequence[Report], ruleset: Ruleset) -> list[Report]:
@@ -170,7 +161,7 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, ruleset: Ruleset) -> str:
 
 def _one_end(members: Sequence[Report], rule: StrictRule) -> Found:
     value = accuracy_of_many([one.run for one in members], int(rule.bounds["runs_at_one_accuracy"]))
-    for one in members:
+    for one in members[1:]:
         last = one.run.evaluations[-1] if one.run.evaluations else None
         if value is not None and last is not None and last.value == value:
             yield one, breach(rule, f"several runs end at an accuracy of {value!r}", line=last.line)
@@ -245,70 +236,31 @@ def _holds_for_both(rule: str, run: LoggedRun, other: LoggedRun, ruleset: Rulese
     return True
 
 
-def one_submission(checked: Sequence[Report], ruleset: Ruleset, name_of: Callable[[Path], object] = str) -> Benchmark:
-    """The benchmark that all logs are runs of. Raises ValueError if one is no log, or they are of two submissions."""
-    for one in checked:
-        if one.run is NOTHING:
-            raise ValueError(f"{name_of(one.path)}: no log of a run ({one.findings[0].actual})")
-    first = checked[0].run
-    benchmark = ruleset.benchmarks.get(first.text(schema.SUBMISSION_BENCHMARK))
-    wanted = submission_of(first)
-    if benchmark is None:
-        asked = printable(first.of(schema.SUBMISSION_BENCHMARK).value)
-        scored = ", ".join(ruleset.benchmarks) or "none"
-        why = f"not scored; of ruleset {ruleset.version} this scores {scored}"
-        raise ValueError(f"{name_of(checked[0].path)}: benchmark {asked}: {why}")
-    for one in checked:
-        names = submission_of(one.run)
-        if names != wanted:
-            than = f"than {name_of(checked[0].path)} ({', '.join(wanted)})"
-            raise ValueError(f"{name_of(one.path)}: of another submission ({', '.join(names)}) {than}")
-    return benchmark
-
-
 # --- reference convergence points ---
 
 
-def reference_points(run: LoggedRun, ruleset: Ruleset) -> list[convergence.ReferencePoint]:
-    """The reference convergence points that the runs of a closed submission are held to; none where none apply."""
-    benchmark = ruleset.benchmarks.get(run.text(schema.SUBMISSION_BENCHMARK))
-    if not benchmark or not benchmark.reference_points or run.of(schema.SUBMISSION_DIVISION).value != "closed":
-        return []
-    return convergence.reference_points(benchmark.reference_points, ruleset.version, benchmark.runs)
-
-
-def epochs_to_target(run: LoggedRun) -> float:
-    """Epoch of the last evaluation of a run with success, as rcp_checker counts."""
-    if run.status != "success" or not run.evaluations:
-        return convergence.NOT_CONVERGED
-    return run.evaluations[-1].epoch
-
-
 def _convergence(members: Sequence[Report], ruleset: Ruleset) -> Found:
-    """Hold the runs of a submission against the reference convergence points of its batch."""
+    """Hold the runs of a submission against the reference convergence points, where strict knows their benchmark."""
     run = members[0].run
-    points = reference_points(run, ruleset)
     benchmark = ruleset.benchmarks.get(run.text(schema.SUBMISSION_BENCHMARK))
-    if not points or not benchmark:
+    closed = run.of(schema.SUBMISSION_DIVISION).value == "closed"
+    if benchmark is None or not benchmark.reference_points or not closed:
         return  # check says so for each log
-    for one in members:
-        for finding in _hyperparameters(one.run, points, ruleset.strict["rcp-hyperparameters"]):
-            yield one, finding
+    test = convergence_test(members, ruleset)
+    if test.reference is not None:
+        for one in members:
+            for finding in _hyperparameters(one.run, test.reference.points, ruleset.strict["rcp-hyperparameters"]):
+                yield one, finding
 
-    rule, batch = ruleset.strict["rcp-convergence"], run.global_batch
+    rule = ruleset.strict["rcp-convergence"]
     if len(members) != benchmark.runs:
         of_all = note(rule, f"not applied: it takes {benchmark.runs} runs of one submission, {len(members)} given")
-    elif batch is None:
-        of_all = breach(rule, "no global_batch_size to take a reference point for")
+    elif test.status == NOT_KNOWN:
+        of_all = note(rule, f"not applied: {test.reason}")
+    elif test.status == PASSED:
+        return
     else:
-        epochs = [epochs_to_target(one.run) for one in members]
-        judged = convergence.against_points(epochs, batch, points, benchmark.runs)
-        if judged.passed:
-            return
-        actual = judged.reason
-        if judged.point and judged.mean_epochs is not None:
-            actual = f"{judged.mean_epochs:.2f} epochs; {judged.point.least_epochs:.2f} is the least ({judged.reason})"
-        of_all = breach(rule, actual)
+        of_all = breach(rule, test.in_words())
     for one in members:
         yield one, of_all
 

@@ -24,6 +24,7 @@ from scoring.importers.checks import has_second_clock
 from scoring.record import InputError, NothingMeasuredError, Record, TooFewRunsError, section
 
 WANTED_SHARE = 0.01  # half-width of an interval for which `score` says how many runs it takes
+MOST_MORE_RUNS = 50  # that `score` asks a user for; beyond these it says that the goal is out of reach
 # Benchmarks on images of MLPerf Training, as logs name them, and our model of the first.
 BENCHMARKS = frozenset({"resnet", "resnet50_v1.5", "ssd", "maskrcnn", "retinanet", "unet3d"})
 IMAGENET = (1_281_167, False)  # images of an epoch, and that they are not made up
@@ -397,8 +398,11 @@ def score_lines(result: Score) -> list[str]:
     if result.interval_95 is not None:
         interval = f"{result.interval_95[0]:.3f} to {result.interval_95[1]:.3f}   ({interval})"
     rows = [("95 % interval", interval)]
-    if more := result.more_runs_for_1_percent:
-        rows.append(("for +-1 %", f"{more} more runs, all of them counted, by the spread of these"))
+    more_runs = result.more_runs_for_1_percent
+    if more_runs is not None and more_runs > MOST_MORE_RUNS:
+        rows.append(("for +-1 %", "too noisy for a goal of 1 %"))
+    elif more_runs:
+        rows.append(("for +-1 %", f"{more_runs} more runs, all of them counted, by the spread of these"))
     if result.median_window_rate is not None:
         rows.append(("median", f"{result.median_window_rate:.3f} (of the window rates)"))
     rows += [("limit", text) for text in result.limits]

@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 from harness import env
+from runlog import workloads
 from tests import jobs
 
 CONFIGS = sorted(jobs.REPOSITORY.glob("config_*.sh"))
 SOURCED = sorted(jobs.REPOSITORY.glob("launch/dgx*.sh"))
 # What Open MPI, NCCL and Paddle read themselves: a parameter is real where its name is among those they document.
-LIBRARIES = {"NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_btl_tcp_if_exclude"}
+LIBRARIES = {"NCCL_IB_HCA", "OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_btl_tcp_if_exclude"}
 LIBRARIES |= {"FLAGS_cudnn_exhaustive_search", "FLAGS_cudnn_batchnorm_spatial_persistent"}
 SYSTEMS = [f"{n}{s}" for s in ("CPU", "DGX1", "DGXA100") for n in ("", "2x", "4x", "8x") if n + s != "8xCPU"]
+SYSTEMS.append("DGXA100_mlperf")  # ResNet-50 by the closed division's recipe, as fast as this code can
 
 
 def exports(system: str, **environment: str) -> dict[str, str]:
@@ -59,23 +61,36 @@ EXPECTED = {
     ("CPU", "hrnet"): (4, "", "fp32", "cpu"),
     ("DGX", "rn50"): (256, "nvidia_cosine", "amp_o2", "gpu"),
     ("DGX", "hrnet"): (2, "cityscapes_80k", "amp_o2", "gpu"),
+    ("DGXA100_mlperf", "rn50"): (408, "mlperf_lars", "amp_o2", "gpu"),
+    ("DGXA100_mlperf", "hrnet"): (2, "cityscapes_80k", "amp_o2", "gpu"),
 }
 
 
-@pytest.mark.parametrize("workload", env.WORKLOADS)
+@pytest.mark.parametrize("workload", workloads.NAMES)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_system_has_its_nodes_and_the_batch_and_recipe_of_each_workload(system: str, workload: str) -> None:
     job = env.of_system(DGXSYSTEM=system, WORKLOAD=workload)
-    assert job.dgxnnodes == int(re.sub(r"\D.*", "", system) or 1)
-    assert job.rank_numa == "" or len(job.rank_numa.split(",")) == job.dgxngpu
-    kind = "CPU" if system.endswith("CPU") else "DGX"
-    assert (job.batchsize, job.recipe, job.precision, job.device) == EXPECTED[kind, workload]
+    assert job.cluster.dgxnnodes == int(re.sub(r"\D.*", "", system) or 1)
+    assert job.cluster.rank_numa == "" or len(job.cluster.rank_numa.split(",")) == job.cluster.dgxngpu
+    kind = system if (system, workload) in EXPECTED else "DGX"
+    if system.endswith("CPU"):
+        kind = "CPU"
+    assert (job.model.batchsize, job.model.recipe, job.model.precision, job.cluster.device) == EXPECTED[kind, workload]
     assert {stem(config) for config in CONFIGS} == set(SYSTEMS)
 
 
 # ---- the shell that a job is started from
 
 SHADOW = "raise ImportError('a module of the shell')"
+
+
+def test_a_job_of_one_node_gets_none_of_nccls_network() -> None:
+    """Neither its container, which has loopback alone, nor the shell in which mpirun starts."""
+    network = {"NCCL_SOCKET_IFNAME": "^lo,docker", "NCCL_IB_HCA": "=mlx5_0"}
+    assert "NCCL_" not in jobs.printed("launch/container_node.sh", "--dry-run", CONT="img", **network)
+    script = "source launch/common.sh; load_job --shell; unset JOB_DROPPED; env"
+    stdout = jobs.printed("bash", "-euc", script, DGXSYSTEM="2xDGXA100", DGXNNODES="1", NCCL_ALGO="Ring", **network)
+    assert set(re.findall(r"NCCL_\w+", stdout)) == {"NCCL_ALGO"}
 
 
 @pytest.fixture

@@ -258,7 +258,7 @@ def test_wrong_protocol_file(tmp_path: Path, text: str, says: str) -> None:
 
 def test_what_the_spread_of_runs_says(tmp_path: Path) -> None:
     """How many more make 1 %, by Stein's two stages, and whether runs are too unlike for a mean."""
-    for name, step in (("like", 0.02), ("unlike", 0.1)):
+    for name, step, shown in (("like", 0.015, " more runs, all of"), ("unlike", 0.1, "too noisy for a goal of 1 %")):
         logs = sorted(folder_of(tmp_path, name, [1, 1 + step, 1 - step]).iterdir())
         _, result, _ = command("score", *logs, "--protocol", "window")
         low, high = result["interval_95"]
@@ -266,6 +266,7 @@ def test_what_the_spread_of_runs_says(tmp_path: Path) -> None:
         assert needed - 3 <= result["more_runs_for_1_percent"] < needed - 2
         assert result["more_runs_for_1_percent"] == pytest.approx((4.303 * step / 0.01) ** 2 - 3, rel=0.03)
         assert ("rates_averaged" in [warning["rule"] for warning in result["warnings"]]) == (name == "unlike")
+        assert shown in scoring("score", *logs, "--protocol", "window").stdout
     assert command("score", logs[0], "--protocol", "window")[1]["more_runs_for_1_percent"] is None
 
 

@@ -40,7 +40,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_command_is_listed_with_what_it_does_and_has_options() -> None:
     shown = run([sys.executable, "-m", "tools.cli"], jobs.REPOSITORY).stdout
     listed = dict(re.findall(r"^  (\S+) {2,}(\S.*)$", shown, re.M))
-    assert listed.keys() == (cli.PUBLISHING | cli.TRAINING).keys() > {"history", "time-to-train", "audit", "doctor"}
+    assert listed.keys() == (cli.PUBLISHING | cli.TRAINING).keys() > {"history", "scale", "audit", "doctor"}
     for name in ("history", "audit", "watch", "tune"):
         done = run([sys.executable, "-m", "tools.cli", name, "--help"], jobs.REPOSITORY)
         assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("usage: "), done.stderr
