@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from compliance.official.rule_files import RULES, versions
+from compliance.official.rule_files import RULES, WORKLOAD_RULESET, versions
+from runlog import workloads
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader halves the time of a small check
 SEVERITIES = ("error", "warning", "info")
@@ -84,12 +85,26 @@ def load(version: str) -> Ruleset:
             del fields["reference_points"]
         if version in fields.pop("rulesets"):
             benchmarks[name] = Benchmark(name=name, **fields)
+    for workload in workloads.WORKLOADS:
+        if version == WORKLOAD_RULESET and workload.benchmark not in benchmarks:
+            benchmarks[workload.benchmark] = _benchmark_of(workload)
     texts = read_rules("texts.yaml")
     strict = {name: _strict(name, fields, version, texts) for name, fields in read_rules("strict.yaml").items()}
     written = [WrittenRule(**fields) for fields in read_rules("written.yaml")]
     read_in = f"read in: {texts['rules_0.7']}; in force from ruleset {versions()[0]} on"
     dated = tuple(replace(rule, source=f"{rule.source}; {read_in}") for rule in written)
     return Ruleset(version=version, benchmarks=benchmarks, strict=strict, written=dated)
+
+
+def _benchmark_of(workload: workloads.Workload) -> Benchmark:
+    """Return what is fixed of a workload of ours that `benchmarks.yaml` does not name: its recipe gives the target."""
+    return Benchmark(
+        name=workload.benchmark,
+        train_samples=workload.train_samples,
+        eval_samples=workload.eval_samples,
+        targets={},
+        runs=workload.runs,
+    )
 
 
 def _strict(name: str, fields: dict[str, Any], version: str, texts: Mapping[str, str]) -> StrictRule:
@@ -181,9 +196,6 @@ class Collected:
 
 # --- the most that a machine can train of ResNet-50, by the peak of its named devices: a bound, and no estimate ---
 
-# FLOPs of an image of 224 px in a step of training, two a multiply-add: products of the FP32 program, forward and
-# backward, as program/count.py counts them
-TRAINING_FLOP = 24_299_077_632
 CORE_FLOP_PER_S = 384e9  # two AVX-512 multiply-adds of 16 numbers a cycle at 6 GHz: more than any core has
 _SHARE = 0.6  # of the cards' peak: twice what any of 84 published submissions takes
 
@@ -196,7 +208,9 @@ def peaks() -> dict[str, float]:
 
 def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> float | None:
     """Images/s of ResNet-50 that these cards (without any: cores) cannot surpass; None for an unknown card."""
-    flop = TRAINING_FLOP * (pixels / 224) ** 2
+    resnet = workloads.named("rn50")
+    assert resnet.training_flop is not None and resnet.flop_height is not None, "its row has both"
+    flop = resnet.training_flop * (pixels / resnet.flop_height) ** 2
     if not cards:
         return cores * CORE_FLOP_PER_S / flop if cores else None
     found = [next((peak for name, peak in peaks().items() if name in card), None) for card in cards]

@@ -11,7 +11,7 @@ from compliance.logged_run import COUNT, LoggedRun, has_type, is_number
 from compliance.rules import most_images_per_s
 from compliance.strict.measured import TIME_TOLERANCE
 from compliance.strict.run_order import RunOrder
-from runlog import schema
+from runlog import schema, workloads
 from runlog.reader import hints_of
 from runlog.text import printable
 
@@ -23,7 +23,6 @@ _OF_TRAINING = (
     *(schema.BLOCK_START, schema.BLOCK_STOP, schema.EPOCH_START, schema.EPOCH_STOP, schema.EVAL_START),
     *(schema.EVAL_STOP, schema.EVAL_ACCURACY),
 )
-_WORKLOADS = {"rn50": ("resnet", "resnet50_v1.5"), "hrnet": ("hrnet", "fcn_hrnetw18")}  # benchmark and model
 _OF_SUMMARY = {  # the setting that a field of it repeats
     **{"mode": "MODE", "data": "DATA", "precision": "PRECISION", "math_mode": "PRECISION"},
     **{"batch_per_device": "BATCHSIZE", "nodes": "DGXNNODES"},
@@ -169,7 +168,9 @@ class ProjectLog:
         configured = self.run.settings
         dataset, hardware = (self.run.section(of) for of in (schema.DATASET, schema.HARDWARE))
         line, batch = self.run.of(schema.RUN_SUMMARY).line, summary.devices * summary.batch_per_device
-        benchmark, model = _WORKLOADS.get(str(configured["WORKLOAD"]), (None, None))
+        row = workloads.find(str(configured["WORKLOAD"]))
+        benchmark = None if row is None else row.benchmark
+        model = None if row is None else row.model
         ranks, resumes = configured["DGXNGPU"], configured["RESUME"] == "auto"
         for name, by in _OF_SUMMARY.items():
             yield line, f"run_summary's {name}", getattr(summary, name), by, configured[by]
