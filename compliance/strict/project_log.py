@@ -12,7 +12,7 @@ from compliance.rules import Benchmark, most_images_per_s
 from compliance.strict.accuracies import all_whole
 from compliance.strict.measured import Fault
 from compliance.strict.run_order import RunOrder
-from runlog import schema
+from runlog import schema, workloads
 from runlog.reader import hints_of
 from runlog.text import printable
 
@@ -24,7 +24,6 @@ _OF_TRAINING = (
     *(schema.BLOCK_START, schema.BLOCK_STOP, schema.EPOCH_START, schema.EPOCH_STOP, schema.EVAL_START),
     *(schema.EVAL_STOP, schema.EVAL_ACCURACY),
 )
-_WORKLOADS = {"rn50": ("resnet", "resnet50_v1.5"), "hrnet": ("hrnet", "fcn_hrnetw18")}  # benchmark and model
 _OF_SUMMARY = {  # the setting that a field of run_summary repeats
     **{"mode": "MODE", "data": "DATA", "precision": "PRECISION", "math_mode": "PRECISION"},
     **{"batch_per_device": "BATCHSIZE", "nodes": "DGXNNODES"},
@@ -263,7 +262,8 @@ class ProjectLog:
         """Yield the fields of run_summary that a setting repeats."""
         settings = self.run.settings
         line = self.run.of(schema.RUN_SUMMARY).line
-        _, model = _WORKLOADS.get(str(settings["WORKLOAD"]), (None, None))
+        workload = workloads.find(str(settings["WORKLOAD"]))
+        model = None if workload is None else workload.model
         ranks, resumes = settings["DGXNGPU"], settings["RESUME"] == "auto"
         devices = ranks * summary.nodes if type(ranks) is int else None
         for name, setting in _OF_SUMMARY.items():
@@ -278,7 +278,8 @@ class ProjectLog:
         settings = self.run.settings
         dataset, hardware = self.run.section(schema.DATASET), self.run.section(schema.HARDWARE)
         line = self.run.of(schema.RUN_SUMMARY).line
-        benchmark, _ = _WORKLOADS.get(str(settings["WORKLOAD"]), (None, None))
+        workload = workloads.find(str(settings["WORKLOAD"]))
+        benchmark = None if workload is None else workload.benchmark
         yield _SaidTwice(line, "hardware's math_mode", hardware["math_mode"], "PRECISION", settings["PRECISION"])
         if settings["DEVICE"] == "cpu":
             yield _SaidTwice(line, "PRECISION", settings["PRECISION"], "DEVICE", "fp32")

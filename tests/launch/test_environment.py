@@ -51,7 +51,8 @@ def test_a_config_opens_with_its_command_and_only_exports_plain_values_that_yiel
 def test_every_export_has_a_reader_and_yields_to_the_user(system: str) -> None:
     container = (jobs.REPOSITORY / "launch/container_node.sh").read_text()
     for name in exports(system):
-        known = name in env.names() or name in LIBRARIES or (name.startswith("CONT_") and f"${{{name}" in container)
+        setting = name.removeprefix("RN50_AMP_O2_")  # of one workload and precision alone
+        known = setting in env.names() or name in LIBRARIES or (name.startswith("CONT_") and f"${{{name}" in container)
         assert known, f"{name} has no reader"
         assert exports(system, **{name: "7"})[name] == "7"
 
