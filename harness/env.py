@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.libraries import LIBRARIES, SECRET, TF32_OVERRIDE, handed_on, mkl_settings, secrets
+from harness.libraries import LIBRARIES, SECRET, TF32_OVERRIDE, dropped, handed_on, mkl_settings, of_network, secrets
 from program.strategy import Strategy, parse
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -344,6 +344,13 @@ def export(settings: Mapping[str, str]) -> None:
         os.environ.setdefault(name, value)
 
 
+def of_ranks(job: Job, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment that the job's ranks compute in: without NCCL's network on one node, with what `runtime` sets."""
+    left_out = of_network(environ) if job.dgxnnodes == 1 else []
+    kept = {name: value for name, value in environ.items() if name not in left_out}
+    return runtime(job) | kept
+
+
 def visible_gpus() -> str | None:
     """CUDA_VISIBLE_DEVICES, by which CUDA shows this process some of the node's GPUs; None where it is not set."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -384,8 +391,10 @@ def table() -> str:
 def _exports(environ: Mapping[str, str], added: Mapping[str, str], origins: Origins) -> dict[str, str]:
     """What the shell of a node is told: the job with every value resolved, and what mpirun hands to the ranks."""
     settings = {name: str(entry["value"]) for name, entry in origins.items()}
-    forwarded = {*settings, "JOB_FROM_USER", "JOB_FROM_CONFIG"} | set(handed_on(environ))
-    return {**added, **settings, "JOB_FORWARDED": " ".join(sorted(forwarded)), "JOB_SECRETS": secrets(environ)}
+    nodes = int(settings["DGXNNODES"])
+    forwarded = {*settings, "JOB_FROM_USER", "JOB_FROM_CONFIG"} | set(handed_on(environ, nodes=nodes))
+    lists = {"JOB_FORWARDED": " ".join(sorted(forwarded)), "JOB_SECRETS": secrets(environ)}
+    return {**added, **settings, **lists, **dropped(environ, nodes)}
 
 
 def _launch(before: Mapping[str, str], added: Mapping[str, str], job: Job) -> dict[str, str]:
@@ -394,7 +403,8 @@ def _launch(before: Mapping[str, str], added: Mapping[str, str], job: Job) -> di
     What a config file sets is not handed on: run_and_time.sh reads it on each node. Open MPI's own settings are.
     """
     container = {name: value for name, value in added.items() if name.startswith("CONT_")}
-    given = {*names()}.intersection(before) | {*handed_on(before, "OMPI_MCA_", "PRTE_MCA_")}
+    given = {*names()}.intersection(before)
+    given.update(handed_on(before, "OMPI_MCA_", "PRTE_MCA_", nodes=job.dgxnnodes))
     told = {"DGXNNODES": str(job.dgxnnodes), "JOB_DEVICE": job.device, "JOB_GIVEN": " ".join(sorted(given))}
     return {**container, **told, "JOB_SECRETS": secrets(before)}
 

@@ -1,4 +1,4 @@
-"""Variables of the libraries below Paddle, which decide a run's speed or results and are no variable of a job."""
+"""Variables of the libraries below Paddle. They decide a run's speed or results and are no variables of a job."""
 
 import re
 from collections.abc import Mapping
@@ -11,6 +11,13 @@ FORWARDED = ("FLAGS_", "NCCL_", "NVIDIA_TF32_", "UCX_", "OMP_", "MKL_")
 # NULL_GPU says that the libraries are stand-ins which compute nothing (tests/null_gpu/).
 LIBRARIES = (*FORWARDED, "CUDA_", "CUBLAS_", "CUDNN_", "GLOO_", "DALI_", "NULL_GPU")
 
+# NCCL's settings of the network between nodes. One node has none to choose: its container has loopback alone, where
+# NCCL finds no interface if NCCL_SOCKET_IFNAME leaves lo out.
+NCCL_NETWORK = (
+    *("NCCL_SOCKET_", "NCCL_NSOCKS_", "NCCL_IB_", "NCCL_NET", "NCCL_OOB_", "NCCL_COLLNET_"),
+    *("NCCL_CROSS_NIC", "NCCL_COMM_ID"),
+)
+
 # No log and no other node has the value of one.
 SECRET = re.compile("SECRET|TOKEN|PASSW|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
 
@@ -18,16 +25,35 @@ MKL_AVX512 = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}  # what
 
 
 def mkl_settings(proc_cpuinfo: str) -> dict[str, str]:
-    """What MKL must be told on this CPU: on AMD it takes its slow path by itself (5 is its AVX2, 7 its AVX-512)."""
+    """Settings that make MKL take its fast path on an AMD CPU, by the text of /proc/cpuinfo: 5 is AVX2, 7 AVX-512."""
     if "AuthenticAMD" not in proc_cpuinfo:
         return {}
     flags = proc_cpuinfo.partition("\nflags")[2].partition("\n")[0].split()
     return {"MKL_DEBUG_CPU_TYPE": "7" if MKL_AVX512.issubset(flags) else "5"}
 
 
-def handed_on(environ: Mapping[str, str], *more: str) -> list[str]:
-    """Names of the variables, by these prefixes too, that go to other nodes and into containers; no secret does."""
-    return [name for name in environ if name.startswith((*FORWARDED, *more)) and not SECRET.search(name)]
+def of_network(environ: Mapping[str, str]) -> list[str]:
+    """Names of the variables that choose NCCL's network; a job of one node is started without them."""
+    return [name for name in environ if name.startswith(NCCL_NETWORK)]
+
+
+def dropped(environ: Mapping[str, str], nodes: int) -> dict[str, str]:
+    """JOB_DROPPED, the names that `load_job` of launch/common.sh unsets for a job of one node; nothing for others."""
+    names = " ".join(of_network(environ))
+    return {"JOB_DROPPED": names} if nodes == 1 and names else {}
+
+
+def handed_on(environ: Mapping[str, str], *more: str, nodes: int) -> list[str]:
+    """Names of the variables that go to other nodes and into containers, by FORWARDED and the prefixes `more`.
+
+    No secret is among them, nor for a job of one node (`nodes`) what chooses NCCL's network.
+    """
+    left_out = set(of_network(environ)) if nodes == 1 else set()
+    names = []
+    for name in environ:
+        if name.startswith((*FORWARDED, *more)) and not SECRET.search(name) and name not in left_out:
+            names.append(name)
+    return names
 
 
 def secrets(environ: Mapping[str, str]) -> str:

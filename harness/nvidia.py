@@ -1,18 +1,21 @@
-"""What NVML and `nvidia-smi` say of a node's GPUs; every question may go unanswered, and the answer is then None."""
+"""Answers of NVML and `nvidia-smi` about a node's GPUs. Any question may go unanswered; the answer is then None."""
 
 import contextlib
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pynvml
 
 from harness import env
 from runlog.schema import Topology
 
+Handle = Any  # a GPU of pynvml, which has no types
+
 MIB = 2**20
+GIB = 2**30
 # NVML's bits of why clocks are held down. An idle GPU and clocks that an administrator chose are no fault.
 THROTTLE_REASONS = {
     0x4: "power cap",
@@ -23,28 +26,51 @@ THROTTLE_REASONS = {
 }
 NVLINK_MAX = 18  # links of one GPU that NVML numbers
 ALL_NVLINKS = 0xFFFFFFFF  # nvml.h: the scope of a throughput counter is a link's number, and UINT_MAX the sum over all
-# What pynvml raises for a question without an answer; the second, no subclass, where a driver is older than pynvml.
+NVLINK_SENT_KIB = 138  # nvml.h: NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
+NVLINK_RECEIVED_KIB = 139  # nvml.h: NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
+# From this driver on NVML's first memory call counts the memory that the driver keeps for itself as used.
+RESERVE_COUNTED_FROM = 510
+# Errors that pynvml raises for a question without an answer; the second, no subclass of the first, where a driver is
+# older than pynvml.
 UNANSWERED = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)
 
 
+# ---- the GPUs of this process
+
+
 @contextlib.contextmanager
-def opened() -> Iterator[tuple[list[Any], str]]:
+def opened() -> Iterator[tuple[list[Handle], str]]:
     """Handles of the GPUs that CUDA shows this process, in CUDA's order, and why some or all are missing."""
-    with contextlib.ExitStack() as exit_stack:
-        handles, why = [], ""
+    with contextlib.ExitStack() as at_exit:
         try:
             pynvml.nvmlInit()
-            exit_stack.callback(_ask, pynvml.nvmlShutdown)
-            handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+            at_exit.callback(_ask, pynvml.nvmlShutdown)
+            handles, why = _all_handles()
         except UNANSWERED as error:
-            why = str(error)
-        text = env.visible_gpus()
-        if handles and text is not None:
-            named = visible(text, [_ask(pynvml.nvmlDeviceGetUUID, handle) or "" for handle in handles])
-            if len(named) < len(handles):
-                why = f"CUDA_VISIBLE_DEVICES={text} names {len(named)} of {len(handles)} whole GPUs"
-            handles = [handles[number] for number in named]
+            handles, why = [], str(error)
+
+        named_by_user = env.visible_gpus()
+        if handles and named_by_user is not None:
+            uuids = [_text(_ask(pynvml.nvmlDeviceGetUUID, handle)) or "" for handle in handles]
+            numbers = visible(named_by_user, uuids)
+            if len(numbers) < len(handles):
+                why = f"CUDA_VISIBLE_DEVICES={named_by_user} names {len(numbers)} of {len(handles)} whole GPUs"
+            handles = [handles[number] for number in numbers]
         yield handles, why
+
+
+def _all_handles() -> tuple[list[Handle], str]:
+    """Handles of this node's GPUs by PCI bus, and why some have none, as one that fell off the bus.
+
+    Raises one of UNANSWERED where NVML does not even count them.
+    """
+    handles, lost = [], []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            handles.append(pynvml.nvmlDeviceGetHandleByIndex(index))
+        except UNANSWERED as error:
+            lost.append(f"GPU{index}: {error}")
+    return handles, "; ".join(lost)
 
 
 def visible(text: str, uuids: Sequence[str]) -> list[int]:
@@ -55,34 +81,122 @@ def visible(text: str, uuids: Sequence[str]) -> list[int]:
     bus, CUDA the fastest first unless CUDA_DEVICE_ORDER=PCI_BUS_ID: the same where all GPUs of a node are equal.
     """
     numbers: list[int] = []
-    for entry in map(str.strip, text.split(",")):
-        named = [
-            number
-            for number, uuid in enumerate(uuids)
-            if entry == str(number) or (entry.startswith("GPU-") and uuid.startswith(entry))
-        ]
-        if len(named) != 1:
+    for entry in text.split(","):
+        matches = _numbers_of(entry.strip(), uuids)
+        if len(matches) != 1:
             break
-        numbers += named
-    return numbers if len(set(numbers)) == len(numbers) else []
+        numbers += matches
+
+    named_twice = len(set(numbers)) < len(numbers)
+    return [] if named_twice else numbers
 
 
-def _ask(question: Callable[..., Any], *about: Any, to: Callable[[Any], Any] | None = None) -> Any:
-    """An answer of NVML, as `to` turns it; None where this GPU or driver has none."""
+def _numbers_of(entry: str, uuids: Sequence[str]) -> list[int]:
+    """Numbers of the GPUs that one entry of CUDA_VISIBLE_DEVICES may mean."""
+    if entry.startswith("GPU-"):
+        return [number for number, uuid in enumerate(uuids) if uuid.startswith(entry)]
+    return [number for number in range(len(uuids)) if entry == str(number)]
+
+
+# ---- asking NVML
+
+
+def _ask(question: Callable[..., Any], *about: Any) -> Any:
+    """NVML's answer to a question; None where this GPU or driver has none."""
     try:
-        return to(question(*about)) if to else question(*about)
+        return question(*about)
     except UNANSWERED:
         return None
 
 
-def _from_milli(found: int) -> float:
-    return found / 1000
+def _ask_newer(name: str, *about: Any) -> Any:
+    """NVML's answer by a function that an old pynvml or an old driver may not have; None without an answer."""
+    question = getattr(pynvml, name, None)
+    return None if question is None else _ask(question, *about)
 
 
-def throttled(handle: Any) -> list[str]:
+def _from_milli(value: int | None) -> float | None:
+    """A value in thousandths of a unit as units."""
+    return None if value is None else value / 1000
+
+
+def _text(answer: str | bytes | None) -> str | None:
+    """A name of NVML, which an old pynvml gives as bytes."""
+    return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
+
+
+def throttled(handle: Handle) -> list[str]:
     """Reasons that slow a GPU down now."""
-    bits = _ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
-    return [name for bit, name in THROTTLE_REASONS.items() if bits and bits & bit]
+    bits = _ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
+    return [name for bit, name in THROTTLE_REASONS.items() if bits & bit]
+
+
+def energy_j(handle: Handle) -> float | None:
+    """Energy since the driver was loaded, in joules (Volta and later)."""
+    return _from_milli(_ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle))
+
+
+def nvlinks(handle: Handle) -> int:
+    """How many NVLinks of a GPU are up."""
+    states = [_ask(pynvml.nvmlDeviceGetNvLinkState, handle, link) for link in range(NVLINK_MAX)]
+    return states.count(1)
+
+
+# ---- a GPU's memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Memory of a GPU in bytes; None: no answer."""
+
+    total: int | None = None
+    used: int | None = None  # by processes
+    used_or_reserved: int | None = None  # by processes and the driver together, where NVML does not tell them apart
+
+
+def memory_of(handle: Handle) -> Memory:
+    """A GPU's memory, without what the driver keeps for itself: 0.3 to 1 GiB on an idle card.
+
+    NVML's second memory call, which drivers have since 510, leaves that reserve out of what is used. The first call
+    counts it as used on these drivers.
+    """
+    second_call = getattr(pynvml, "nvmlMemory_v2", None)
+    answer = None
+    if second_call is not None:
+        answer = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle, second_call)
+    if answer is not None:
+        return Memory(total=answer.total or None, used=answer.used)
+
+    answer = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    if answer is None:
+        return Memory()
+    generation = _driver_generation(driver_version())
+    if generation is not None and generation < RESERVE_COUNTED_FROM:
+        return Memory(total=answer.total or None, used=answer.used)
+    return Memory(total=answer.total or None, used_or_reserved=answer.used)
+
+
+def driver_version() -> str | None:
+    """Version of the driver that is loaded, as "525.105.17"."""
+    return _text(_ask(pynvml.nvmlSystemGetDriverVersion))
+
+
+def _driver_generation(version: str | None) -> int | None:
+    """The first number of a driver's version."""
+    first, _, _ = (version or "").partition(".")
+    return int(first) if first.isdecimal() else None
+
+
+# ---- a GPU before a run
+
+
+class RemappedRows(NamedTuple):
+    """Rows of a GPU's memory that others stand in for (Ampere and later)."""
+
+    correctable: int  # rows replaced after errors that ECC corrected
+    uncorrectable: int  # rows replaced after errors that it did not
+    pending: bool  # a row is replaced at the next reset
+    failed: bool  # a row could not be replaced: the GPU is for replacement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,105 +208,160 @@ class Gpu:
     driver: str | None = None
     capability: int | None = None  # 80 is compute capability 8.0
     memory_gib: float | None = None
-    memory_used_mib: int | None = None
+    memory_used_mib: int | None = None  # by processes
+    memory_used_or_reserved_mib: int | None = None  # with the driver's reserve, where it is not told apart
     persistence: int | None = None  # 1: on
+    compute_mode: int | None = None  # NVML_COMPUTEMODE_*
+    mig: bool | None = None  # whether the GPU is divided into MIG instances
+    mig_after_reset: bool | None = None
     power_limit_w: float | None = None
+    application_clock_mhz: int | None = None  # of the SMs, by nvidia-smi -ac
+    default_application_clock_mhz: int | None = None
     ecc_corrected: int | None = None  # errors since the driver was loaded
     ecc_uncorrected: int | None = None
+    remapped_rows: RemappedRows | None = None
+    retired_pages_pending: bool | None = None  # before Ampere: a page of memory is retired at the next reset
     throttle: tuple[str, ...] = ()  # why it is slowed down now
     processes: tuple[int, ...] | None = None  # pids
 
 
-def gpu_of(handle: Any) -> Gpu:
-    """What NVML says of a GPU."""
-    memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
-    corrected, uncorrected = (
-        _ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC)
-        for kind in (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
-    )
+def gpu_of(handle: Handle) -> Gpu:
+    """A GPU as NVML describes it before a run."""
+    memory = memory_of(handle)
+    capability = _ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    mig = _ask_newer("nvmlDeviceGetMigMode", handle)
+    rows = _ask_newer("nvmlDeviceGetRemappedRows", handle)
+    pages_pending = _ask_newer("nvmlDeviceGetRetiredPagesPendingStatus", handle)
     return Gpu(
         index=_ask(pynvml.nvmlDeviceGetIndex, handle),
-        name=_ask(pynvml.nvmlDeviceGetName, handle),
-        driver=_ask(pynvml.nvmlSystemGetDriverVersion),
-        capability=_ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle, to=lambda pair: 10 * pair[0] + pair[1]),
-        memory_gib=None if memory is None else round(memory.total / 2**30, 1),
-        memory_used_mib=None if memory is None else round(memory.used / MIB),
+        name=_text(_ask(pynvml.nvmlDeviceGetName, handle)),
+        driver=driver_version(),
+        capability=None if capability is None else 10 * capability[0] + capability[1],
+        memory_gib=None if memory.total is None else round(memory.total / GIB, 1),
+        memory_used_mib=_mib(memory.used),
+        memory_used_or_reserved_mib=_mib(memory.used_or_reserved),
         persistence=_ask(pynvml.nvmlDeviceGetPersistenceMode, handle),
-        power_limit_w=_ask(pynvml.nvmlDeviceGetPowerManagementLimit, handle, to=_from_milli),
-        ecc_corrected=corrected,
-        ecc_uncorrected=uncorrected,
+        compute_mode=_ask(pynvml.nvmlDeviceGetComputeMode, handle),
+        mig=None if mig is None else bool(mig[0]),
+        mig_after_reset=None if mig is None else bool(mig[1]),
+        power_limit_w=_from_milli(_ask(pynvml.nvmlDeviceGetPowerManagementLimit, handle)),
+        application_clock_mhz=_ask(pynvml.nvmlDeviceGetApplicationsClock, handle, pynvml.NVML_CLOCK_SM),
+        default_application_clock_mhz=_ask(pynvml.nvmlDeviceGetDefaultApplicationsClock, handle, pynvml.NVML_CLOCK_SM),
+        ecc_corrected=_ecc_errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+        ecc_uncorrected=_ecc_errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+        remapped_rows=None if rows is None else RemappedRows(rows[0], rows[1], bool(rows[2]), bool(rows[3])),
+        retired_pages_pending=None if pages_pending is None else bool(pages_pending),
         throttle=tuple(throttled(handle)),
-        processes=_ask(
-            pynvml.nvmlDeviceGetComputeRunningProcesses, handle, to=lambda found: tuple(one.pid for one in found)
-        ),
+        processes=_process_ids(handle),
     )
 
 
-def energy_j(handle: Any) -> float | None:
-    """Energy since the driver was loaded, in joules (Volta and later)."""
-    found: float | None = _ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle, to=_from_milli)
-    return found
+def _mib(size: int | None) -> int | None:
+    """Bytes as whole MiB."""
+    return None if size is None else round(size / MIB)
 
 
-def nvlinks(handle: Any) -> int:
-    """NVLinks of a GPU that are up."""
-    return sum(_ask(pynvml.nvmlDeviceGetNvLinkState, handle, link) == 1 for link in range(NVLINK_MAX))
+def _ecc_errors(handle: Handle, kind: int) -> int | None:
+    """Errors of a kind since the driver was loaded; None where ECC is off or not there."""
+    errors: int | None = _ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC)
+    return errors
 
 
-def sample(handle: Any, *, nvlink: bool = False) -> dict[str, Any]:
-    """What a GPU does now; `nvlink`: whether to ask for KiB of data over all its links since the driver was loaded."""
-    # By nvml.h; that NVML sums them so, no machine with NVLink has confirmed to us.
-    sums = (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX)
-    of_links = [(counter, ALL_NVLINKS) for counter in sums]
-    counters = _ask(pynvml.nvmlDeviceGetFieldValues, handle, of_links) if nvlink else None
-    tx_kib, rx_kib = (c.value.ullVal if c.nvmlReturn == 0 else None for c in counters) if counters else (None, None)
+def _process_ids(handle: Handle) -> tuple[int, ...] | None:
+    """Processes that compute on a GPU, by the newest of NVML's calls that the driver has."""
+    processes = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    if processes is None:
+        processes = _ask_newer("nvmlDeviceGetComputeRunningProcesses_v2", handle)
+    return None if processes is None else tuple(process.pid for process in processes)
+
+
+# ---- a GPU during a run
+
+
+def sample(handle: Handle, *, nvlink: bool = False) -> dict[str, Any]:
+    """A GPU's sensors now, by the names that a line of telemetry has; None: no answer.
+
+    `nvlink`: whether to ask for the data that went over its links since the driver was loaded.
+    """
+    use = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    used = memory_of(handle).used
+    sent_kib, received_kib = _nvlink_kib(handle) if nvlink else (None, None)
     return {
-        "utilization_percent": _ask(pynvml.nvmlDeviceGetUtilizationRates, handle, to=lambda use: use.gpu),
-        "memory_mib": _ask(pynvml.nvmlDeviceGetMemoryInfo, handle, to=lambda memory: round(memory.used / MIB, 1)),
-        "power_w": _ask(pynvml.nvmlDeviceGetPowerUsage, handle, to=_from_milli),
+        "utilization_percent": None if use is None else use.gpu,
+        "memory_mib": None if used is None else round(used / MIB, 1),  # by processes
+        "power_w": _from_milli(_ask(pynvml.nvmlDeviceGetPowerUsage, handle)),
         "energy_j": energy_j(handle),
         "sm_clock_mhz": _ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
         "memory_clock_mhz": _ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM),
         "temperature_c": _ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
         "throttle": throttled(handle),
-        "nvlink_tx_kib": tx_kib,
-        "nvlink_rx_kib": rx_kib,
+        "nvlink_tx_kib": sent_kib,  # over all links
+        "nvlink_rx_kib": received_kib,
         # NVML measures these over 20 ms each, in KB/s.
         "pcie_tx_kb_per_s": _ask(pynvml.nvmlDeviceGetPcieThroughput, handle, pynvml.NVML_PCIE_UTIL_TX_BYTES),
         "pcie_rx_kb_per_s": _ask(pynvml.nvmlDeviceGetPcieThroughput, handle, pynvml.NVML_PCIE_UTIL_RX_BYTES),
     }
 
 
+def _nvlink_kib(handle: Handle) -> tuple[int | None, int | None]:
+    """KiB sent and received over all links since the driver was loaded.
+
+    That NVML sums over the links is by nvml.h; no machine with NVLink has confirmed it to us.
+    """
+    questions = [(NVLINK_SENT_KIB, ALL_NVLINKS), (NVLINK_RECEIVED_KIB, ALL_NVLINKS)]
+    answers = _ask(pynvml.nvmlDeviceGetFieldValues, handle, questions)
+    if answers is None:
+        return None, None
+    sent, received = answers
+    return _field_value(sent), _field_value(received)
+
+
+def _field_value(answer: Any) -> int | None:
+    """A counter of NVML's; None where its own return code is an error."""
+    return answer.value.ullVal if answer.nvmlReturn == pynvml.NVML_SUCCESS else None
+
+
 # ---- topology
 
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")  # nvidia-smi underlines the heading
 _LINK = r"(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB)"
 
 
 def parse_topology(text: str) -> Topology:
-    """Reads `nvidia-smi topo -m` of any driver since the first with NVLink. Raises ValueError where it is none."""
-    head, column, rows = re.sub(r"\x1b\[[0-9;]*m", "", text).partition("CPU")
-    devices = head.split()
-    if not column:
+    """The matrix that `nvidia-smi topo -m` printed, of any driver since the first with NVLink.
+
+    Raises ValueError where the text is no such matrix.
+    """
+    heading, cpu_column, rows = _ESCAPES.sub("", text).partition("CPU")
+    if not cpu_column:
         raise ValueError("no matrix of nvidia-smi topo -m: there is no column 'CPU Affinity'")
+
+    devices = heading.split()
     links, cores = [], {}
     for number, name in enumerate(devices):
-        found = re.search(rf"\s{name}((?:\s+{_LINK}(?!\S)){{{len(devices)}}})(?:\s+([0-9,-]*\d[0-9,-]*)(?!\S))?", rows)
-        entries = found[1].split() if found else []
-        if not found or entries[number] != "X":
+        # By position: the reports have matrices whose line breaks are lost.
+        row = re.search(rf"\s{name}((?:\s+{_LINK}(?!\S)){{{len(devices)}}})(?:\s+([0-9,-]*\d[0-9,-]*)(?!\S))?", rows)
+        entries = row[1].split() if row else []
+        if row is None or entries[number] != "X":
             raise ValueError(f"no matrix of nvidia-smi topo -m: {name} has a column and no whole row")
         links.append(entries)
-        if found[2]:
-            cores[name] = found[2]
+        if row[2]:
+            cores[name] = row[2]
     return Topology(devices=devices, links=links, cores=cores)
 
 
 def topology() -> Topology | None:
-    """This node's; None without nvidia-smi or GPUs."""
+    """How this node's GPUs are linked; None without nvidia-smi or GPUs.
+
+    Raises ValueError where nvidia-smi prints something else than its matrix.
+    """
     try:
         done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=5, check=False)
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return None
-    return parse_topology(done.stdout) if done.returncode == 0 and "GPU0" in done.stdout else None
+    if done.returncode != 0 or "GPU0" not in done.stdout:
+        return None
+    return parse_topology(done.stdout)
 
 
 def cpu_list(text: str) -> set[int]:
@@ -200,5 +369,5 @@ def cpu_list(text: str) -> set[int]:
     cores: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
-        cores |= set(range(int(first), int(last or first) + 1))
+        cores.update(range(int(first), int(last or first) + 1))
     return cores

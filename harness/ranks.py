@@ -90,6 +90,7 @@ def start(job: env.Job) -> Ranks:
             f"{ranks.size} ranks were started, but DGXNNODES={job.dgxnnodes} x DGXNGPU={job.dgxngpu} is "
             f"{job.world_size}: start the job by ./run_and_time.sh"
         )
+    env.export(nccl_network(job, ranks.rank // job.dgxngpu))  # before the log tells the libraries' variables
     return ranks
 
 
@@ -117,33 +118,63 @@ def _check_free(port: int) -> None:
         raise RunError(f"GLOO_PORT={port} on {socket.gethostname()}: {error.strerror}: set another, or 0") from error
 
 
-def _address(job: env.Job, ranks: Ranks) -> str:
-    """An address of this node at which the other ranks reach it.
+def node_address(job: env.Job, node: int) -> str:
+    """The address of this node, the job's number `node`, at which the others reach it.
 
-    That of its name in HOSTS, or where the node itself takes that name for loopback, as Debian's /etc/hosts has it, the
-    address from which it reaches another node.
+    It is that of the node's name in HOSTS. Where the node itself takes that name for loopback, as Debian's /etc/hosts
+    has it, it is the address from which it reaches another node. One node alone meets on loopback.
 
-    Raises RunError where it has none.
+    Raises RunError where the node has no such address.
     """
     if job.dgxnnodes == 1:
         return "127.0.0.1"
+
+    here = socket.gethostname()
     hosts = job.hosts.split(",")
-    node = ranks.rank // job.dgxngpu
-    own, other = hosts[node], hosts[1 if node == 0 else 0]
+    own = hosts[node]
+    other = hosts[1 if node == 0 else 0]
     try:
-        found = socket.gethostbyname(own)
-        if found.startswith(LOOPBACK):
+        address = socket.gethostbyname(own)
+        if address.startswith(LOOPBACK):
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
                 probe.connect((other, 9))  # sends nothing: the kernel chooses the way and so the address
-                found = probe.getsockname()[0]
+                address = probe.getsockname()[0]
     except OSError as error:
-        raise RunError(f"HOSTS: {ranks.node} finds no way to {own} and {other} ({error.strerror})") from error
-    if found.startswith(LOOPBACK):
+        raise RunError(f"HOSTS: {here} finds no way to {own} and {other} ({error.strerror})") from error
+    if address.startswith(LOOPBACK):
         raise RunError(
-            f"HOSTS: {ranks.node} takes {own} and {other} for itself, at {found}, where no other node reaches it: "
+            f"HOSTS: {here} takes {own} and {other} for itself, at {address}, where no other node reaches it: "
             "name the nodes as they know each other"
         )
-    return found
+    return address
+
+
+def _address(job: env.Job, ranks: Ranks) -> str:
+    """The address of this rank's node at which the other ranks reach it. Raises RunError where it has none."""
+    return node_address(job, ranks.rank // job.dgxngpu)
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface that has an address; None where none has it."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(entry.address == address for entry in addresses):
+            return name
+    return None
+
+
+def nccl_network(job: env.Job, node: int) -> dict[str, str]:
+    """NCCL's setting by which the nodes of a job on GPUs meet: the interface at which the others reach this one.
+
+    By itself NCCL takes the first one that is up, which may be a bridge of containers or of virtual machines. The
+    setting is empty where HOSTS leads to no interface of this node: NCCL then chooses.
+    """
+    if job.device != "gpu" or job.dgxnnodes == 1 or len(job.hosts.split(",")) != job.dgxnnodes:
+        return {}
+    try:
+        interface = interface_of(node_address(job, node))
+    except RunError:  # connect says so later, when there is a log
+        return {}
+    return {} if interface is None else {"NCCL_SOCKET_IFNAME": f"={interface}"}
 
 
 def _listen_on(own: str, meeting: str) -> None:
@@ -157,8 +188,8 @@ def _listen_on(own: str, meeting: str) -> None:
     from paddle.base import core
     from paddle.distributed.fleet.utils import http_server
 
-    having = [name for name, found in psutil.net_if_addrs().items() if own in {one.address for one in found}]
-    if not having:
+    interface = interface_of(own)
+    if interface is None:
         raise RunError(
             f"no network interface of {socket.gethostname()} has the address {own}, where other ranks would reach it: "
             "name the nodes in HOSTS as they know each other (one node: ip link set lo up)"
@@ -167,7 +198,7 @@ def _listen_on(own: str, meeting: str) -> None:
 
     def strategy() -> core.GlooParallelStrategy:
         made = make()
-        made.iface = having[0]
+        made.iface = interface
         return made
 
     core.GlooParallelStrategy = strategy

@@ -97,9 +97,10 @@ load_job() {
   fi
   mapfile -d '' -t pairs < <("${python}" -m harness.env "$1")
   wait $! || exit 2
+  unset JOB_DROPPED
   export "${pairs[@]}"
   # shellcheck disable=SC2086 # names
-  unset ${JOB_SECRETS}
+  unset ${JOB_SECRETS} ${JOB_DROPPED:-}
 }
 
 # Hosts of a hostfile with commas between: first word of each line, comments and Open MPI's slots left out.

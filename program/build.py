@@ -22,11 +22,12 @@ from paddle.distributed.fleet.meta_optimizers import common as meta_optimizers
 from program import capture, elsewhere, replaced
 from program import precision as precisions
 from program.count import counts_of
-from program.ops import LOSS_VALUE
+from program.ops import LOSS_VALUE, Refused
 from program.optimizers import OptimizerConfig, Schedule
 from program.passes import buckets, edit, gradients, of_paddle, resnet_unit, sync_bn, updates
 from program.precision import Precision
 from program.proof import kernels, verify
+from program.proof.knobs import check_knobs
 from program.strategy import Strategy, resolve
 
 # Operators that only NCCL needs: gloo's collectives are synchronous and use no communicator of the program.
@@ -44,17 +45,19 @@ class StepSchedule(paddle.optimizer.lr.LRScheduler):
         return self._schedule(self.last_epoch)
 
     def ahead(self, count: int) -> np.ndarray:
-        """The rates of the next steps, this one's first."""
+        """Return the rates of the next `count` steps, this step's first."""
         return np.array([self._schedule(self.last_epoch + number) for number in range(count)], np.float32)
 
     def send(self, place: Any) -> None:
-        """Copies this step's rate to the device at `place`, without waiting for it."""
-        there, rate = static.global_scope().find_var(self._var_name).get_tensor(), paddle.base.core.LoDTensor()
-        rate.set(np.full(there.shape(), self(), np.float32), paddle.CPUPlace())  # a checkpoint has it in this shape
-        there._copy_from(rate, place)
+        """Copy this step's rate to the device at `place`, without waiting for it."""
+        on_device = static.global_scope().find_var(self._var_name).get_tensor()
+        rate = paddle.base.core.LoDTensor()
+        rate.set(np.full(on_device.shape(), self(), np.float32), paddle.CPUPlace())  # a checkpoint has it in this shape
+        on_device._copy_from(rate, place)
 
 
 def _optimizer(config: OptimizerConfig, schedule: Schedule, program: static.Program, *, merged: bool) -> Any:
+    """Return Paddle's optimizer of what the recipe asks for; `merged` updates all parameters of a type at once."""
     shared: dict[str, Any] = {"learning_rate": StepSchedule(schedule), "momentum": config.momentum}
     if config.kind == "sgd":
         for parameter in program.all_parameters():
@@ -66,7 +69,9 @@ def _optimizer(config: OptimizerConfig, schedule: Schedule, program: static.Prog
         **shared,
         lars_coeff=config.lars_coefficient,
         lars_weight_decay=config.weight_decay,
-        exclude_from_weight_decay=[p.name for p in program.all_parameters() if not config.decays(p.name)],
+        exclude_from_weight_decay=[
+            parameter.name for parameter in program.all_parameters() if not config.decays(parameter.name)
+        ],
         epsilon=config.lars_epsilon,
     )
 
@@ -84,7 +89,7 @@ class Plan:
 
     @property
     def knobs(self) -> Strategy:
-        """The strategy with each knob decided.
+        """The strategy with every knob decided.
 
         Raises ValueError where one is asked for that this Paddle cannot build here.
         """
@@ -92,21 +97,21 @@ class Plan:
 
     @property
     def fixed_scale(self) -> float:
-        """Where the gradients start, which the update takes off again; 0: the loss scale is dynamic."""
+        """The factor at which the gradients start and which the update takes off; 0 where the loss scale is dynamic."""
         if self.strategy.auto or self.precision.dtype != "float16":
             return 1.0
         return self.loss_scale
 
     def micro_batch(self, batch: int) -> int:
-        """Images that a device computes at once, of `batch` for one update."""
+        """Return how many of a device's `batch` images for one update it computes at once."""
         return batch // self.strategy.gradient_merge
 
 
 class Executor(static.Executor):
-    """Paddle's, which runs a program as it is: by itself it would first let buffers be shared, whatever was asked."""
+    """Paddle's executor with its buffer-sharing passes disabled, so that a program runs exactly as it was built."""
 
     def run(self, *arguments: Any, **options: Any) -> Any:
-        """As Paddle's."""
+        """Run a program; arguments and result are those of Paddle's `Executor.run`."""
         with replaced(base_executor, "_apply_inplace_addto_pass", lambda *arguments: None):
             return super().run(*arguments, **options)
 
@@ -116,54 +121,55 @@ class TrainingProgram:
     """A program that was built, proved and fitted to its transport."""
 
     startup: static.Program
-    update: tuple[static.Program, ...]  # whose runs, in this order, make one update: `main`, or micro-steps and `main`
+    update: tuple[static.Program, ...]  # their runs, in this order, make one update: `main`, or micro-steps and `main`
     verified: tuple[str, ...]  # what was proved, or what Paddle's automatic mode made of it
     schedule: StepSchedule  # `.send()` gives the program the learning rate, `.step()` moves it to the next step
 
     @property
     def main(self) -> static.Program:
-        """The last of the update."""
+        """The last program of an update, which holds the optimizer."""
         return self.update[-1]
 
 
 def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedule, *, plan: Plan) -> TrainingProgram:
-    """Adds gradients, their all-reduce over fleet's ranks and the optimizer to the program of `loss`.
+    """Make the forward program of `loss` a training program: add gradients, their all-reduce and the optimizer.
 
-    The ranks are those that the PADDLE_TRAINER variables name (`harness.ranks.connect`).
+    The all-reduce joins the ranks that the PADDLE_TRAINER variables name (`harness.ranks.connect`). The order matters:
+    units before gradients, as Paddle knows the gradient of a unit; our passes on what fleet built; the proof on what
+    the passes left; and only then what fits the program to CPU ranks, so that the proof sees the GPU's program.
 
     Raises ValueError where the plan asks for what this Paddle cannot build, or the built program is not what was asked
     for.
     """
-    main, startup = loss.block.program, static.default_startup_program()
+    main = loss.block.program
+    startup = static.default_startup_program()
     loss = loss.block._rename_var(loss.name, LOSS_VALUE)
     loss.persistable = True  # so that it can be read after a step
     knobs = plan.knobs
+
     if knobs.resnet_unit:
         resnet_unit.fuse(main, startup)
     inner = _optimizer(optimizer, schedule, main, merged=bool(knobs.merged_optimizer))
     if not knobs.auto:
         inner = precisions.decorate(inner, plan.precision, dynamic=not plan.fixed_scale)
-    _by_fleet(loss, startup, inner, plan)
-    programs = _by_our_passes(main, startup, plan)
+    _minimize_by_fleet(loss, startup, inner, plan)
+    micro_step = _apply_passes(main, startup, plan)
+    programs = [main] if micro_step is None else [micro_step, main]
     rates = main.lr_scheduler
     for program in programs:  # a program that has it gets the rate anew from Paddle's executor at each run
         vars(program).pop("lr_scheduler", None)
+
     update = (*programs[:-1] * (knobs.gradient_merge - 1), main)
     verified = _verify(update, startup, optimizer, plan)
     if plan.device == "cpu":
-        for program in programs:
-            gradients.convolve_gradients(program)
-            sync_bn.on_cpu(program, fleet.worker_num())
-            buckets.thin_depends(program)
-        for program in (*programs, startup):
-            edit.remove(program, lambda op: op.type in NCCL_ONLY)
+        _fit_to_cpu(programs, startup)
     for program in programs:
         kernels.check(program, plan.device)
     return TrainingProgram(startup=startup, update=update, verified=tuple(verified), schedule=rates)
 
 
-def _by_fleet(loss: static.Variable, startup: static.Program, inner: Any, plan: Plan) -> None:
-    """Adds what fleet adds: gradients, their all-reduce, the update."""
+def _minimize_by_fleet(loss: static.Variable, startup: static.Program, inner: Any, plan: Plan) -> None:
+    """Let fleet add the gradients, their all-reduce and the update by the optimizer `inner`."""
     knobs = plan.knobs
     # Read when gradients are added: without it enable_addto finds nothing to do.
     paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": 8 if knobs.enable_addto else 0})
@@ -173,23 +179,27 @@ def _by_fleet(loss: static.Variable, startup: static.Program, inner: Any, plan: 
     else:
         strategy.without_graph_optimization = True  # the program after this call is the program that runs
         strategy.fuse_all_reduce_ops = False  # our own pass cuts the buckets
-    nothing, listens = contextlib.nullcontext(), plan.device == "gpu" and plan.ranks_listen
-    with (
-        precisions.fp32_statistics(),
-        contextlib.redirect_stdout(sys.stderr),  # fleet prints what it found to the user's screen
-        elsewhere(),  # its sharding writes its programs to files
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(precisions.fp32_statistics())
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))  # fleet prints to the user's screen
+        stack.enter_context(elsewhere())  # its sharding writes its programs to files
         # Else each operator that is inserted has the whole program compared with C++'s, squared work.
-        replaced(Block, "_insert_op", Block._insert_op_without_sync),
-        # Else it connects to the other ranks.
-        nothing if listens else replaced(meta_optimizers, "wait_server_ready", lambda endpoints: None),
-        nothing if knobs.auto else of_paddle.chosen(knobs),
-    ):
+        stack.enter_context(replaced(Block, "_insert_op", Block._insert_op_without_sync))
+        if plan.device == "cpu" or not plan.ranks_listen:  # else fleet waits for the other ranks to listen
+            stack.enter_context(replaced(meta_optimizers, "wait_server_ready", lambda endpoints: None))
+        if not knobs.auto:
+            stack.enter_context(of_paddle.chosen(knobs))
         fleet.init(is_collective=True, strategy=strategy, log_level="ERROR")
         fleet.distributed_optimizer(inner).minimize(loss, startup)
 
 
-def _by_our_passes(main: static.Program, startup: static.Program, plan: Plan) -> list[static.Program]:
-    """Changes what fleet built; returns the programs of an update, each once, `main` being the last."""
+def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> static.Program | None:
+    """Change what fleet built by our own passes; return the micro-step of a gradient merge, None without one.
+
+    Sums are simplified before anything renames gradients, the loss is scaled before updates are merged, gradients are
+    merged before they are put into buckets, and buffers are shared last, as that looks at each variable's last reader.
+    """
     knobs = plan.knobs
     precisions.feed_half(main, plan.precision)
     if knobs.perturb_input:
@@ -201,22 +211,34 @@ def _by_our_passes(main: static.Program, startup: static.Program, plan: Plan) ->
         updates.scale_loss(main, plan.fixed_scale)
     if knobs.merged_lars:
         updates.merge_lars(main)
-    programs = [main]
+
+    micro_step = None
     if knobs.gradient_merge > 1:
-        programs = [updates.merge_gradients(main, startup, steps=knobs.gradient_merge), main]
+        micro_step = updates.merge_gradients(main, startup, steps=knobs.gradient_merge)
     if not knobs.auto and fleet.worker_num() > 1:
         buckets.bucket_all_reduces(main, limit_mib=knobs.fuse_grad_size_in_MB, one_stream=knobs.cuda_graph)
     if knobs.cuda_graph:
         capture.prepare(main, main.lr_scheduler._var_name)
     precisions.cast_startup(main, startup)
     if knobs.enable_inplace:
-        for program in programs:
-            of_paddle.share_buffers(program)
-    return programs
+        if micro_step is not None:
+            of_paddle.share_buffers(micro_step)
+        of_paddle.share_buffers(main)
+    return micro_step
+
+
+def _fit_to_cpu(programs: list[static.Program], startup: static.Program) -> None:
+    """Replace what has no CPU kernel, and take out what only NCCL needs."""
+    for program in programs:
+        gradients.convolve_gradients(program)
+        sync_bn.on_cpu(program, fleet.worker_num())
+        buckets.thin_depends(program)
+    for program in (*programs, startup):
+        edit.remove(program, lambda op: op.type in NCCL_ONLY)
 
 
 def keep_communicators(startup: static.Program) -> None:
-    """Lets a start-up program that has run set all state anew on the communicators that there are.
+    """Let a start-up program that has run set all state anew on the communicators that there are.
 
     It would open others beside them, on which some of a step's all-reduces would then run: by NCCL's guide two
     communicators at once may wait for each other without an end.
@@ -227,65 +249,83 @@ def keep_communicators(startup: static.Program) -> None:
 def _verify(
     update: tuple[static.Program, ...], startup: static.Program, optimizer: OptimizerConfig, plan: Plan
 ) -> list[str]:
-    """What was proved of the built program, in words.
+    """Prove that the built program is what was asked for; return what was proved, in words.
 
     Raises ValueError where it is not data-parallel training by the optimizer and the knobs asked for.
     """
-    main, knobs, ranks = update[-1], plan.knobs, fleet.worker_num()
+    main = update[-1]
+    knobs = plan.knobs
+    ranks = fleet.worker_num()
     if knobs.auto:
         return _auto_chose(main, optimizer, ranks=ranks)
-    parts, scale = knobs.gradient_merge, plan.fixed_scale or 1.0
-    followed = verify.gradients(update, ranks=ranks, scale=scale)
-    updates = verify.optimizer(main, optimizer)
+
+    micro_steps = knobs.gradient_merge
+    scale = plan.fixed_scale or 1.0
+    parameters = verify.gradients(update, ranks=ranks, scale=scale)
+    parameters_by_operator = verify.optimizer(main, optimizer)
     verify.arithmetic(main, plan.precision.dtype)
+
     summed = f"summed over {ranks} ranks once, " if ranks > 1 else ""
-    said = [
-        f"{len(followed)} gradients {summed}scaled by 1/{ranks * parts} once",
-        f"{optimizer.kind} by {', '.join(f'{kind} of {n}' for kind, n in updates.items())}",
+    updates_in_words = ", ".join(f"{kind} of {number}" for kind, number in parameters_by_operator.items())
+    proved = [
+        f"{len(parameters)} gradients {summed}scaled by 1/{ranks * micro_steps} once",
+        f"{optimizer.kind} by {updates_in_words}",
     ]
     if scale != 1.0:
-        said.append(f"a fixed loss scale of {scale:g} taken off by the update")
-    if parts > 1:
-        said.append(f"{len(followed)} gradients of {parts} micro-steps merged before their sum")
+        proved.append(f"a fixed loss scale of {scale:g} taken off by the update")
+    if micro_steps > 1:
+        proved.append(f"{len(parameters)} gradients of {micro_steps} micro-steps merged before their sum")
     if ranks > 1:
         verify.communicator(startup, ranks=ranks)
-        if plan.device == "gpu" and plan.ranks_listen and (spanning := sync_bn.check_on_gpu(main)):
-            said.append(f"{spanning} normalizations summed over {ranks} ranks, forward and backward")
+        if plan.device == "gpu" and plan.ranks_listen:
+            spanning = sync_bn.check_on_gpu(main)
+            if spanning:
+                proved.append(f"{spanning} normalizations summed over {ranks} ranks, forward and backward")
     if knobs.cuda_graph:
-        said.append(capture.check(main))
-    return said + verify.knobs(main, knobs, asked=plan.strategy, ranks=ranks)
+        proved.append(capture.check(main))
+    return proved + check_knobs(main, knobs, asked=plan.strategy, ranks=ranks)
 
 
 def _auto_chose(main: static.Program, optimizer: OptimizerConfig, *, ranks: int) -> list[str]:
-    """What Paddle's automatic mode made of the program; it is said, not refused."""
-    chosen = [*fleet.fleet._context["applied_meta_list"], *fleet.fleet._context["applied_graph_list"]]
-    said = [f"STRATEGY=auto chose {', '.join(chosen)}"]
-    for check in (lambda: verify.gradients([main], ranks=ranks), lambda: verify.optimizer(main, optimizer)):
-        try:
-            check()
-        except verify.Refused as reason:
-            said.append(f"STRATEGY=auto is not the job asked for: {reason}")
-    return said
+    """Report what Paddle's automatic mode made of the program; what differs from the job is said, not refused."""
+    context = fleet.fleet._context
+    chosen = [*context["applied_meta_list"], *context["applied_graph_list"]]
+    report = [f"STRATEGY=auto chose {', '.join(chosen)}"]
+    try:
+        verify.gradients([main], ranks=ranks)
+    except Refused as reason:
+        report.append(f"STRATEGY=auto is not the job asked for: {reason}")
+    try:
+        verify.optimizer(main, optimizer)
+    except Refused as reason:
+        report.append(f"STRATEGY=auto is not the job asked for: {reason}")
+    return report
 
 
 def summary(training: TrainingProgram) -> dict[str, Any]:
-    """Operators of a program by type, MiB that a step's all-reduces sum, what was proved of it: for the header."""
-    counted = counts_of(training.main) | {"verified": list(training.verified)}
-    return {name: counted[name] for name in ("operators", "all_reduces", "all_reduce_mib", "fused", "verified")}
+    """Return a log header's account of a program: operators by type, all-reduces and their MiB, what was proved."""
+    counts = counts_of(training.main)
+    kept = {name: counts[name] for name in ("operators", "all_reduces", "all_reduce_mib", "fused")}
+    return kept | {"verified": list(training.verified)}
 
 
 def evaluation(totals: Callable[[], None], training: TrainingProgram, plan: Plan) -> static.Program:
-    """The program to which `totals` appends its operators, in the plan's precision, on the training program's state.
+    """Build the program to which `totals` appends its operators, in the plan's precision, on the training's state.
 
     Raises ValueError where Paddle has no kernel of one of them, or its state is not the training program's.
     """
-    main, knobs, create = static.Program(), plan.knobs, Block.create_parameter
+    main = static.Program()
+    knobs = plan.knobs
+    create_parameter = Block.create_parameter
 
-    def plainly(block: Block, *args: Any, initializer: Any = None, **kwargs: Any) -> Any:
-        return create(block, *args, **kwargs)
+    def create_without_initializer(block: Block, *args: Any, initializer: Any = None, **kwargs: Any) -> Any:
+        return create_parameter(block, *args, **kwargs)
 
     # Parameters have their values already; Paddle would read the start-up program for each of them.
-    with static.program_guard(main, static.Program()), replaced(Block, "create_parameter", plainly):
+    with (
+        static.program_guard(main, static.Program()),
+        replaced(Block, "create_parameter", create_without_initializer),
+    ):
         totals()
         if knobs.resnet_unit:
             resnet_unit.fuse(main)

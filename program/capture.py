@@ -5,31 +5,34 @@ they were, the rate is looked up on the device, the ranks are summed on the stre
 read on the host or copy from it.
 """
 
-from typing import Any
+from paddle import static
+from paddle.base.framework import Operator
 
 from program.ops import OPTIMIZE, prove
 from program.passes.edit import insert
 
-RATES, STEP = "captured.rates", "captured.step"  # a table of learning rates, and the number of the next one
+RATES, STEP = "captured.rates", "captured.step"  # a table of learning rates, and the index of the next one
 RATES_AT_ONCE = 4096  # steps
 # Of Paddle, before the first run of any program; they bind all programs of the process to a GPU.
 FLAGS = {"FLAGS_new_executor_use_cuda_graph": True, "FLAGS_sync_nccl_allreduce": False}
 # Operators of ResNet-50's programs. Captured on the null GPU, none waits, reads on the host or copies from it.
-SAFE = {
+WITH_GRADIENT = {
     *("batch_norm", "cast", "conv2d", "elementwise_add", "elementwise_mul", "flatten_contiguous_range"),
     *("fused_batch_norm_act", "fused_bn_add_activation", "fused_elemwise_add_activation", "mul", "pool2d"),
     *("reduce_mean", "relu", "resnet_unit", "softmax_with_cross_entropy"),
 }
-SAFE |= {f"{kind}_grad" for kind in SAFE}
+SAFE = WITH_GRADIENT | {f"{kind}_grad" for kind in WITH_GRADIENT}
 SAFE |= {"label_smooth", "one_hot_v2", "squeeze2", "scale", "sum", "grad_add", "assign"}
 SAFE |= {"c_allreduce_sum", "coalesce_tensor", "depend", "fill_constant", "share_buffer", "gather", "increment"}
-SAFE |= {"momentum", "merged_momentum", "lars_momentum", "sin"}  # sin is of perturb_input
+SAFE |= {"momentum", "merged_momentum", "lars_momentum"}
+SAFE |= {"sin"}  # of perturb_input
 
 
-def prepare(main: Any, rate: str) -> None:
-    """Keeps what a step is fed where it is, and looks the learning rate, the variable `rate`, up on the device.
+def prepare(main: static.Program, rate: str) -> None:
+    """Keep what a step is fed in place, and look the learning rate, the variable `rate`, up on the device.
 
-    The number of the step has no dimension, so that the rate keeps the shape that a checkpoint has it in.
+    The first operators of a step read entry STEP of the table RATES, then count STEP up. STEP has no dimension, so that
+    the rate keeps the shape in which a checkpoint holds it.
     """
     block = main.global_block()
     for variable in main.list_vars():
@@ -42,19 +45,27 @@ def prepare(main: Any, rate: str) -> None:
     block._sync_with_cpp()
 
 
-def check(main: Any) -> str:
-    """That a step of this program may be captured, in words.
+def check(main: static.Program) -> str:
+    """Prove that a step of this program may be captured; return the proof in words.
 
     Raises Refused where an operator reads or copies on the host, computes elsewhere, or its memory may move.
     """
     block = main.global_block()
     for op in block.ops:
-        for is_unsafe, reason in (
-            (op.type not in SAFE, "nothing is known of its reads and copies on the host: train ResNet-50"),
-            (op.type == "c_allreduce_sum" and not op.attr("use_calc_stream"), "it sums on a stream of its own"),
-            (op.has_attr("force_cpu") and op.attr("force_cpu"), "it computes on the host"),
-        ):
-            prove(not is_unsafe, f"STRATEGY: cuda_graph=1: {op.type}: {reason}, or leave cuda_graph out")
-    for v in block.vars.values():
-        prove(v.persistable or not v.is_data, f"STRATEGY: cuda_graph=1: {v.name} is fed, so a replay would not find it")
+        obstacle = _obstacle(op)
+        prove(not obstacle, f"STRATEGY: cuda_graph=1: {op.type}: {obstacle}, or leave cuda_graph out")
+    for variable in block.vars.values():
+        stays = variable.persistable or not variable.is_data
+        prove(stays, f"STRATEGY: cuda_graph=1: {variable.name} is fed, so a replay would not find it")
     return f"cuda_graph: {len(block.ops)} operators that a graph can hold"
+
+
+def _obstacle(op: Operator) -> str:
+    """Return why a graph cannot hold an operator; empty where it can."""
+    if op.type not in SAFE:
+        return "nothing is known of its reads and copies on the host: train ResNet-50"
+    if op.type == "c_allreduce_sum" and not op.attr("use_calc_stream"):
+        return "it sums on a stream of its own"
+    if op.has_attr("force_cpu") and op.attr("force_cpu"):
+        return "it computes on the host"
+    return ""

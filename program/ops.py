@@ -1,26 +1,44 @@
-"""Reading a program's operators: the words that passes, proofs and counts share. No Paddle is needed to import it."""
+"""Vocabulary for reading a program's operators, shared by passes, proofs and counts. Importing it needs no Paddle."""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from paddle.base.framework import Block, Operator, Variable
 
 BACKWARD, OPTIMIZE, LOSS = 1, 2, 256  # bits of an operator's op_role
 CONVOLUTIONS = {"conv2d", "depthwise_conv2d"}
 ADDING = {"conv2d_grad", "depthwise_conv2d_grad", "resnet_unit_grad"}  # gradients that can add to what is there
 PRODUCTS = {"mul", "matmul", "matmul_v2"}
-FACTORS = (  # of each operator that multiplies: slots of what comes in, of the weights, and of what comes out
-    dict.fromkeys(CONVOLUTIONS, (("Input", "Filter", "Output"),))
-    | dict.fromkeys(PRODUCTS, (("X", "Y", "Out"),))
-    | {"resnet_unit": (("X", "FilterX", "ConvX"), ("Z", "FilterZ", "ConvZ"))}
-)
 NORMALIZATIONS = {"batch_norm", "sync_batch_norm", "fused_batch_norm_act", "fused_bn_add_activation"}
 ALL_UPDATES = {"momentum", "merged_momentum", "lars_momentum", "sgd", "adam", "adamw", "lamb", "dgc_momentum"}
-EMPTY = "@EMPTY@"
+EMPTY = "@EMPTY@"  # stands where an operator writes no gradient
 LOSS_VALUE = "train.loss"  # name of the loss in every training program
 MERGED = ".merged"  # ends the name of a gradient's accumulator
 MIB = 2**20
+
+
+class Factors(NamedTuple):
+    """The slots of one product that an operator computes."""
+
+    input: str
+    weights: str
+    output: str
+
+
+FACTORS: dict[str, tuple[Factors, ...]] = {  # by type of operator
+    "conv2d": (Factors("Input", "Filter", "Output"),),
+    "depthwise_conv2d": (Factors("Input", "Filter", "Output"),),
+    "mul": (Factors("X", "Y", "Out"),),
+    "matmul": (Factors("X", "Y", "Out"),),
+    "matmul_v2": (Factors("X", "Y", "Out"),),
+    "resnet_unit": (Factors("X", "FilterX", "ConvX"), Factors("Z", "FilterZ", "ConvZ")),
+}
 
 
 class Refused(ValueError):
@@ -28,79 +46,97 @@ class Refused(ValueError):
 
 
 def prove(claim: bool, otherwise: str) -> None:
-    """Raises Refused, with what is there `otherwise`, where the claim does not hold."""
+    """Raise Refused with the message `otherwise` unless the claim holds."""
     if not claim:
         raise Refused(otherwise)
 
 
-def type_name(dtype: Any) -> str:
-    """Name of a type of Paddle, as `float16`."""
+def type_name(dtype: object) -> str:
+    """Return the name of a Paddle data type, as `float16`."""
     return str(dtype).rpartition(".")[2]
 
 
-def dtype_of(variable: Any) -> str:
-    """Name of a variable's type."""
+def dtype_of(variable: Variable) -> str:
+    """Return the name of a variable's data type, as `float16`."""
     return type_name(variable.dtype)
 
 
-def size_bytes(variable: Any) -> int:
-    """Bytes of a variable; an unknown extent counts as 1."""
-    return math.prod(max(1, extent) for extent in variable.shape) * np.dtype(dtype_of(variable)).itemsize
-
-
-def writers(block: Any) -> dict[str, list[int]]:
-    """Numbers of the operators that write each variable."""
-    return _numbers(op.output_arg_names for op in block.ops)
-
-
-def readers(block: Any) -> dict[str, list[int]]:
-    """Numbers of the operators that read each variable."""
-    return _numbers(op.input_arg_names for op in block.ops)
-
-
-def _numbers(names_of_ops: Iterable[list[str]]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for index, names in enumerate(names_of_ops):
-        for name in names:
-            found.setdefault(name, []).append(index)
-    return found
-
-
-def is_merge(op: Any) -> bool:
-    """Whether it adds a gradient and its accumulator."""
-    return bool(op.type == "elementwise_add" and op.input("Y")[0].endswith(MERGED))
-
-
-def is_clear(op: Any) -> bool:
-    """Whether it clears an accumulator."""
-    return bool(op.type == "fill_constant" and op.output("Out")[0].endswith(MERGED) and op.attr("value") == 0.0)
-
-
-def type_in(block: Any, name: str) -> str:
-    """Name of the type of a block's variable."""
+def type_in(block: Block, name: str) -> str:
+    """Return the name of the data type of the variable called `name`, as `float16`."""
     return dtype_of(block.var(name))
 
 
-def operands(op: Any, *slots: str) -> list[str]:
-    """The variables in these slots of an operator, inputs or outputs; none in a slot that it lacks."""
-    of = dict.fromkeys(op.input_names, op.input) | dict.fromkeys(op.output_names, op.output)
-    return [name for slot in slots if slot in of for name in of[slot](slot)]
+def size_bytes(variable: Variable) -> int:
+    """Return the bytes that a variable takes; an unknown extent counts as 1."""
+    elements = math.prod(max(1, extent) for extent in variable.shape)
+    return elements * np.dtype(dtype_of(variable)).itemsize
 
 
-def added_to(op: Any) -> list[str]:
-    """The gradient by its input that a convolution's gradient adds to, if it does not write it anew."""
-    adds = op.type in ADDING and op.has_attr("use_addto") and op.attr("use_addto")
-    return operands(op, "Input@GRAD", "X@GRAD") if adds else []
+def writers(block: Block) -> dict[str, list[int]]:
+    """Map each variable to the indices of the operators that write it, in order."""
+    return _indices_by_name(op.output_arg_names for op in block.ops)
 
 
-def is_optimizer(op: Any) -> bool:
-    """Whether it belongs to the update of the parameters."""
+def readers(block: Block) -> dict[str, list[int]]:
+    """Map each variable to the indices of the operators that read it, in order."""
+    return _indices_by_name(op.input_arg_names for op in block.ops)
+
+
+def _indices_by_name(names_by_operator: Iterable[list[str]]) -> dict[str, list[int]]:
+    indices: dict[str, list[int]] = {}
+    for index, names in enumerate(names_by_operator):
+        for name in names:
+            indices.setdefault(name, []).append(index)
+    return indices
+
+
+def operands(op: Operator, *slots: str) -> list[str]:
+    """Return the variables in these input or output slots of an operator; a slot that it does not have holds none."""
+    names: list[str] = []
+    for slot in slots:
+        if slot in op.output_names:
+            names += op.output(slot)
+        elif slot in op.input_names:
+            names += op.input(slot)
+    return names
+
+
+def is_optimizer(op: Operator) -> bool:
+    """Tell whether an operator belongs to the update of the parameters."""
     return bool(op.attr("op_role") & OPTIMIZE)
 
 
-def parameters_by_gradient(block: Any) -> dict[str, str]:
-    """{gradient: its parameter}, as the operators that make the gradients say."""
-    marked = [op.attr("op_role_var") for op in block.ops if op.has_attr("op_role_var") and not is_optimizer(op)]
-    return {
-        gradient: parameter for pairs in marked for parameter, gradient in zip(pairs[::2], pairs[1::2], strict=True)
-    }
+def is_merge(op: Operator) -> bool:
+    """Tell whether an operator adds a gradient and its accumulator (gradient merge)."""
+    return bool(op.type == "elementwise_add" and op.input("Y")[0].endswith(MERGED))
+
+
+def is_clear(op: Operator) -> bool:
+    """Tell whether an operator sets an accumulator back to zero (gradient merge)."""
+    return bool(op.type == "fill_constant" and op.output("Out")[0].endswith(MERGED) and op.attr("value") == 0.0)
+
+
+def added_to(op: Operator) -> list[str]:
+    """Return the input gradient that a convolution's gradient adds to (addto); empty where it writes it anew."""
+    if op.type in ADDING and op.has_attr("use_addto") and op.attr("use_addto"):
+        return operands(op, "Input@GRAD", "X@GRAD")
+    return []
+
+
+def loss_gradient_index(block: Block) -> int:
+    """Return the index of the operator that starts the backward pass: it fills in the gradient of the loss."""
+    for index, op in enumerate(block.ops):
+        if op.attr("op_role") == BACKWARD | LOSS:
+            return index
+    raise AssertionError("a training program has a gradient of its loss")
+
+
+def parameters_by_gradient(block: Block) -> dict[str, str]:
+    """Map each parameter's gradient to the parameter, as noted on the operators that make the gradients."""
+    parameters: dict[str, str] = {}
+    for op in block.ops:
+        if is_optimizer(op) or not op.has_attr("op_role_var"):
+            continue
+        pairs = op.attr("op_role_var")  # parameter, gradient, parameter, gradient, ...
+        parameters.update(zip(pairs[1::2], pairs[::2], strict=True))
+    return parameters

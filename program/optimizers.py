@@ -1,4 +1,4 @@
-"""Which optimizer and learning rate a recipe asks for (no Paddle here: tools that run anywhere read recipes)."""
+"""The optimizer and the learning rate that a recipe asks for. No Paddle here: tools that run anywhere read recipes."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class OptimizerConfig:
     lars_epsilon: float = 0.0
 
     def decays(self, name: str) -> bool:
-        """Whether a parameter of this name decays: weights of convolutions and matrices always do."""
+        """Tell whether a parameter of this name decays; weights of convolutions and matrices always do."""
         if ".bn." in name:
             return self.decay_bn_and_bias
         return not name.endswith(".b") or self.decay_bias or self.decay_bn_and_bias
@@ -53,14 +53,15 @@ class Schedule:
 
     @property
     def decay_steps(self) -> int:
-        """What a log calls so: of MLPerf's reference the steps after the warm-up, else all."""
-        of_mlperf = self.from_zero and self.kind == "polynomial"
-        return self.total_steps - self.warmup_steps if of_mlperf else self.total_steps
+        """The steps that a log calls decay steps: those after the warm-up in MLPerf's reference, else all."""
+        is_mlperfs = self.from_zero and self.kind == "polynomial"
+        return self.total_steps - self.warmup_steps if is_mlperfs else self.total_steps
 
     def __call__(self, step: int) -> float:
-        """Learning rate of `step`."""
+        """Return the learning rate of `step`."""
         if step < self.warmup_steps:
-            return self.base * (step + (not self.from_zero)) / self.warmup_steps
+            warmed_up = step if self.from_zero else step + 1
+            return self.base * warmed_up / self.warmup_steps
         if self.kind == "piecewise":
             passed = sum(step >= boundary for boundary in self.boundaries)
             return self.base * (1.0, *self.factors)[passed]

@@ -6,14 +6,13 @@ outside `static.amp.fp16_guard` are FP32.
 """
 
 import contextlib
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import paddle
 from paddle import static
-from paddle.base.framework import Block
+from paddle.base.framework import Block, Operator
 from paddle.static.amp import fp16_utils
 
 from program import replaced
@@ -51,53 +50,57 @@ PRECISIONS = {
 
 
 def captured_loss_scale(global_batch: int) -> float:
-    """Of a captured step, which cannot look for infinities: the logits' gradients are 1 to 2 times p - y.
+    """Return the fixed loss scale of a captured step, which cannot look for infinities.
 
-    Baidu's runs of MLPerf v1.1 have p - y, as their loss is summed over batch and ranks. A power of two rounds nothing.
+    It is the power of two, which rounds nothing, at or above the global batch: the logits' gradients are then 1 to 2
+    times p - y. Baidu's runs of MLPerf v1.1 have p - y, as their loss is summed over batch and ranks.
     """
     return float(1 << (global_batch - 1).bit_length())
 
 
 @contextlib.contextmanager
 def fp32_statistics() -> Iterator[None]:
-    """Keeps scale, bias and statistics of `sync_batch_norm` in FP32, as Paddle does for `batch_norm` alone."""
-    inputs, outputs = fp16_utils._keep_fp32_input, fp16_utils._keep_fp32_output
+    """Keep scale, bias and statistics of `sync_batch_norm` in FP32, as Paddle does for `batch_norm` alone."""
+    paddles_input = fp16_utils._keep_fp32_input
+    paddles_output = fp16_utils._keep_fp32_output
 
-    def keep_input(op: Any, name: str) -> bool:
-        return name != "X" if op.type == "sync_batch_norm" else inputs(op, name)
+    def keep_input(op: Operator, slot: str) -> bool:
+        return slot != "X" if op.type == "sync_batch_norm" else paddles_input(op, slot)
 
-    def keep_output(op: Any, name: str) -> bool:
-        return name != "Y" if op.type == "sync_batch_norm" else outputs(op, name)
+    def keep_output(op: Operator, slot: str) -> bool:
+        return slot != "Y" if op.type == "sync_batch_norm" else paddles_output(op, slot)
 
     with replaced(fp16_utils, "_keep_fp32_input", keep_input), replaced(fp16_utils, "_keep_fp32_output", keep_output):
         yield
 
 
-def _lists(precision: Precision) -> Any:
+def _operator_lists(precision: Precision) -> Any:
+    """Return which operators Paddle runs in half precision, always, never, or as their inputs are."""
     lists = static.amp.CustomOpLists(WHITE_LIST, BLACK_LIST, dtype=precision.dtype)
     lists.gray_list.add("sync_batch_norm")  # Paddle names batch_norm alone: O1 would run it in FP32
     return lists
 
 
 def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
-    """The optimizer with casts and, where it is asked for, a dynamic loss scale."""
+    """Wrap the optimizer so that it adds casts and, where `dynamic`, a dynamic loss scale."""
     if not precision.is_half:
         return optimizer
+    is_o2 = precision.level == "O2"
     return static.amp.decorate(
         optimizer,
-        amp_lists=_lists(precision),
+        amp_lists=_operator_lists(precision),
         level=precision.level,
         dtype=precision.dtype,
-        master_weight=precision.level == "O2" or None,
+        master_weight=is_o2 or None,
         init_loss_scaling=FIRST_LOSS_SCALE if dynamic else 1.0,
         use_dynamic_loss_scaling=dynamic,
         **DYNAMIC,
-        use_amp_guard=precision.level == "O2",
+        use_amp_guard=is_o2,
     )
 
 
 def cast_evaluation(main: static.Program, precision: Precision) -> None:
-    """Gives an evaluation program the types of its training program: only what `fp16_guard` holds is cast."""
+    """Give an evaluation program the types of its training program: only what `fp16_guard` holds is cast."""
     if not precision.is_half:
         return
     parameters = main.all_parameters()  # Paddle asks for them again at each operator, squared work
@@ -105,50 +108,61 @@ def cast_evaluation(main: static.Program, precision: Precision) -> None:
         replaced(fp16_utils, "find_true_prev_op", _last_writer),
         replaced(Block, "all_parameters", lambda block: parameters),
     ):
-        static.amp.cast_model_to_fp16(main, _lists(precision), use_fp16_guard=True, level=precision.level)
+        static.amp.cast_model_to_fp16(main, _operator_lists(precision), use_fp16_guard=True, level=precision.level)
     feed_half(main, precision)
 
 
-def _last_writer(ops: Any, reader: Any, name: str) -> Any:
-    """The last operator before `reader` that writes a variable; None if there is none.
+def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operator | None:
+    """Return the last operator before `reader` that writes a variable; None if there is none.
 
     Paddle's own takes several for an error: a network that is evaluated at several sizes names its statistics as the
     output of each normalization.
     """
-    before = itertools.takewhile(lambda op: op is not reader, ops)
-    return next((op for op in reversed(list(before)) if name in op.output_arg_names), None)
+    writer = None
+    for op in ops:
+        if op is reader:
+            break
+        if name in op.output_arg_names:
+            writer = op
+    return writer
 
 
 def feed_half(main: static.Program, precision: Precision) -> None:
-    """Feeds in half precision the images that the program would cast first.
+    """Feed images in half precision where the program would cast them first.
 
     What reads them in FP32, as the resizing of an evaluation at several sizes, reads a cast. The network must be built
     on a float32 input all the same: Paddle's layers give their parameters the input's type.
     """
-    block, image, wide = main.global_block(), "image", "image.fp32"
+    image = "image"
+    wide_image = "image.fp32"
+    block = main.global_block()
     if not precision.is_half or not block.has_var(image):
         return
 
-    def halves(op: Any) -> bool:
+    def halves_image(op: Operator) -> bool:
         return op.type == "cast" and op.input("X") == [image] and op.attr("out_dtype") == paddle.float16
 
-    halved = {name for op in block.ops if halves(op) for name in op.output("Out")}
-    remove(main, halves)
+    halved: set[str] = set()  # names of the image in half precision
+    for op in block.ops:
+        if halves_image(op):
+            halved.update(op.output("Out"))
+    remove(main, halves_image)
+
     is_read_wide = any(image in op.input_arg_names for op in block.ops)
     for op in block.ops:
-        op.desc._rename_input(image, wide)
+        op.desc._rename_input(image, wide_image)
         for name in halved.intersection(op.input_arg_names):
             op.desc._rename_input(name, image)
     block.var(image).desc.set_dtype(paddle.float16)
     if is_read_wide:
-        block.create_var(name=wide, shape=block.var(image).shape, dtype="float32", stop_gradient=True)
+        block.create_var(name=wide_image, shape=block.var(image).shape, dtype="float32", stop_gradient=True)
         types = {"in_dtype": paddle.float16, "out_dtype": paddle.float32}
-        insert(block, 0, "cast", {"X": [image]}, {"Out": [wide]}, **types, op_role=0)
+        insert(block, 0, "cast", {"X": [image]}, {"Out": [wide_image]}, **types, op_role=0)
     block._sync_with_cpp()
 
 
 def cast_startup(main: static.Program, startup: static.Program) -> None:
-    """Lets the start-up program leave each parameter in its type of the training program.
+    """Let the start-up program leave each parameter in its type of the training program.
 
     The optimizer's FP32 masters are copied from the parameters before that, so they lose nothing.
     """
@@ -163,26 +177,27 @@ def cast_startup(main: static.Program, startup: static.Program) -> None:
 
 
 def perturb_input(main: static.Program) -> None:
-    """Moves each value x of the floating-point inputs by about one rounding of its type: a search's control.
+    """Move each value x of the floating-point inputs by about one rounding of its type: a search's control.
 
     By x sin(1000 x) rounding, so that the direction differs from value to value: a common factor would be taken out
     again by the first batch norm.
     """
     block = main.global_block()
-    for variable in [v for v in block.vars.values() if v.is_data and v.dtype in ROUNDING]:
+    inputs = [variable for variable in block.vars.values() if variable.is_data and variable.dtype in ROUNDING]
+    for variable in inputs:
         x = variable.name
-        angle, part, moved = (
-            block.create_var(name=f"{x}.{name}", shape=variable.shape, dtype=variable.dtype).name
-            for name in ("angle", "part", "moved")
-        )
+        like_x = {"shape": variable.shape, "dtype": variable.dtype}
+        angle = block.create_var(name=f"{x}.angle", **like_x).name
+        part = block.create_var(name=f"{x}.part", **like_x).name
+        moved = block.create_var(name=f"{x}.moved", **like_x).name
         for op in block.ops:
             op.desc._rename_input(x, moved)
-        steps: list[Step] = [
-            ("scale", {"X": [x]}, {"Out": [angle]}, {"scale": 1000.0}),
-            ("sin", {"X": [angle]}, {"Out": [angle]}, {}),
-            ("elementwise_mul", {"X": [x], "Y": [angle]}, {"Out": [part]}, {"axis": -1}),
-            ("scale", {"X": [part]}, {"Out": [part]}, {"scale": ROUNDING[variable.dtype]}),
-            ("elementwise_add", {"X": [x], "Y": [part]}, {"Out": [moved]}, {"axis": -1}),
+        steps = [
+            Step("scale", {"X": [x]}, {"Out": [angle]}, {"scale": 1000.0}),
+            Step("sin", {"X": [angle]}, {"Out": [angle]}, {}),
+            Step("elementwise_mul", {"X": [x], "Y": [angle]}, {"Out": [part]}, {"axis": -1}),
+            Step("scale", {"X": [part]}, {"Out": [part]}, {"scale": ROUNDING[variable.dtype]}),
+            Step("elementwise_add", {"X": [x], "Y": [part]}, {"Out": [moved]}, {"axis": -1}),
         ]
         insert_all(block, 0, steps, op_role=0)
     block._sync_with_cpp()

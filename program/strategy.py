@@ -5,8 +5,8 @@ many of them without a word; here a knob works, or is refused with the reason. `
 built program that it did.
 """
 
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
 AUTO = "auto"
 AUTO_RANKS = 8  # fleet's default degree of sharding; its own check fails at any other number of ranks
@@ -18,7 +18,7 @@ def _knob(doc: str, default: Any, least: float | None = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """Knobs that work; None: on where the device and the precision have the kernels, or as the system's FLAGS_ say."""
+    """The knobs that work. None means: on where the device and the precision have the kernels, or as FLAGS_ say."""
 
     auto: bool = _knob("Paddle's automatic mode: it chooses, this program records what", False)
     fuse_grad_size_in_MB: float = _knob("MiB of gradients in one all-reduce at most (our own pass)", 16.0, 0.001)
@@ -39,8 +39,13 @@ class Strategy:
 
     @property
     def flags(self) -> dict[str, Any]:
-        """Paddle's flags that a knob sets in place of the system's config file."""
-        return {f"FLAGS_{name}": getattr(self, name) for name in _OF_CUDNN if getattr(self, name) is not None}
+        """Paddle's flags that a knob sets in place of the system's config file, with their values."""
+        flags = {}
+        for name in _OF_CUDNN:
+            value = getattr(self, name)
+            if value is not None:
+                flags[f"FLAGS_{name}"] = value
+        return flags
 
 
 MOST = 2**31 - 1  # of a number; Paddle's flags and attributes are of C's integers
@@ -75,76 +80,109 @@ REFUSED = {
 
 
 def parse(text: str) -> Strategy:
-    """The strategy that STRATEGY describes.
+    """Return the strategy that a value of STRATEGY describes.
 
     Raises ValueError for an unknown or refused knob, or a value that is none.
     """
-    chosen, known = Strategy(), {f.name: f for f in fields(Strategy) if f.name != AUTO}
     if text.strip() == AUTO:
         return Strategy(auto=True)
-    for entry in filter(None, (part.strip() for part in text.split(","))):
+    knobs = {knob.name: knob for knob in fields(Strategy) if knob.name != AUTO}
+    chosen: dict[str, Any] = {}
+    for part in text.split(","):
+        entry = part.strip()
+        if not entry:
+            continue
         name, _, value = entry.partition("=")
         if name in REFUSED:
             raise ValueError(f"STRATEGY: {name} is refused: {REFUSED[name]}")
-        if name not in known:
+        if name not in knobs:
             raise ValueError(
-                f"STRATEGY={text!r}: no knob {name!r}: use auto alone, or knob=value of {', '.join(known)}"
+                f"STRATEGY={text!r}: no knob {name!r}: use auto alone, or knob=value of {', '.join(knobs)}"
             )
-        chosen = replace(chosen, **{name: _value(name, value, known[name])})
-    return chosen
+        chosen[name] = _value(knobs[name], value)
+    return Strategy(**chosen)
 
 
-def _value(name: str, text: str, knob: Any) -> Any:
+def _value(knob: Field[Any], text: str) -> bool | int | float:
+    """Read a knob's value. Raises ValueError where the text is none."""
     if "bool" in str(knob.type):
         if text.lower() not in ("0", "1", "true", "false"):
-            raise ValueError(f"STRATEGY: {name}={text!r}: must be 0 or 1")
+            raise ValueError(f"STRATEGY: {knob.name}={text!r}: must be 0 or 1")
         return text.lower() in ("1", "true")
+    to_number = float if "float" in str(knob.type) else int
     try:
-        number = float(text) if "float" in str(knob.type) else int(text)
+        number = to_number(text)
     except ValueError:
-        raise ValueError(f"STRATEGY: {name}={text!r}: must be a number ({knob.metadata['doc']})") from None
+        raise ValueError(f"STRATEGY: {knob.name}={text!r}: must be a number ({knob.metadata['doc']})") from None
     if not knob.metadata["least"] <= number <= MOST:
-        raise ValueError(f"STRATEGY: {name}={text}: must be {knob.metadata['least']} to {MOST}")
+        raise ValueError(f"STRATEGY: {knob.name}={text}: must be {knob.metadata['least']} to {MOST}")
     return number
 
 
 def in_words(strategy: Strategy) -> str:
-    """The value of STRATEGY that gives `strategy`."""
+    """Return the value of STRATEGY that gives `strategy`."""
     if strategy.auto:
         return AUTO
-    changed = {f.name: value for f in fields(strategy) if (value := getattr(strategy, f.name)) != f.default}
-    return ",".join(
-        f"{name}={str(int(value) if isinstance(value, bool) else value).removesuffix('.0')}"
-        for name, value in changed.items()
-    )
+    entries = []
+    for knob in fields(strategy):
+        value = getattr(strategy, knob.name)
+        if value == knob.default:
+            continue
+        if isinstance(value, bool):
+            value = int(value)
+        entries.append(f"{knob.name}={str(value).removesuffix('.0')}")
+    return ",".join(entries)
+
+
+class _Condition(NamedTuple):
+    """A condition under which a knob can be on."""
+
+    knob: str
+    is_met: bool
+    reason: str  # why it cannot be on otherwise, and what to do
 
 
 def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
-    """Every None decided: on where the kernels exist. `dtype` is that of the convolutions.
+    """Decide every knob that is None: on where the kernels exist. `dtype` is that of the convolutions.
 
     Raises ValueError where a knob is asked for that has no kernel and no pass here, or that changes nothing.
     """
-    on_gpu, half = device == "gpu", dtype == "float16" and layout == "NHWC"
-    for name in _OF_CUDNN:
-        if not on_gpu and getattr(strategy, name) is not None:
-            raise ValueError(f"STRATEGY: {name}: a CPU computes without cuDNN: leave it out, or set DEVICE=gpu")
-    fused_bn = f"cuDNN's fused batch norm takes FP16 in NHWC only: {_WHERE_NHWC}"
-    unit = f"Paddle has its kernel for GPUs, in FP16 and NHWC: {_WHERE_NHWC}, DEVICE=gpu"
-    can = (  # knob, whether it may be on here, why not
-        ("cuda_graph", on_gpu, "a CPU has no CUDA graphs: leave it out, or set DEVICE=gpu"),
-        ("cuda_graph", strategy.gradient_merge == 1, "one program is captured, gradient_merge has two: leave one out"),
-        ("fuse_bn_act_ops", half, fused_bn),
-        ("fuse_bn_add_act_ops", half, fused_bn),
-        ("fuse_elewise_add_act_ops", True, ""),
-        ("enable_addto", on_gpu, "a CPU's convolution ignores it and the gradients would be wrong: set DEVICE=gpu"),
-        ("merged_optimizer", True, ""),
-        ("resnet_unit", on_gpu and half, unit),
-    )
+    on_gpu = device == "gpu"
+    if strategy.flags and not on_gpu:
+        knob = next(iter(strategy.flags)).removeprefix("FLAGS_")
+        raise ValueError(f"STRATEGY: {knob}: a CPU computes without cuDNN: leave it out, or set DEVICE=gpu")
+
+    decided: dict[str, bool] = {}
+    for condition in _conditions(strategy, on_gpu=on_gpu, half_nhwc=dtype == "float16" and layout == "NHWC"):
+        asked = getattr(strategy, condition.knob)
+        if asked and not condition.is_met:
+            raise ValueError(f"STRATEGY: {condition.knob}=1: {condition.reason}")
+        decided[condition.knob] = condition.is_met if asked is None else asked
     # A CPU is left without sharing: it has memory, and its executor holds pairs of operators.
-    chosen = {"enable_inplace": on_gpu if strategy.enable_inplace is None else strategy.enable_inplace}
-    for name, possible, reason in can:
-        asked = getattr(strategy, name)
-        if asked and not possible:
-            raise ValueError(f"STRATEGY: {name}=1: {reason}")
-        chosen[name] = possible if asked is None else asked
-    return replace(strategy, **chosen)
+    decided["enable_inplace"] = on_gpu if strategy.enable_inplace is None else strategy.enable_inplace
+    return replace(strategy, **decided)
+
+
+def _conditions(strategy: Strategy, *, on_gpu: bool, half_nhwc: bool) -> list[_Condition]:
+    """List what each knob needs here, in the order in which a missing thing is reported."""
+    fused_bn = f"cuDNN's fused batch norm takes FP16 in NHWC only: {_WHERE_NHWC}"
+    return [
+        _Condition("cuda_graph", on_gpu, "a CPU has no CUDA graphs: leave it out, or set DEVICE=gpu"),
+        _Condition(
+            "cuda_graph",
+            strategy.gradient_merge == 1,
+            "one program is captured, gradient_merge has two: leave one out",
+        ),
+        _Condition("fuse_bn_act_ops", half_nhwc, fused_bn),
+        _Condition("fuse_bn_add_act_ops", half_nhwc, fused_bn),
+        _Condition("fuse_elewise_add_act_ops", True, ""),
+        _Condition(
+            "enable_addto", on_gpu, "a CPU's convolution ignores it and the gradients would be wrong: set DEVICE=gpu"
+        ),
+        _Condition("merged_optimizer", True, ""),
+        _Condition(
+            "resnet_unit",
+            on_gpu and half_nhwc,
+            f"Paddle has its kernel for GPUs, in FP16 and NHWC: {_WHERE_NHWC}, DEVICE=gpu",
+        ),
+    ]

@@ -3,6 +3,7 @@
 from typing import Any
 
 from paddle import static
+from paddle.base.framework import Block, Operator
 
 from program import ops
 from program.passes.edit import Step, insert_all, remove
@@ -12,23 +13,40 @@ TAIL_MIB = 1.0  # the last one is small: nothing is left to hide it behind
 
 
 def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list[list[str]]:
-    """Cuts one type's gradients, in order, into buckets of at most `limit_mib` (a larger gradient stands alone)."""
-    limit, rest = limit_mib * ops.MIB, list(gradients)
+    """Cut one type's gradients, in order, into buckets of at most `limit_mib`; a larger gradient stands alone.
+
+    `sizes` are the gradients' bytes.
+    """
+    limit = limit_mib * ops.MIB
+    head_limit = min(HEAD_MIB * ops.MIB, limit)
+    tail_limit = min(TAIL_MIB * ops.MIB, limit)
+
+    # The tail takes what fits, from the last gradient backwards.
+    rest = list(gradients)
     tail: list[str] = []
-    while rest and sum(sizes[name] for name in (rest[-1], *tail)) <= min(TAIL_MIB * ops.MIB, limit):
-        tail.insert(0, rest.pop())
-    buckets: list[list[str]] = [[]]
+    tail_bytes = 0
+    while rest and tail_bytes + sizes[rest[-1]] <= tail_limit:
+        name = rest.pop()
+        tail.insert(0, name)
+        tail_bytes += sizes[name]
+
+    buckets: list[list[str]] = []
+    bucket: list[str] = []
+    filled = 0
     for name in rest:
-        filled = sum(sizes[other] for other in buckets[-1])
-        head_done = len(buckets) == 1 and filled >= min(HEAD_MIB * ops.MIB, limit)
-        if buckets[-1] and (head_done or filled + sizes[name] > limit):
-            buckets.append([])
-        buckets[-1].append(name)
-    return [bucket for bucket in (*buckets, tail) if bucket]
+        is_first_bucket = not buckets
+        is_full = filled + sizes[name] > limit or (is_first_bucket and filled >= head_limit)
+        if bucket and is_full:
+            buckets.append(bucket)
+            bucket = []
+            filled = 0
+        bucket.append(name)
+        filled += sizes[name]
+    return [gradients for gradients in (*buckets, bucket, tail) if gradients]
 
 
 def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bool = False) -> None:
-    """Replaces fleet's one all-reduce a gradient by one a bucket of at most `limit_mib`, each issued when it is full.
+    """Replace fleet's one all-reduce a gradient by one a bucket of at most `limit_mib`, each issued when it is full.
 
     The gradients of a bucket are slices of one buffer (`coalesce_tensor`, which copies nothing); `depend` tells the
     executor that a gradient's readers come after its bucket's all-reduce, as fleet's own fusion does. With
@@ -37,49 +55,74 @@ def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bo
     block = main.global_block()
     parameters = ops.parameters_by_gradient(block)
 
-    def is_fleets(op: Any) -> bool:
+    def is_fleets(op: Operator) -> bool:
         return op.type == "c_allreduce_sum" and op.input("X")[0] in parameters
 
-    found = [op.input("X")[0] for op in block.ops if is_fleets(op)]
+    gradients = [op.input("X")[0] for op in block.ops if is_fleets(op)]
     remove(main, is_fleets)
-    written = ops.writers(block)
-    # Numbers of the operators after which they exist.
-    made = {name: max(i for i in written[name] if not ops.is_optimizer(block.ops[i])) for name in found}
-    sizes = {name: ops.size_bytes(block.var(name)) for name in found}
-    by_type: dict[Any, list[str]] = {}
-    for name in sorted(found, key=lambda n: (made[n], n)):
-        by_type.setdefault(block.var(name).dtype, []).append(name)
-    buckets = [bucket for gradients in by_type.values() for bucket in _pack(gradients, sizes, limit_mib)]
-    buckets.sort(key=lambda bucket: made[bucket[-1]])
-    attrs = {"ring_id": 0, "use_calc_stream": one_stream}
+    made_by = _last_makers(block, gradients)
+    buckets = _buckets(block, gradients, made_by, limit_mib)
+
+    # Inserted from the last bucket to the first, so that the indices of `made_by` stay true.
     joins: list[Step] = []
     for number, bucket in reversed(list(enumerate(buckets))):
-        buffer, dtype = f"bucket_{number}.{bucket[0]}", block.var(bucket[0]).dtype
+        buffer = f"bucket_{number}.{bucket[0]}"
+        dtype = block.var(bucket[0]).dtype
         block.create_var(name=buffer, dtype=dtype, persistable=False, stop_gradient=True)
-        steps: list[Step] = [("c_allreduce_sum", {"X": [buffer]}, {"Out": [buffer]}, attrs)]
-        steps += [("depend", {"X": [name], "Dep": [buffer]}, {"Out": [name]}, {}) for name in bucket]
-        insert_all(block, made[bucket[-1]] + 1, steps, op_role=ops.BACKWARD)
-        inputs, outputs = {"Input": [parameters[n] for n in bucket]}, {"Output": bucket, "FusedOutput": [buffer]}
-        joins.append(("coalesce_tensor", inputs, outputs, {"copy_data": False, "use_align": True, "dtype": dtype}))
-    start = next(i for i, op in enumerate(block.ops) if op.attr("op_role") == ops.BACKWARD | ops.LOSS)
-    insert_all(block, start, joins[::-1], op_role=ops.BACKWARD)
+        attrs: dict[str, Any] = {"ring_id": 0, "use_calc_stream": one_stream}
+        steps = [Step("c_allreduce_sum", {"X": [buffer]}, {"Out": [buffer]}, attrs)]
+        steps += [Step("depend", {"X": [name], "Dep": [buffer]}, {"Out": [name]}, {}) for name in bucket]
+        insert_all(block, made_by[bucket[-1]] + 1, steps, op_role=ops.BACKWARD)
+        joins.append(
+            Step(
+                "coalesce_tensor",
+                {"Input": [parameters[name] for name in bucket]},
+                {"Output": bucket, "FusedOutput": [buffer]},
+                {"copy_data": False, "use_align": True, "dtype": dtype},
+            )
+        )
+    insert_all(block, ops.loss_gradient_index(block), joins[::-1], op_role=ops.BACKWARD)
     block._sync_with_cpp()
 
 
+def _last_makers(block: Block, gradients: list[str]) -> dict[str, int]:
+    """Map each gradient to the index of the operator after which it is complete; the optimizer's do not count."""
+    written = ops.writers(block)
+    makers: dict[str, int] = {}
+    for name in gradients:
+        makers[name] = max(index for index in written[name] if not ops.is_optimizer(block.ops[index]))
+    return makers
+
+
+def _buckets(block: Block, gradients: list[str], made_by: dict[str, int], limit_mib: float) -> list[list[str]]:
+    """Group gradients of one type in the order in which they are made; order the buckets by when they are full."""
+    by_type: dict[Any, list[str]] = {}
+    for name in sorted(gradients, key=lambda name: (made_by[name], name)):
+        by_type.setdefault(block.var(name).dtype, []).append(name)
+
+    sizes = {name: ops.size_bytes(block.var(name)) for name in gradients}
+    buckets: list[list[str]] = []
+    for gradients_of_type in by_type.values():
+        buckets += _pack(gradients_of_type, sizes, limit_mib)
+    return sorted(buckets, key=lambda bucket: made_by[bucket[-1]])
+
+
 def thin_depends(main: static.Program) -> None:
-    """Drops each `depend` whose gradient's readers all wait for the same bucket by another one.
+    """Drop each `depend` whose gradient's readers all wait for the same bucket by another one.
 
     One operator updates all parameters, so one `depend` a bucket does. The executor's memory grows by the square of
     the number of operators.
     """
     block = main.global_block()
-    read = ops.readers(block)
-    spare: set[Any] = set()
-    waiting: set[tuple[str, int]] = set()  # (bucket, number of an operator that waits for it)
+    readers = ops.readers(block)
+    spare: set[Operator] = set()
+    waiting: set[tuple[str, int]] = set()  # bucket, and index of an operator that waits for it
     for index, op in reversed(list(enumerate(block.ops))):
-        if op.type == "depend":
-            after = {(op.input("Dep")[0], reader) for reader in read[op.input("X")[0]] if reader > index}
-            if after <= waiting:
-                spare.add(op)
-            waiting |= after
-    remove(main, spare.__contains__)
+        if op.type != "depend":
+            continue
+        bucket = op.input("Dep")[0]
+        waits = {(bucket, reader) for reader in readers[op.input("X")[0]] if reader > index}
+        if waits <= waiting:
+            spare.add(op)
+        waiting |= waits
+    remove(main, lambda op: op in spare)

@@ -3,59 +3,78 @@ stack and refuses gradients.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import paddle
 from paddle import static
-from paddle.base.framework import Operator
+from paddle.base.framework import Block, Operator
 
 Slots = dict[str, list[str]]  # of an operator: the variables in each
-Step = tuple[str, Slots, Slots, dict[str, Any]]  # an operator's type, inputs, outputs and attributes
 
 
-def insert(block: Any, index: int, kind: str, inputs: Slots, outputs: Slots, **attrs: Any) -> Any:
-    """A new operator before the one at `index`."""
+class Step(NamedTuple):
+    """An operator that is to be inserted."""
+
+    kind: str
+    inputs: Slots
+    outputs: Slots
+    attrs: dict[str, Any]
+
+
+def insert(block: Block, index: int, kind: str, inputs: Slots, outputs: Slots, **attrs: Any) -> Operator:
+    """Insert an operator before the one at `index`, and return it."""
     desc = block.desc._insert_op(index)
     desc.set_type(kind)
-    for name, variables in inputs.items():
-        desc.set_input(name, variables)
-    for name, variables in outputs.items():
-        desc.set_output(name, variables)
+    for slot, variables in inputs.items():
+        desc.set_input(slot, variables)
+    for slot, variables in outputs.items():
+        desc.set_output(slot, variables)
     for name, value in attrs.items():
         if isinstance(value, bool):
             desc._set_bool_attr(name, value)  # else it becomes a number where the operator declares no attributes
         elif isinstance(value, float):
             desc._set_float32_attr(name, value)
+        elif isinstance(value, paddle.base.core.VarDesc.VarType):
+            desc._set_attr(name, int(value))
         else:
-            desc._set_attr(name, int(value) if isinstance(value, paddle.base.core.VarDesc.VarType) else value)
+            desc._set_attr(name, value)
     desc.check_attrs()  # fills in the defaults
+
     op = Operator(block, desc)
     block.ops.insert(index, op)
     return op
 
 
-def insert_all(block: Any, index: int, steps: Sequence[Step], *, op_role: int) -> None:
-    """New operators, in this order, before the one at `index`."""
-    for kind, inputs, outputs, attrs in reversed(steps):
-        insert(block, index, kind, inputs, outputs, **attrs, op_role=op_role)
+def insert_all(block: Block, index: int, steps: Sequence[Step], *, op_role: int) -> None:
+    """Insert operators, in this order, before the one at `index`."""
+    for step in reversed(steps):
+        insert(block, index, step.kind, step.inputs, step.outputs, **step.attrs, op_role=op_role)
 
 
-def rewrite(program: static.Program, instead: Callable[[Any], Sequence[Step] | None]) -> int:
-    """Puts what `instead` makes of an operator in its place and role, the last one first; None keeps it.
+def rewrite(program: static.Program, substitute: Callable[[Operator], Sequence[Step] | None]) -> int:
+    """Replace operators by what `substitute` returns for them, in their place and role; None keeps an operator.
 
-    Returns how many operators it replaced.
+    Goes from the last operator to the first. Returns how many operators were replaced.
     """
-    block, replaced = program.global_block(), 0
+    block = program.global_block()
+    replaced = 0
     for index in reversed(range(len(block.ops))):
-        op_role, steps = block.ops[index].attr("op_role"), instead(block.ops[index])
-        if steps is not None:
-            block._remove_op(index, sync=False)
-            insert_all(block, index, steps, op_role=op_role)
-            replaced += 1
+        op = block.ops[index]
+        op_role = op.attr("op_role")
+        steps = substitute(op)
+        if steps is None:
+            continue
+        block._remove_op(index, sync=False)
+        insert_all(block, index, steps, op_role=op_role)
+        replaced += 1
     block._sync_with_cpp()
     return replaced
 
 
-def remove(program: static.Program, unwanted: Callable[[Any], bool]) -> None:
-    """Takes the operators out that are `unwanted`."""
-    rewrite(program, lambda op: [] if unwanted(op) else None)
+def remove(program: static.Program, is_unwanted: Callable[[Operator], bool]) -> None:
+    """Remove every operator for which `is_unwanted` is true."""
+
+    def nothing(op: Operator) -> list[Step] | None:
+        return [] if is_unwanted(op) else None
+
+    rewrite(program, nothing)

@@ -20,29 +20,33 @@ FUSIONS = {
 
 
 def chosen(knobs: Strategy) -> AbstractContextManager[None]:
-    """Has fleet fuse operators as the knobs say, after the update was added, before the all-reduces."""
-    names = [name for knob, name in FUSIONS.items() if getattr(knobs, knob)]
+    """Make fleet run the fusions that the knobs ask for, after it adds the update and before the all-reduces.
+
+    Holds while the returned context lasts.
+    """
+    passes = [pass_name for knob, pass_name in FUSIONS.items() if getattr(knobs, knob)]
 
     def fuse(main: static.Program, *unused: Any) -> None:
-        if names:
-            _apply(main, names)
+        if passes:
+            _apply(main, passes)
 
     return replaced(raw_program_optimizer, "apply_build_strategy", fuse)
 
 
 def share_buffers(main: static.Program) -> None:
-    """Lets outputs take the buffers of inputs that nothing reads later.
+    """Let outputs take the buffers of inputs that nothing reads later.
 
     Must run after all other passes: it decides by the last reader of each variable.
     """
     _apply(main, ["buffer_shared_inplace_pass"])
 
 
-def _apply(main: static.Program, names: list[str]) -> None:
-    fed = [v.name for v in main.list_vars() if v.is_data]  # a batch may be fed again
+def _apply(main: static.Program, passes: list[str]) -> None:
+    fed = [variable.name for variable in main.list_vars() if variable.is_data]  # a batch may be fed again
     attrs: dict[str, Any] = {"use_cuda": True, "nranks": 1, "mem_opt_skip_vars": fed}
     types = {"use_cuda": "bool", "nranks": "size_t", "mem_opt_skip_vars": "list[str]"}
     changed = paddle.base.core.ProgramDesc(main.desc)
-    for name in names:  # no one of these looks at the start-up program
-        paddle.base.core.apply_pass(changed, static.Program().desc, name, attrs, types)
+    no_startup = static.Program().desc  # none of these passes looks at the start-up program
+    for name in passes:
+        paddle.base.core.apply_pass(changed, no_startup, name, attrs, types)
     main._rebuild_from_desc(changed)

@@ -16,30 +16,37 @@ sum without a word (github.com/PaddlePaddle/Paddle/pull/65935 mends it in a late
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import paddle
 from paddle import static
+from paddle.base.framework import Block, Operator
 
 from program.ops import operands
 from program.passes.edit import Step, insert, rewrite
 
 FORWARD, BACKWARD = "sync_batch_norm", "sync_batch_norm_grad"
-SAVED = ("SavedMean", "SavedVariance", "ReserveSpace")  # what a batch norm keeps of a batch
 UNIFIED = "FLAGS_dynamic_static_unified_comm"
 
 
+class _Statistics(NamedTuple):
+    """Names of the variables of a channel's mean and variance."""
+
+    mean: str
+    variance: str
+
+
 def span_ranks(main: static.Program) -> None:
-    """Makes every training batch normalization of a forward program span the ranks."""
+    """Make every training batch normalization of a forward program span the ranks."""
     for op in main.global_block().ops:
         if op.type == "batch_norm" and not op.attr("is_test") and not op.attr("use_global_stats"):
             op.desc.set_type(FORWARD)
 
 
 def check_on_gpu(main: static.Program) -> int:
-    """Normalizations of a GPU's program that are summed over the ranks, each once forward and once backward.
+    """Count the normalizations of a GPU's program that span the ranks.
 
-    Raises ValueError where this process's flags would have Paddle skip those sums.
+    Raises ValueError where this process's flags would have Paddle skip their sums over the ranks.
     """
     count = sum(op.type == FORWARD for op in main.global_block().ops)
     if count and paddle.get_flags(UNIFIED)[UNIFIED]:
@@ -51,18 +58,21 @@ def check_on_gpu(main: static.Program) -> int:
 
 
 def on_cpu(main: static.Program, ranks: int) -> None:
-    """Replaces the operators that have no CPU kernel by an equivalent of those that have one."""
+    """Replace the operators that have no CPU kernel by an equivalent of those that have one."""
     block = main.global_block()
-    shares: dict[str, float] = {}  # of a batch in the running statistics
+    shares: dict[str, float] = {}  # variable: the share of a batch in the running statistics
 
-    def instead(op: Any) -> list[Step] | None:
+    def substitute(op: Operator) -> list[Step] | None:
         if op.type == FORWARD:
             share = 1.0 - op.attr("momentum")
-            shares[f"sync_bn.share_{share:g}"] = share
-            return _Writer(block, op, ranks).forward(f"sync_bn.share_{share:g}")
-        return _Writer(block, op, ranks).backward() if op.type == BACKWARD else None
+            name = f"sync_bn.share_{share:g}"
+            shares[name] = share
+            return _Writer(block, op, ranks).forward(name)
+        if op.type == BACKWARD:
+            return _Writer(block, op, ranks).backward()
+        return None
 
-    rewrite(main, instead)
+    rewrite(main, substitute)
     for name, share in shares.items():
         block.create_var(name=name, shape=[1], dtype="float32")
         insert(block, 0, "fill_constant", {}, {"Out": [name]}, shape=[1], value=share, dtype=paddle.float32, op_role=0)
@@ -70,89 +80,129 @@ def on_cpu(main: static.Program, ranks: int) -> None:
 
 
 class _Writer:
-    """Writes the equivalent of one operator."""
+    """Writes the equivalent of one operator, step by step."""
 
-    def __init__(self, block: Any, op: Any, ranks: int) -> None:
-        self.block, self.op, self.ranks = block, op, ranks
+    def __init__(self, block: Block, op: Operator, ranks: int) -> None:
+        self.block = block
+        self.op = op
+        self.ranks = ranks
         self.steps: list[Step] = []
         self.x = op.input("X")[0]
         shape = block.var(self.x).shape
         self.channels = shape[1] if op.attr("data_layout") == "NCHW" else shape[-1]
         self.count = ranks * math.prod(shape) // self.channels  # values of a channel over all ranks
         assert self.count > 0, "the batch must be static"
-        # The second holds the variance itself: only `backward`, which this class writes too, reads it.
+        # SavedVariance holds the variance itself, not 1 / sqrt: only `backward`, which this class writes too, reads it.
         self.mean, self.variance = operands(op, "SavedMean", "SavedVariance")
 
-    def _var(self, name: str, *shape: int) -> str:
-        return self.block.create_var(name=f"{self.x}.sync_bn.{name}", shape=list(shape), dtype="float32").name
-
-    def _to(self, out: str, kind: str, *inputs: str, **attrs: Any) -> None:
-        slots = {slot: [name] for slot, name in zip(("X", "Y", "Weight"), inputs, strict=False)}
-        self.steps.append((kind, slots, {"Out": [out]}, attrs))
-
-    def _batch_norm(self, running: list[str], saved: list[str], scale: str, bias: str, out: str, **attrs: Any) -> None:
-        """Paddle's own; `running` mean and variance stay as they are, `saved` are mean, 1 / sqrt(variance), reserve."""
-        mean, variance = running
-        attrs |= {"momentum": 1.0, "data_layout": self.op.attr("data_layout")}
-        inputs = {"X": [self.x], "Scale": [scale], "Bias": [bias], "Mean": [mean], "Variance": [variance]}
-        outputs = {slot: [name] for slot, name in zip(SAVED, saved, strict=True)}
-        outputs |= {"Y": [out], "MeanOut": [mean], "VarianceOut": [variance]}
-        self.steps.append(("batch_norm", inputs, outputs, attrs))
-
-    def _normalize(self, scale: str, bias: str, out: str) -> None:
-        """out = (x - mean) / sqrt(variance + epsilon) * scale + bias, in one pass."""
-        sizes = {"unused_mean": self.channels, "unused_variance": self.channels, "unused_reserve": 1}
-        saved = [self._var(name, size) for name, size in sizes.items()]
-        attrs = {"is_test": True, "use_global_stats": True, "epsilon": self.op.attr("epsilon")}
-        self._batch_norm([self.mean, self.variance], saved, scale, bias, out, **attrs)
-
-    def _sum_over_ranks(self, first: str, second: str) -> str:
-        """Both [C] as one [2, C], summed over the ranks."""
-        both = self._var("both", 2, self.channels)
-        self.steps.append(("stack", {"X": [first, second]}, {"Y": [both]}, {"axis": 0}))
-        self._to(both, "c_allreduce_sum", both, ring_id=0, use_calc_stream=True)
-        return both
-
     def forward(self, share: str) -> list[Step]:
-        op, mean, variance = self.op, self.mean, self.variance
-        scale, bias, out, reserve = operands(op, "Scale", "Bias", "Y", "ReserveSpace")
-        running = operands(op, "Mean", "Variance")
+        """Return the steps of a forward normalization.
+
+        The variable `share` weighs a batch in the running statistics.
+        """
+        scale, bias, out, reserve = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
+        running = _Statistics(*operands(self.op, "Mean", "Variance"))
+
         # Batch normalization itself is Paddle's fastest way to a channel's mean and 1 / sqrt(variance). With an epsilon
         # of 0 the square of what it saves is 1 / variance; its Y is written again below.
-        saved = [mean, variance, reserve]
+        saved = {"SavedMean": self.mean, "SavedVariance": self.variance, "ReserveSpace": reserve}
         self._batch_norm(running, saved, scale, bias, out, is_test=False, use_global_stats=False, epsilon=0.0)
+
+        # E[x^2] = variance + mean^2, which can be averaged over the ranks.
         square = self._var("square", self.channels)
-        self._to(variance, "pow", variance, factor=-2.0)
-        self._to(square, "square", mean)
-        self._to(variance, "elementwise_add", variance, square, axis=-1)
-        both = self._sum_over_ranks(mean, variance)
-        self._to(both, "scale", both, scale=1 / self.ranks)
-        self.steps.append(("unstack", {"X": [both]}, {"Y": [mean, variance]}, {"axis": 0, "num": 2}))
-        self._to(square, "square", mean)
-        self._to(variance, "elementwise_sub", variance, square, axis=-1)
+        self._apply("pow", self.variance, to=self.variance, factor=-2.0)
+        self._apply("square", self.mean, to=square)
+        self._apply("elementwise_add", self.variance, square, to=self.variance, axis=-1)
+        both = self._sum_over_ranks(self.mean, self.variance)
+        self._apply("scale", both, to=both, scale=1 / self.ranks)
+        self._unstack(both, self.mean, self.variance)
+
+        # Back to the variance, now of all ranks.
+        self._apply("square", self.mean, to=square)
+        self._apply("elementwise_sub", self.variance, square, to=self.variance, axis=-1)
         self._normalize(scale, bias, out)
-        for of_batch, of_all in zip((mean, variance), running, strict=True):
-            self._to(of_all, "lerp", of_all, of_batch, share)
+        self._apply("lerp", running.mean, self.mean, share, to=running.mean)
+        self._apply("lerp", running.variance, self.variance, share, to=running.variance)
         return self.steps
 
     def backward(self) -> list[Step]:
+        """Return the steps of a normalization's gradient.
+
+        Paddle's gradient with fixed statistics gives scale / sqrt(variance + epsilon) * dy, d_scale and d_bias. What
+        the batch's own statistics add is subtracted: x normalized by sum_ranks(d_scale) and sum_ranks(d_bias), each
+        times scale / (m sqrt(variance + epsilon)).
+        """
         op = self.op
         d_scale, d_bias, d_x, scale = operands(op, "Scale@GRAD", "Bias@GRAD", "X@GRAD", "Scale")
-        straight, correction = (self._var(name, *self.block.var(self.x).shape) for name in ("straight", "correction"))
+        shape = self.block.var(self.x).shape
+        straight = self._var("straight", *shape)
+        correction = self._var("correction", *shape)
+
         inputs = {slot: op.input(slot) for slot in ("X", "Y@GRAD", "Scale", "Bias", "SavedMean", "SavedVariance")}
         inputs |= {"Mean": [self.mean], "Variance": [self.variance]}
         attrs = {name: op.attr(name) for name in ("epsilon", "momentum", "data_layout")}
         attrs |= {"is_test": False, "use_global_stats": True, "trainable_statistics": False}
         outputs = {"X@GRAD": [straight], "Scale@GRAD": [d_scale], "Bias@GRAD": [d_bias]}
-        self.steps.append(("batch_norm_grad", inputs, outputs, attrs))
+        self.steps.append(Step("batch_norm_grad", inputs, outputs, attrs))
+
         both = self._sum_over_ranks(d_scale, d_bias)
         factor = self._var("factor", self.channels)  # scale / (m sqrt(variance + epsilon))
-        self._to(factor, "scale", self.variance, scale=self.count**2, bias=self.count**2 * op.attr("epsilon"))
-        self._to(factor, "rsqrt", factor)
-        self._to(factor, "elementwise_mul", factor, scale, axis=-1)
-        self._to(both, "elementwise_mul", both, factor, axis=-1)
-        sum_scale, sum_bias = self._var("sum_scale", self.channels), self._var("sum_bias", self.channels)
-        self.steps.append(("unstack", {"X": [both]}, {"Y": [sum_scale, sum_bias]}, {"axis": 0, "num": 2}))
+        self._apply("scale", self.variance, to=factor, scale=self.count**2, bias=self.count**2 * op.attr("epsilon"))
+        self._apply("rsqrt", factor, to=factor)
+        self._apply("elementwise_mul", factor, scale, to=factor, axis=-1)
+        self._apply("elementwise_mul", both, factor, to=both, axis=-1)
+        sum_scale = self._var("sum_scale", self.channels)
+        sum_bias = self._var("sum_bias", self.channels)
+        self._unstack(both, sum_scale, sum_bias)
         self._normalize(sum_scale, sum_bias, correction)
-        self._to(d_x, "elementwise_sub", straight, correction, axis=-1)
+        self._apply("elementwise_sub", straight, correction, to=d_x, axis=-1)
         return self.steps
+
+    def _var(self, name: str, *shape: int) -> str:
+        """Create an FP32 variable of this operator's own, and return its name."""
+        return self.block.create_var(name=f"{self.x}.sync_bn.{name}", shape=list(shape), dtype="float32").name
+
+    def _apply(self, kind: str, *inputs: str, to: str, **attrs: Any) -> None:
+        """Append an operator of up to three inputs and one output."""
+        slots = {slot: [name] for slot, name in zip(("X", "Y", "Weight"), inputs, strict=False)}
+        self.steps.append(Step(kind, slots, {"Out": [to]}, attrs))
+
+    def _sum_over_ranks(self, first: str, second: str) -> str:
+        """Stack two [C] to one [2, C], sum it over the ranks, and return its name."""
+        both = self._var("both", 2, self.channels)
+        self.steps.append(Step("stack", {"X": [first, second]}, {"Y": [both]}, {"axis": 0}))
+        self._apply("c_allreduce_sum", both, to=both, ring_id=0, use_calc_stream=True)
+        return both
+
+    def _unstack(self, both: str, first: str, second: str) -> None:
+        """Take a [2, C] apart into two [C]."""
+        self.steps.append(Step("unstack", {"X": [both]}, {"Y": [first, second]}, {"axis": 0, "num": 2}))
+
+    def _normalize(self, scale: str, bias: str, out: str) -> None:
+        """Append out = (x - mean) / sqrt(variance + epsilon) * scale + bias, in one pass."""
+        saved = {
+            "SavedMean": self._var("unused_mean", self.channels),
+            "SavedVariance": self._var("unused_variance", self.channels),
+            "ReserveSpace": self._var("unused_reserve", 1),
+        }
+        attrs = {"is_test": True, "use_global_stats": True, "epsilon": self.op.attr("epsilon")}
+        self._batch_norm(_Statistics(self.mean, self.variance), saved, scale, bias, out, **attrs)
+
+    def _batch_norm(
+        self, running: _Statistics, saved: dict[str, str], scale: str, bias: str, out: str, **attrs: Any
+    ) -> None:
+        """Append Paddle's own batch norm, which leaves the `running` statistics as they are.
+
+        `saved` names, by slot, where it leaves the batch's mean, 1 / sqrt(variance) and reserve.
+        """
+        attrs |= {"momentum": 1.0, "data_layout": self.op.attr("data_layout")}
+        inputs = {
+            "X": [self.x],
+            "Scale": [scale],
+            "Bias": [bias],
+            "Mean": [running.mean],
+            "Variance": [running.variance],
+        }
+        outputs = {slot: [name] for slot, name in saved.items()}
+        outputs |= {"Y": [out], "MeanOut": [running.mean], "VarianceOut": [running.variance]}
+        self.steps.append(Step("batch_norm", inputs, outputs, attrs))

@@ -1,16 +1,18 @@
 """From gradients to updates: a fixed loss scale taken off, LARS by fewer operators, gradient merge."""
 
 import math
+from collections.abc import Hashable
 from typing import Any
 
 from paddle import static
+from paddle.base.framework import Block, Operator
 
 from program import ops
-from program.passes.edit import Step, insert, insert_all, remove, rewrite
+from program.passes.edit import Slots, Step, insert, insert_all, remove, rewrite
 
 
 def scale_loss(main: static.Program, scale: float) -> None:
-    """Lets the gradients start at `scale` times their value, and the update take it off: attributes, no operator.
+    """Let the gradients start at `scale` times their value, and the update take it off: attributes, no operator.
 
     Must run before updates are merged.
     """
@@ -21,77 +23,121 @@ def scale_loss(main: static.Program, scale: float) -> None:
             op.desc._set_float32_attr("rescale_grad", 1.0 / scale)
 
 
+# ---- LARS by fewer operators
+
 MERGED_LARS = 59  # parameters of one operator: Paddle's kernel refuses 60
 _LARS_INPUTS = ("Param", "Grad", "Velocity", "LearningRate", "MasterParam")
 _LARS_OUTPUTS = ("ParamOut", "VelocityOut", "MasterParamOut")
-_LARS_SHARED = ("mu", "lars_coeff", "epsilon", "rescale_grad", "multi_precision")
+_LARS_SHARED = ("mu", "lars_coeff", "epsilon", "rescale_grad", "multi_precision")  # attributes of all parameters
 
 
 def merge_lars(main: static.Program) -> None:
-    """Updates by LARS of one type as one operator for up to MERGED_LARS parameters.
+    """Update up to MERGED_LARS parameters of one type by one LARS operator.
 
-    Paddle's kernel takes lists and computes each parameter by itself.
+    Paddle's kernel takes lists and computes each parameter by itself. The merged operator stands where the last of
+    those that it replaces stood.
     """
-    block = main.global_block()
-    groups: dict[tuple[Any, ...], list[Any]] = {}
+    substitutes: dict[Operator, list[Step]] = {}
+    for group in _mergeable_lars(main.global_block()):
+        parts = math.ceil(len(group) / MERGED_LARS)
+        for part in range(parts):
+            updates = group[part::parts]
+            if len(updates) > 1:
+                for op in updates:
+                    substitutes[op] = []
+                substitutes[updates[-1]] = [_merged_lars(updates)]
+    rewrite(main, substitutes.get)
+
+
+def _mergeable_lars(block: Block) -> list[list[Operator]]:
+    """Group the updates by LARS whose parameters have one type and whose attributes agree."""
+    groups: dict[Hashable, list[Operator]] = {}
     for op in block.ops:
         if op.type == "lars_momentum":
-            key = (block.var(op.input("Param")[0]).dtype, *(op.attr(name) for name in _LARS_SHARED))
+            shared = tuple(op.attr(name) for name in _LARS_SHARED)
+            key = (block.var(op.input("Param")[0]).dtype, shared)
             groups.setdefault(key, []).append(op)
-    merged: dict[Any, list[Step]] = {}  # operator -> what comes in its place
-    for alike in groups.values():
-        parts = math.ceil(len(alike) / MERGED_LARS)
-        for together in (alike[part::parts] for part in range(parts)):
-            if len(together) == 1:
-                continue
-            inputs, outputs = (
-                {slot: [name for op in together for name in ops.operands(op, slot)] for slot in of}
-                for of in (_LARS_INPUTS, _LARS_OUTPUTS)
-            )
-            attrs: dict[str, Any] = {name: together[0].attr(name) for name in _LARS_SHARED}
-            attrs["lars_weight_decay"] = [decay for op in together for decay in op.attr("lars_weight_decay")]
-            merged |= {op: [] for op in together} | {together[-1]: [("lars_momentum", inputs, outputs, attrs)]}
-    rewrite(main, merged.get)
+    return list(groups.values())
 
+
+def _merged_lars(updates: list[Operator]) -> Step:
+    """Join updates by LARS into one operator."""
+    attrs: dict[str, Any] = {name: updates[0].attr(name) for name in _LARS_SHARED}
+    attrs["lars_weight_decay"] = []
+    for op in updates:
+        attrs["lars_weight_decay"] += op.attr("lars_weight_decay")
+    return Step("lars_momentum", _joined(updates, _LARS_INPUTS), _joined(updates, _LARS_OUTPUTS), attrs)
+
+
+def _joined(updates: list[Operator], slots: tuple[str, ...]) -> Slots:
+    """Concatenate what the operators have in each slot."""
+    joined: Slots = {}
+    for slot in slots:
+        joined[slot] = []
+        for op in updates:
+            joined[slot] += ops.operands(op, slot)
+    return joined
+
+
+# ---- gradient merge
 
 TRANSPORT = ("c_allreduce_sum", "c_sync_calc_stream", "c_sync_comm_stream")  # what fleet adds to carry gradients
 
 
 def merge_gradients(main: static.Program, startup: static.Program, *, steps: int) -> static.Program:
-    """Makes `main` the last of `steps` micro-steps of one update; returns the program of those before it.
+    """Make `main` the last of `steps` micro-steps of one update; return the program of those before it.
 
     A micro-step adds each gradient to its accumulator, of the gradient's own type. The last one adds the accumulators
     to its own gradients before anything reads them, and clears them, so all-reduce, loss scaling and optimizer are as
     without it. The loss's gradient is divided by `steps`. Must run before the buckets are made.
     """
-    block, begin = main.global_block(), startup.global_block()
-    gradients = ops.parameters_by_gradient(block)
-    start = next(i for i, op in enumerate(block.ops) if op.attr("op_role") == ops.BACKWARD | ops.LOSS)
-    loss = block.ops[start].output("Out")
-    insert(block, start + 1, "scale", {"X": loss}, {"Out": loss}, scale=1.0 / steps, op_role=ops.BACKWARD)
-    made = {
-        name: max(i for i in places if not ops.is_optimizer(block.ops[i]) and block.ops[i].type not in TRANSPORT)
-        for name, places in ops.writers(block).items()
-        if name in gradients
-    }
-    for name, at in sorted(made.items(), key=lambda entry: -entry[1]):
-        shape, dtype = block.var(gradients[name]).shape, block.var(name).dtype
-        total = f"{name}{ops.MERGED}"
-        for owner in (block, begin):
-            owner.create_var(name=total, shape=shape, dtype=dtype, persistable=True, stop_gradient=True)
-        zero = {"shape": list(shape), "dtype": dtype, "value": 0.0}
-        insert(begin, len(begin.ops), "fill_constant", {}, {"Out": [total]}, **zero)
-        steps_of_one: list[Step] = [
-            ("elementwise_add", {"X": [name], "Y": [total]}, {"Out": [name]}, {"axis": -1}),
-            ("fill_constant", {}, {"Out": [total]}, zero),
-        ]
-        insert_all(block, at + 1, steps_of_one, op_role=ops.BACKWARD)
-    begin._sync_with_cpp()
+    block = main.global_block()
+    start = ops.loss_gradient_index(block)
+    loss_gradient = block.ops[start].output("Out")
+    scaled = {"scale": 1.0 / steps, "op_role": ops.BACKWARD}
+    insert(block, start + 1, "scale", {"X": loss_gradient}, {"Out": loss_gradient}, **scaled)
+
+    _add_accumulators(block, startup.global_block())
     block._sync_with_cpp()
+    return _micro_step(main)
+
+
+def _add_accumulators(block: Block, startup: Block) -> None:
+    """Add its accumulator to each parameter's gradient, and clear it; the start-up program creates it as zero."""
+    parameters = ops.parameters_by_gradient(block)
+    made_by: dict[str, int] = {}  # gradient: index of the operator after which it is complete
+    for name, indices in ops.writers(block).items():
+        if name in parameters:
+            made_by[name] = max(index for index in indices if _makes_gradient(block.ops[index]))
+
+    # From the last to the first, so that the indices stay true.
+    for name in sorted(made_by, key=lambda name: -made_by[name]):
+        accumulator = f"{name}{ops.MERGED}"
+        shape = block.var(parameters[name]).shape
+        dtype = block.var(name).dtype
+        for owner in (block, startup):
+            owner.create_var(name=accumulator, shape=shape, dtype=dtype, persistable=True, stop_gradient=True)
+        zero = {"shape": list(shape), "dtype": dtype, "value": 0.0}
+        insert(startup, len(startup.ops), "fill_constant", {}, {"Out": [accumulator]}, **zero)
+        steps = [
+            Step("elementwise_add", {"X": [name], "Y": [accumulator]}, {"Out": [name]}, {"axis": -1}),
+            Step("fill_constant", {}, {"Out": [accumulator]}, zero),
+        ]
+        insert_all(block, made_by[name] + 1, steps, op_role=ops.BACKWARD)
+    startup._sync_with_cpp()
+
+
+def _makes_gradient(op: Operator) -> bool:
+    return not ops.is_optimizer(op) and op.type not in TRANSPORT
+
+
+def _micro_step(main: static.Program) -> static.Program:
+    """Copy `main` without update and transport; it adds each gradient to the accumulator, and does not clear it."""
     micro = main.clone()
     remove(micro, lambda op: ops.is_optimizer(op) or ops.is_clear(op) or op.type in TRANSPORT)
-    for op in micro.global_block().ops:
+    block = micro.global_block()
+    for op in block.ops:
         if ops.is_merge(op):
             op.desc.set_output("Out", op.input("Y"))
-    micro.global_block()._sync_with_cpp()
+    block._sync_with_cpp()
     return micro

@@ -1,10 +1,12 @@
 """Whether Paddle has a kernel for each operator of a program in the types of its data, and what a program is fed."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from paddle import static
 from paddle.base import core
+from paddle.base.framework import Block, Operator
 
 from program.ops import CONVOLUTIONS, EMPTY, dtype_of, operands, prove, type_in, type_name
 
@@ -23,6 +25,7 @@ _FP32_SLOTS = {
     *("Scale", "Bias", "Mean", "Variance", "Var", "SavedMean", "SavedVariance", "SavedInvstd", "ReserveSpace"),
     *("RunningMean", "RunningVar", "Velocity", "MasterParam", "LearningRate", "PrevLossScaling", "LossScaling"),
 }
+_FLOATS = {"float16", "float32", "float64"}
 # Paddle asks a kernel of the type of the first of these operands (GetExpectedKernelType in the operators' sources).
 _SELECTORS = ("X", "Input", "Logits", "Param", "Out@GRAD", "Output@GRAD", "Y@GRAD", "Loss@GRAD")
 # Of these the attribute says it: the type of what they write. What `coalesce_tensor` is given, it only measures.
@@ -30,102 +33,171 @@ _TYPED_BY_OUTPUT = {"fill_constant", "coalesce_tensor"}
 # Of a tensor: "limited to 2 Giga-elements" (cuDNN's API reference, cudnnSetTensor4dDescriptor), whose sizes are int.
 MOST_ELEMENTS = 2**31 - 1
 
+SlotTypes = dict[str, dict[str, str]]  # slot: the tensors in it, each with the name of its type
 
-def sizes(main: Any) -> None:
-    """That cuDNN takes each convolution's images. Raises Refused where one has too many elements."""
+
+def sizes(main: static.Program) -> None:
+    """Prove that cuDNN takes each convolution's images. Raises Refused where one has too many elements."""
     block = main.global_block()
-    for name in (n for op in block.ops if op.type in CONVOLUTIONS for n in operands(op, "Input", "Output")):
-        elements = math.prod(block.var(name).shape)
-        said = f"BATCHSIZE: {name} of {elements}: cuDNN takes tensors of {MOST_ELEMENTS} at most: lower it"
-        prove(elements <= MOST_ELEMENTS, said)
+    for op in block.ops:
+        if op.type not in CONVOLUTIONS:
+            continue
+        for name in operands(op, "Input", "Output"):
+            elements = math.prod(block.var(name).shape)
+            prove(
+                elements <= MOST_ELEMENTS,
+                f"BATCHSIZE: {name} of {elements}: cuDNN takes tensors of {MOST_ELEMENTS} at most: lower it",
+            )
 
 
-def check(main: Any, device: str) -> None:
-    """That this Paddle has a kernel for each operator on `device`, in the types of all its data.
+def check(main: static.Program, device: str) -> None:
+    """Prove that this Paddle has a kernel for each operator on `device`, in the types of all its data.
 
-    Raises Refused where an image is too large for cuDNN; one has no kernel of the type that Paddle selects; or an
+    Raises Refused where an image is too large for cuDNN; there is no kernel of the type that Paddle selects; or an
     operand is declared in another type than that kernel reads or writes: Paddle would cast it at each step, or stop
     there.
     """
-    registered, bare = core._get_all_register_op_kernels("all"), core._get_registered_phi_kernels("all")
-    place = "Place(gpu:0)" if device == "gpu" else "Place(cpu)"
     block = main.global_block()
     if device == "gpu":
         sizes(main)
+    registry = _Registry(device)
     for op in block.ops:
         if op.type in NO_KERNEL:
             continue
-        types = {t.partition("[")[2].partition("]")[0] for t in registered.get(op.type, []) if place in t}
-        types |= {
-            _called(t.rpartition(", ")[2].rstrip(")"))
-            for t in bare.get(op.type, [])  # the few operators that the first list leaves out, `cast` for one
-            if t.startswith(f"({device.upper()},")
-        }
-        declared = {  # of each slot: its tensors and their types
-            slot: {n: type_in(block, n) for n in operands(op, slot) if n != EMPTY and block.has_var(n)}
-            for slot in (*op.input_names, *op.output_names)
-            if slot != "XShape"
-        }
-        slots = op.output_names
-        if op.type not in _TYPED_BY_OUTPUT:
-            slots = [*(slot for slot in _SELECTORS if slot in op.input_names), *declared]
-        # Paddle runs the kernel of this type; an operator without tensors has none.
-        selected = next((dtype for slot in slots for dtype in declared.get(slot, {}).values()), "")
-        has_kernel = _called(selected) in types if selected else bool(types)
+        declared = _declared(op, block)
+        selected = _selected_type(op, declared)
+        kernel_types = registry.kernel_types(op.type)
+        # An operator without tensors has no type to select a kernel by: any will do.
+        has_kernel = _called(selected) in kernel_types if selected else bool(kernel_types)
         prove(has_kernel, f"this Paddle has no {device} kernel of {op.type} for {selected or 'any type'}")
-        _agree(op, declared, selected)
+        _check_agreement(op, declared, selected)
+
+
+class _Registry:
+    """The kernels that this Paddle has for one device."""
+
+    def __init__(self, device: str) -> None:
+        self._registered = core._get_all_register_op_kernels("all")
+        self._phi = core._get_registered_phi_kernels("all")  # the few that the first list leaves out, `cast` for one
+        self._place = "Place(gpu:0)" if device == "gpu" else "Place(cpu)"
+        self._phi_prefix = f"({device.upper()},"
+
+    def kernel_types(self, kind: str) -> set[str]:
+        """Return what C++ calls the types for which there is a kernel of this kind of operator."""
+        types: set[str] = set()
+        for kernel in self._registered.get(kind, []):
+            if self._place in kernel:
+                types.add(kernel.partition("[")[2].partition("]")[0])
+        for kernel in self._phi.get(kind, []):
+            if kernel.startswith(self._phi_prefix):
+                types.add(_called(kernel.rpartition(", ")[2].rstrip(")")))
+        return types
+
+
+def _declared(op: Operator, block: Block) -> SlotTypes:
+    """Map each slot of an operator to its tensors and their declared types."""
+    declared: SlotTypes = {}
+    for slot in (*op.input_names, *op.output_names):
+        if slot == "XShape":
+            continue
+        tensors = [name for name in operands(op, slot) if name != EMPTY and block.has_var(name)]
+        declared[slot] = {name: type_in(block, name) for name in tensors}
+    return declared
+
+
+def _selected_type(op: Operator, declared: SlotTypes) -> str:
+    """Return the type whose kernel Paddle runs; empty of an operator without tensors."""
+    if op.type in _TYPED_BY_OUTPUT:
+        slots = list(op.output_names)
+    else:
+        selectors = [slot for slot in _SELECTORS if slot in op.input_names]
+        slots = [*selectors, *declared]
+    for slot in slots:
+        for dtype in declared.get(slot, {}).values():
+            return dtype
+    return ""
 
 
 def _called(dtype: str) -> str:
-    """What C++ calls a type."""
+    """Return the name of a type in C++."""
     return _CALLED.get(dtype, f"{dtype}_t")
 
 
-def _agree(op: Any, declared: dict[str, dict[str, str]], selected: str) -> None:
-    """Each operand has the type in which its operator's kernel reads or writes it."""
+def _check_agreement(op: Operator, declared: SlotTypes, selected: str) -> None:
+    """Prove that each operand is declared in the type in which its operator's kernel reads or writes it."""
     for slot, types in declared.items():
         for name, dtype in types.items():
-            wanted = selected
-            if slot.removesuffix("@GRAD").removesuffix("Out").rstrip("XZ") in _FP32_SLOTS:
-                wanted = "float32"
-            elif op.type == "cast":
-                wanted = type_name(core.VarDesc.VarType(op.attr("in_dtype" if slot == "X" else "out_dtype")))
-            elif op.type == "fill_constant":
-                wanted = type_name(core.VarDesc.VarType(op.attr("dtype")))
-            elif not {dtype, wanted} <= {"float16", "float32", "float64"}:
-                continue  # indices, masks and counts
-            elif op.type == "coalesce_tensor" and slot == "Input":
-                continue
-            prove(dtype == wanted, f"{op.type} reads or writes {name} in {wanted}, and it is declared {dtype}")
+            needed = _needed_type(op, slot, dtype, selected)
+            prove(dtype == needed, f"{op.type} reads or writes {name} in {needed}, and it is declared {dtype}")
 
 
-def evaluation(main: Any, training: Any, device: str) -> None:
-    """That an evaluation program has a kernel for each operator, and the training program's state.
+def _needed_type(op: Operator, slot: str, dtype: str, selected: str) -> str:
+    """Return the type that the kernel of type `selected` needs in a slot; `dtype` itself where it takes any."""
+    if slot.removesuffix("@GRAD").removesuffix("Out").rstrip("XZ") in _FP32_SLOTS:
+        return "float32"
+    if op.type == "cast":
+        return _attr_type(op, "in_dtype" if slot == "X" else "out_dtype")
+    if op.type == "fill_constant":
+        return _attr_type(op, "dtype")
+    is_only_measured = op.type == "coalesce_tensor" and slot == "Input"
+    if is_only_measured or not {dtype, selected} <= _FLOATS:  # indices, masks and counts
+        return dtype
+    return selected
 
-    Raises Refused where it lacks a kernel, or shares a variable in another shape or type than the training program has.
+
+def _attr_type(op: Operator, attr: str) -> str:
+    return type_name(core.VarDesc.VarType(op.attr(attr)))
+
+
+def evaluation(main: static.Program, training: static.Program, device: str) -> None:
+    """Prove that an evaluation program has a kernel for each operator, and the training program's state.
+
+    Raises Refused where a kernel is missing, or a variable that both have differs in shape or type.
     """
-    theirs = training.global_block().vars
+    training_variables = training.global_block().vars
     for variable in main.list_vars():
-        other = theirs.get(variable.name)
-        if variable.persistable and other is not None and other.persistable:
-            ours, its = ((v.shape, dtype_of(v)) for v in (variable, other))
-            prove(ours == its, f"the evaluation has {variable.name} as {ours}, the training as {its}")
+        other = training_variables.get(variable.name)
+        if other is None or not variable.persistable or not other.persistable:
+            continue
+        in_evaluation = (variable.shape, dtype_of(variable))
+        in_training = (other.shape, dtype_of(other))
+        prove(
+            in_evaluation == in_training,
+            f"the evaluation has {variable.name} as {in_evaluation}, the training as {in_training}",
+        )
     check(main, device)
 
 
-def feed(main: Any, given: dict[str, Any]) -> None:
-    """What a batch holds is what a program takes: names, shapes and types. Paddle itself looks in the first kernel.
+class _Fed(NamedTuple):
+    """Shape and type of an array that is fed."""
+
+    shape: list[int]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"({self.shape}, {self.dtype!r})"
+
+
+def feed(main: static.Program, given: dict[str, Any]) -> None:
+    """Prove that a batch is what a program takes: names, shapes and types. Paddle itself looks in the first kernel.
 
     Raises Refused where it is not.
     """
-    takes = {v.name: (list(v.shape), dtype_of(v)) for v in main.list_vars() if v.is_data}
-    gives = {name: _shape_and_type(value) for name, value in given.items()}
-    wrong = sorted(name for name in takes.keys() | gives.keys() if takes.get(name) != gives.get(name))
-    said = [f"{n} as {takes.get(n, 'nothing')} and is fed {gives.get(n, 'nothing')}" for n in wrong]
-    prove(not wrong, f"the program takes {'; '.join(said)}")
+    takes = {variable.name: _Fed(list(variable.shape), dtype_of(variable)) for variable in _inputs(main)}
+    gives = {name: _fed(value) for name, value in given.items()}
+    differences = []
+    for name in sorted(takes.keys() | gives.keys()):
+        if takes.get(name) != gives.get(name):
+            differences.append(f"{name} as {takes.get(name, 'nothing')} and is fed {gives.get(name, 'nothing')}")
+    prove(not differences, f"the program takes {'; '.join(differences)}")
 
 
-def _shape_and_type(value: Any) -> tuple[list[int], str]:
+def _inputs(main: static.Program) -> list[static.Variable]:
+    return [variable for variable in main.list_vars() if variable.is_data]
+
+
+def _fed(value: Any) -> _Fed:
+    """Describe an array of NumPy or a tensor of Paddle."""
     if isinstance(value, np.ndarray):
-        return list(value.shape), str(value.dtype)
-    return list(value.shape()), type_name(value._dtype())
+        return _Fed(list(value.shape), str(value.dtype))
+    return _Fed(list(value.shape()), type_name(value._dtype()))

@@ -1,7 +1,9 @@
 """GPUs in the form in which NVML and `nvidia-smi` describe real machines: a DGX-1 (V100), a DGX A100 and an H100.
 
 The V100's matrix is the published reports' (see test_doctor.py); the A100's is in the form of driver 470: tabs, an
-underlined heading, NVSwitch links, a NUMA column. Values are those of idle cards of these models.
+underlined heading, NVSwitch links, a NUMA column. Values are those of idle cards of these models; "memory" is (total,
+used by processes) in bytes and "reserve" what the driver keeps for itself, by public reports: 912 MiB in use by NVML's
+first call and 8 by the second on an idle A100, 308 more by the first on others.
 """
 
 import contextlib
@@ -20,7 +22,10 @@ V100 = {
     "name": "Tesla V100-SXM2-16GB",
     "driver": "440.33.01",
     "capability": (7, 0),
-    "memory": (16945512448, 16945446912 - 3 * 2**20, 3 * 2**20),
+    "memory": (16384 * 2**20, 3 * 2**20),
+    "reserve": 308 * 2**20,
+    "application_mhz": 1312,
+    "default_application_mhz": 1312,
     "power_mw": 43125,
     "power_limit_mw": 300_000,
     "energy_mj": 51_234_567,
@@ -34,7 +39,13 @@ A100 = {
     "name": "NVIDIA A100-SXM4-40GB",
     "driver": "525.105.17",
     "capability": (8, 0),
-    "memory": (42949672960, 42949672960 - 4 * 2**20, 4 * 2**20),
+    "memory": (40960 * 2**20, 8 * 2**20),
+    "reserve": 904 * 2**20,
+    "remapped_rows": (0, 0, 0, 0),
+    "pages_pending": None,
+    "mig": [0, 0],
+    "application_mhz": 1095,
+    "default_application_mhz": 1095,
     "power_mw": 52_341,
     "power_limit_mw": 400_000,
     "energy_mj": 912_345_678,
@@ -110,6 +121,7 @@ def _given(value: Any) -> Any:
 
 # What a card has where its kind above does not say it.
 USUAL = {"persistence": 1, "throttle": pynvml.nvmlClocksThrottleReasonGpuIdle, "pcie_kb": 350, "pcie_width": 16}
+USUAL |= {"compute_mode": pynvml.NVML_COMPUTEMODE_DEFAULT, "mig": None, "remapped_rows": None, "pages_pending": 0}
 # Questions that one value of a card answers.
 PLAIN = {
     "nvmlDeviceGetIndex": "index",
@@ -125,6 +137,12 @@ PLAIN = {
     "nvmlDeviceGetMaxPcieLinkGeneration": "pcie_generation",
     "nvmlDeviceGetMaxPcieLinkWidth": "pcie_width",
     "nvmlDeviceGetMaxClockInfo": "highest_mhz",
+    "nvmlDeviceGetComputeMode": "compute_mode",
+    "nvmlDeviceGetMigMode": "mig",
+    "nvmlDeviceGetRemappedRows": "remapped_rows",
+    "nvmlDeviceGetRetiredPagesPendingStatus": "pages_pending",
+    "nvmlDeviceGetApplicationsClock": "application_mhz",
+    "nvmlDeviceGetDefaultApplicationsClock": "default_application_mhz",
 }
 
 
@@ -158,8 +176,16 @@ class _Answers:
     def nvmlDeviceGetUUID(self, gpu: dict[str, Any]) -> str:
         return f"GPU-8d2f{gpu['index']:04x}-0000-0000-0000-000000000000"
 
-    def nvmlDeviceGetMemoryInfo(self, gpu: dict[str, Any]) -> Any:
-        return pynvml.c_nvmlMemory_t(*gpu["memory"])
+    def nvmlDeviceGetMemoryInfo(self, gpu: dict[str, Any], version: int | None = None) -> Any:
+        """By the first call a driver of 510 or later counts its reserve as used; an older one has the first alone."""
+        total, used = _given(gpu["memory"])
+        reserve, counted = gpu["reserve"], int(gpu["driver"].partition(".")[0]) >= 510
+        if version is None:
+            taken = used + reserve if counted else used
+            return pynvml.c_nvmlMemory_t(total, total - taken, taken)
+        if not counted:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return pynvml.c_nvmlMemory_v2_t(version, total, reserve, total - used - reserve, used)
 
     def nvmlDeviceGetTotalEccErrors(self, gpu: dict[str, Any], kind: int, counter: int) -> int:
         return _given(gpu.get("ecc", {})).get(kind, 0)
@@ -168,6 +194,9 @@ class _Answers:
         return [
             pynvml.nvmlStructToFriendlyObject(pynvml.c_nvmlProcessInfo_v2_t(pid=pid)) for pid in gpu.get("pids", [])
         ]
+
+    def nvmlDeviceGetComputeRunningProcesses_v2(self, gpu: dict[str, Any]) -> list[Any]:
+        return self.nvmlDeviceGetComputeRunningProcesses(gpu)
 
     def nvmlDeviceGetNvLinkState(self, gpu: dict[str, Any], link: int) -> int:
         if link >= gpu["links"]:

@@ -180,6 +180,27 @@ def test_the_shell_is_told_every_value_and_what_goes_to_the_ranks() -> None:
     assert (given["JOB_FROM_USER"], set(given["JOB_SECRETS"].split())) == ("DGXSYSTEM LOGDIR", set(secrets))
 
 
+NETWORK = {"NCCL_SOCKET_IFNAME": "^lo,docker", "NCCL_IB_HCA": "mlx5_7", "NCCL_NET": "IB", "NCCL_COMM_ID": "10.0.0.1:7"}
+
+
+def test_one_node_is_started_without_nccls_settings_of_the_network() -> None:
+    """Its container has loopback alone, where NCCL would find no interface."""
+    for nodes, network in (("1", set()), ("2", {*NETWORK})):
+        given = told("--shell", DGXSYSTEM="2xDGX1", DGXNNODES=nodes, NCCL_DEBUG="INFO", **NETWORK)
+        assert network | {"NCCL_DEBUG"} == {name for name in given["JOB_FORWARDED"].split() if name[:4] == "NCCL"}
+        assert {*given.get("JOB_DROPPED", "").split()} == {*NETWORK} - network
+        given = told("--launch", DGXSYSTEM="2xDGX1", DGXNNODES=nodes, NCCL_DEBUG="INFO", **NETWORK)
+        assert network | {"NCCL_DEBUG"} == {name for name in given["JOB_GIVEN"].split() if name[:4] == "NCCL"}
+
+
+def test_the_ranks_of_one_node_compute_without_them_too() -> None:
+    environ = {**NETWORK, "NCCL_ALGO": "Ring", "CUDA_MODULE_LOADING": "EAGER"}
+    alone = env.of_ranks(env.Job(device="gpu"), environ)
+    assert not {*NETWORK} & {*alone} and alone["NCCL_ALGO"] == "Ring"
+    assert (alone["CUDA_MODULE_LOADING"], alone["CUDA_DEVICE_ORDER"]) == ("EAGER", "PCI_BUS_ID")
+    assert {*NETWORK} < {*env.of_ranks(env.Job(device="gpu", dgxnnodes=2), environ)}
+
+
 def test_a_launcher_is_told_the_container_and_what_it_hands_on() -> None:
     given = told("--launch", DGXSYSTEM="2xDGX1", BATCHSIZE="8", OMPI_MCA_btl="tcp", SECRET="x", CONT_IPC="host")
     assert given == {

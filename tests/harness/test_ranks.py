@@ -9,10 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness import ranks
+from harness import env, ranks
 from harness.hooks import watchdog
 from program import elsewhere
 from runlog.errors import RunError
@@ -53,6 +54,42 @@ def test_a_nodes_address_is_one_that_the_others_reach(hosts: str, said: str) -> 
     done = subprocess.run([*inside, sys.executable, "-c", ASK, hosts], capture_output=True, text=True, check=False)
     assert said in (done.stdout.strip() if done.returncode == 0 else done.stderr), done.stderr
     assert (done.returncode == 0) == said.startswith("192"), done.stderr
+
+
+MEET = """
+import sys
+from harness import env, ranks
+job = env.Job(device="gpu", dgxnnodes=2, dgxngpu=1, hosts=sys.argv[1])
+print(ranks.nccl_network(job, int(sys.argv[2])))
+"""
+BRIDGES = NETWORK.replace("exec", "ip link add br-4f2a type bridge && ip address add 172.18.0.1/16 dev br-4f2a\nexec")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "node", "setting"),
+    [
+        ("192.0.2.1,192.0.2.2", "0", "{'NCCL_SOCKET_IFNAME': '=fabric'}"),
+        ("192.0.2.2,localhost", "1", "{'NCCL_SOCKET_IFNAME': '=fabric'}"),
+        ("172.18.0.9,192.0.2.2", "0", "{}"),  # an address that is another machine's
+        ("no-such-host.invalid,192.0.2.2", "0", "{}"),
+    ],
+)
+def test_nccl_meets_on_the_interface_at_which_the_other_nodes_reach_this_one(
+    hosts: str, node: str, setting: str
+) -> None:
+    need(shutil.which("ip") is not None, "iproute2, which makes a network")
+    inside = [*in_namespaces("--net"), "bash", "-euc", BRIDGES, "bash"]
+    done = subprocess.run(
+        [*inside, sys.executable, "-c", MEET, hosts, node], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == setting, done.stderr
+
+
+@pytest.mark.parametrize(
+    "job", [{"device": "cpu", "dgxnnodes": 2, "hosts": "a,b"}, {"device": "gpu"}, {"dgxnnodes": 2}]
+)
+def test_nccl_is_told_no_interface_where_there_is_none_to_choose(job: dict[str, Any]) -> None:
+    assert ranks.nccl_network(env.Job(**job), 0) == {}
 
 
 @pytest.mark.xdist_group("ranks")
@@ -169,6 +206,7 @@ def test_a_slewed_clock_was_not_set():
 RANK = """
 import sys, time
 from pathlib import Path
+from typing import Any
 from harness.progress import Progress, Timing
 with Progress("bar", 100) as progress:
     progress.window(step=40, epoch=1, window=Timing(steps=5, images=80, time_s=2.0), loss=1.5)

@@ -60,27 +60,51 @@ def test_recorded_gpus(gpu, links):
     assert slowed == ["power cap", "thermal, by hardware"]
     assert set(sample) == GPU_FIELDS
     assert sample["power_w"] == gpu["power_mw"] / 1000 and sample["throttle"] == []
-    assert sample["memory_mib"] == gpu["memory"][2] / 2**20
+    assert sample["memory_mib"] == gpu["memory"][1] / 2**20
     assert sample["energy_j"] == (None if gpu["energy_mj"] is None else gpu["energy_mj"] / 1000)
     counters = (sample["nvlink_tx_kib"], sample["nvlink_rx_kib"])
     assert counters == ((links * 1138, links * 1139) if links else (None, None)), "of all links together"
+
+
+RESERVED = {"memory": (40960 * 2**20, 37 * 2**20), "reserve": 875 * 2**20}
+
+
+@pytest.mark.parametrize(
+    ("driver", "second_call", "used_mib", "with_reserve_mib"),
+    [
+        ("450.80.02", True, 37, None),  # has the first call alone, which counts no reserve
+        ("495.44", False, 37, None),
+        ("510.47.03", True, 37, None),
+        ("570.86.15", True, 37, None),
+        ("510.47.03", False, None, 912),  # an old pynvml: what processes use is not known
+        ("535.183.06", False, None, 912),
+    ],
+)
+def test_the_drivers_own_reserve_is_no_memory_in_use(driver, second_call, used_mib, with_reserve_mib, monkeypatch):
+    if not second_call:
+        monkeypatch.delattr(pynvml, "nvmlMemory_v2")
+    with recorded_nvml(A100 | RESERVED | {"driver": driver}), nvidia.opened() as (handles, _):
+        gpu = nvidia.gpu_of(handles[0])
+        assert nvidia.sample(handles[0])["memory_mib"] == used_mib
+    assert (gpu.memory_used_mib, gpu.memory_used_or_reserved_mib) == (used_mib, with_reserve_mib)
+    assert gpu.memory_gib == 40.0
 
 
 def test_energy_and_peak_memory_are_of_the_gpus_that_cuda_shows_the_job(tmp_path, monkeypatch):
     """The job has the third GPU and the second, 300 + 200 J for 100 images; others use the rest."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1,0")
     gpus = [A100 | {"power_mw": 1000 * (number + 1)} for number in range(4)]
-    gpus[0]["memory"] = gpus[3]["memory"] = (42949672960, 0, 30 * 2**30)
+    gpus[0]["memory"] = gpus[3]["memory"] = (42949672960, 30 * 2**30)
     path = tmp_path / "result_0.node0.telemetry.jsonl"
     with recorded_nvml(*gpus), Sampler(path, every_s=0.01, job_gpus=2) as sampler:
         sampler.run_begins()
         sampler.window_ends(None, Timing(images=100), step=1, epoch=1)
         for number, gpu in enumerate(gpus):
             gpu["energy_mj"] += 100_000 * (number + 1)
-        gpus[1]["memory"] = (42949672960, 0, 12345 * 2**20)
+        gpus[1]["memory"] = (42949672960, 12345 * 2**20)
         wait_for_lines(path, 1)
         wait_for_lines(path, len(lines(path)) + 2)
-        gpus[1]["memory"] = (42949672960, 0, 100 * 2**20)
+        gpus[1]["memory"] = (42949672960, 100 * 2**20)
         assert sampler.power_w == 3 + 2
         first = sampler.summary()
     assert [gpu["power_w"] for gpu in lines(path)[0]["gpus"]] == [3, 2, 1]
@@ -108,7 +132,8 @@ def test_a_file_that_cannot_be_written_ends_the_sampling_and_not_the_run(tmp_pat
 
 
 # Functions of pynvml that the harness asks.
-QUESTIONS = sorted(set(re.findall(r"nvml\.(nvml\w+)", Path(nvidia.__file__).read_text())) - {"nvmlInit"})
+SOURCE = Path(nvidia.__file__).read_text()
+QUESTIONS = sorted(set(re.findall(r"(?:pynvml\.|_ask_newer\(\")(nvml[A-Z]\w+)", SOURCE)) - {"nvmlInit"})
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
@@ -116,7 +141,8 @@ def test_an_older_driver_leaves_a_question_unanswered_and_the_run_alone(name, tm
     """pynvml raises NVMLLibraryMismatchError, no NVMLError, where libnvidia-ml lacks a symbol."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     path = tmp_path / "a.jsonl"
-    with recorded_nvml(A100, lacks=(name,)) as nvml:
+    first_asked = ("nvmlDeviceGetComputeRunningProcesses",) if name.endswith("Processes_v2") else ()
+    with recorded_nvml(A100, lacks=(name, *first_asked)) as nvml:
         with nvidia.opened() as (handles, why):
             for handle in handles:
                 nvidia.gpu_of(handle)

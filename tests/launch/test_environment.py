@@ -15,7 +15,7 @@ from tests import jobs
 CONFIGS = sorted(jobs.REPOSITORY.glob("config_*.sh"))
 SOURCED = sorted(jobs.REPOSITORY.glob("launch/dgx*.sh"))
 # What Open MPI, NCCL and Paddle read themselves: a parameter is real where its name is among those they document.
-LIBRARIES = {"NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_btl_tcp_if_exclude"}
+LIBRARIES = {"NCCL_IB_HCA", "OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_btl_tcp_if_exclude"}
 LIBRARIES |= {"FLAGS_cudnn_exhaustive_search", "FLAGS_cudnn_batchnorm_spatial_persistent"}
 SYSTEMS = [f"{n}{s}" for s in ("CPU", "DGX1", "DGXA100") for n in ("", "2x", "4x", "8x") if n + s != "8xCPU"]
 
@@ -76,6 +76,15 @@ def test_a_system_has_its_nodes_and_the_batch_and_recipe_of_each_workload(system
 # ---- the shell that a job is started from
 
 SHADOW = "raise ImportError('a module of the shell')"
+
+
+def test_a_job_of_one_node_gets_none_of_nccls_network() -> None:
+    """Neither its container, which has loopback alone, nor the shell in which mpirun starts."""
+    network = {"NCCL_SOCKET_IFNAME": "^lo,docker", "NCCL_IB_HCA": "=mlx5_0"}
+    assert "NCCL_" not in jobs.printed("launch/container_node.sh", "--dry-run", CONT="img", **network)
+    script = "source launch/common.sh; load_job --shell; unset JOB_DROPPED; env"
+    stdout = jobs.printed("bash", "-euc", script, DGXSYSTEM="2xDGXA100", DGXNNODES="1", NCCL_ALGO="Ring", **network)
+    assert set(re.findall(r"NCCL_\w+", stdout)) == {"NCCL_ALGO"}
 
 
 @pytest.fixture

@@ -180,7 +180,7 @@ class _Lowering:
         return self.steps
 
     def add(self, kind: str, inputs: Slots, outputs: Slots, **attrs: Any) -> None:
-        self.steps.append((kind, inputs, outputs, attrs))
+        self.steps.append(Step(kind, inputs, outputs, attrs))
 
     def like(self, name: str, shape: Any = None) -> str:
         """A new variable of the shape of `name`, or another one."""

@@ -21,7 +21,7 @@ from program import build as building
 from program import precision, strategy
 from program.optimizers import OptimizerConfig, Schedule
 from program.passes import resnet_unit
-from program.proof import verify
+from program.proof.knobs import check_knobs
 
 STAGES = ((8, 2), (16, 2))  # a projection and an identity shortcut in each
 BATCH, SIDE, CLASSES = 4, 32, 10
@@ -98,7 +98,7 @@ def proved(main: Any, text: str, *, name: str = "amp_o2", ranks: int = 8) -> lis
     """What is proved of a GPU's program where STRATEGY was `text`."""
     asked, chosen = strategy.parse(text), precision.PRECISIONS[name]
     on = strategy.resolve(asked, dtype=chosen.dtype, layout=chosen.layout, device="gpu")
-    return verify.knobs(main, on, asked=asked, ranks=ranks)
+    return check_knobs(main, on, asked=asked, ranks=ranks)
 
 
 def taken(built: Built, image: np.ndarray) -> np.ndarray:

@@ -250,7 +250,7 @@ def disk(free_gib: float, writable: bool = True) -> dict[str, Any]:
         (A100 | HOT, {}, "gpu.throttling", "warning", "GPU7: thermal, by hardware"),
         (A100 | SET, {}, "gpu.throttling", "ok", ""),
         (A100 | {"pids": [4711]}, {}, "gpu.processes", "fatal", "GPU7: pids 4711"),
-        (A100 | {"memory": (42949672960, 0, 9 * 2**30)}, {}, "gpu.processes", "fatal", "GPU7: pids none, 9216 MiB"),
+        (A100 | {"memory": (42949672960, 9 * 2**30)}, {}, "gpu.processes", "fatal", "GPU7: pids none, 9216 MiB"),
         (A100 | {"persistence": 0}, {}, "gpu.persistence", "warning", "GPU7: off"),
         (A100, lacks("libcudnn.so.8"), "cuda.libcudnn", "fatal", "libcudnn.so.8: cannot open"),
         (A100, lacks("libnvcuvid.so.1"), "cuda.libnvcuvid", "warning", "libnvcuvid.so.1: cannot open"),

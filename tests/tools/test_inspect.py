@@ -124,7 +124,7 @@ def test_flops_and_bytes_are_those_counted_by_hand() -> None:
     assert works["mul_grad"].flops == 2 * works["mul"].flops
     # Statistics first, then the output: the image is read twice, and its gradient too.
     again = {kind: works[kind].again_bytes for kind in ("batch_norm", "batch_norm_grad", "relu")}
-    assert again == {"batch_norm": (4 * out,), "batch_norm_grad": (4 * out, 4 * out), "relu": ()}
+    assert again == {"batch_norm": [4 * out], "batch_norm_grad": [4 * out, 4 * out], "relu": []}
     parameters = 64 * 3 * 49 + 2 * 64 + 65 * programs.CLASSES
     # Parameters and velocities are read and written, gradients are read.
     assert works["merged_momentum"].moved_bytes == 4 * 5 * parameters

@@ -235,5 +235,9 @@ int nvmlDeviceGetMemoryInfo(void *handle, unsigned long long *answer) { /* total
   answer[0] = ng_capacity(), answer[2] = ng_held((int)(uintptr_t)handle - 1), answer[1] = answer[0] - answer[2];
   return 0;
 }
+int nvmlDeviceGetMemoryInfo_v2(void *handle, unsigned long long *answer) { /* version, total, reserved, free, used */
+  answer[1] = ng_capacity(), answer[2] = 0, answer[4] = ng_held((int)(uintptr_t)handle - 1), answer[3] = answer[1] - answer[4];
+  return 0;
+}
 int nvmlDeviceGetPowerUsage(void *handle, unsigned *milliwatt) { return *milliwatt = 0, 0; }
 int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, void *answer) { return *count = 0, 0; }

@@ -1,0 +1,221 @@
+"""Proof, read off a built training program, that each knob of the strategy did what it says."""
+
+from collections import Counter
+from itertools import pairwise
+from typing import NamedTuple
+
+import paddle
+from paddle import static
+from paddle.base.framework import Block, Operator
+
+from program import ops
+from program.ops import Refused, prove, type_in
+from program.passes.resnet_unit import fits
+from program.strategy import Strategy
+
+
+class _Fusion(NamedTuple):
+    """A pass that a knob turns on."""
+
+    knob: str
+    result: str  # what it makes
+    pattern: str  # what is there only where it did not run
+
+
+_FUSIONS = (
+    _Fusion("fuse_bn_act_ops", "fused_batch_norm_act", "batch_norm before a relu"),
+    _Fusion("fuse_bn_add_act_ops", "fused_bn_add_activation", "batch_norm before an add and a relu"),
+    _Fusion("fuse_elewise_add_act_ops", "fused_elemwise_add_activation", "elementwise_add before a relu"),
+    _Fusion("enable_addto", "gradient of a convolution that adds", "sum of the gradient of a convolution's input"),
+    _Fusion("enable_inplace", "share_buffer", ""),
+    _Fusion("merged_optimizer", "merged_momentum", "momentum"),
+    _Fusion("resnet_unit", "resnet_unit", "convolution that a unit takes"),
+    _Fusion("merged_lars", "lars_momentum of several parameters", "lars_momentum of one parameter"),
+)
+
+
+def check_knobs(main: static.Program, on: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
+    """Prove that each knob that is `on` did what it names, and no other; return what each changed, in words.
+
+    `asked` holds the knobs that the user set.
+
+    Raises Refused where a knob that was asked for changed nothing, or not what it names; or a pass that is on did not
+    run.
+    """
+    block = main.global_block()
+    proved = _fusions(block, on, asked=asked)
+    _check_flags(block, asked)
+    if on.perturb_input:
+        moved = _moved_inputs(block)
+        prove(bool(moved), "STRATEGY: perturb_input is on and no input is moved")
+        proved.append(f"perturb_input moved {', '.join(moved)} by one rounding")
+    if ranks > 1:
+        proved.append(_buckets(block, on.fuse_grad_size_in_MB))
+    elif asked.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB:
+        raise Refused(
+            "STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: leave it out, or set DGXNGPU or DGXNNODES "
+            "above 1"
+        )
+    return proved
+
+
+def _moved_inputs(block: Block) -> list[str]:
+    moved = []
+    for op in block.ops:
+        if any(name.endswith(".moved") for name in op.output_arg_names):
+            moved.append(op.input("X")[0])
+    return moved
+
+
+def _fusions(block: Block, on: Strategy, *, asked: Strategy) -> list[str]:
+    """Prove that each pass ran everywhere if it is on, and nowhere if it is off."""
+    made = _made(block)
+    unfused = _unfused(block)
+    proved = []
+    for knob, result, pattern in _FUSIONS:
+        if not getattr(on, knob):
+            prove(not made[knob], f"STRATEGY: {knob} is off and the program has {made[knob]} {result}")
+            continue
+        left = unfused[knob]
+        prove(not left, f"STRATEGY: {knob} is on and the program has {left} {pattern}: set {knob}=0")
+        is_asked_in_vain = getattr(asked, knob) and not made[knob]
+        prove(not is_asked_in_vain, f"STRATEGY: {knob} is on and the program has no {result}: leave it out")
+        if made[knob]:
+            proved.append(f"{knob} made {made[knob]} {result}")
+        else:
+            proved.append(f"{knob} found nothing to change")
+
+    sums = sum(op.type in ("sum", "grad_add") for op in block.ops)
+    if on.enable_addto and sums:
+        proved.append(f"enable_addto left {sums} sums of gradients that no convolution makes")
+    return proved
+
+
+def _made(block: Block) -> dict[str, int]:
+    """Count, by knob, the operators that only its pass makes."""
+    kinds = Counter(op.type for op in block.ops)
+    made = {fusion.knob: kinds[fusion.result] for fusion in _FUSIONS}
+
+    added_to: list[str] = []
+    for op in block.ops:
+        added_to += ops.added_to(op)
+    made["enable_addto"] = len(added_to)
+
+    # Addto makes two share_buffer around each gradient that is added to; the others are enable_inplace's.
+    made["enable_inplace"] = 0
+    for op in block.ops:
+        if op.type == "share_buffer" and not {*op.input("X"), *op.output("Out")}.intersection(added_to):
+            made["enable_inplace"] += 1
+
+    made["merged_lars"] = sum(op.type == "lars_momentum" and len(op.input("Param")) > 1 for op in block.ops)
+    return made
+
+
+def _unfused(block: Block) -> Counter[str]:
+    """Count, by knob, the places that its pass would have changed, by the patterns of Paddle's passes."""
+    reads = _Reads(block)
+    places: Counter[str] = Counter()
+    last_writer: dict[str, Operator] = {}
+    for op in block.ops:
+        if fits(op, block):
+            places["resnet_unit"] += 1
+        if op.type == "elementwise_add" and reads.is_add_before_relu(op):
+            places["fuse_elewise_add_act_ops"] += 1
+        if op.type == "momentum":
+            places["merged_optimizer"] += 1
+        if _is_cudnn_norm(op, block):
+            reader = reads.sole_reader(op, "Y")
+            if reader is not None and reader.type == "relu":
+                places["fuse_bn_act_ops"] += 1
+            if reader is not None and reads.is_add_before_relu(reader):
+                places["fuse_bn_add_act_ops"] += 1
+        if op.type in ("sum", "grad_add"):
+            makers = [last_writer[name] for name in op.input_arg_names if name in last_writer]
+            if any(maker.type in ops.ADDING and not ops.added_to(maker) for maker in makers):
+                places["enable_addto"] += 1
+        last_writer.update(dict.fromkeys(op.output_arg_names, op))
+    places["merged_lars"] = _unmerged_lars(block)
+    return places
+
+
+class _Reads:
+    """Who reads what in a block."""
+
+    def __init__(self, block: Block) -> None:
+        self._ops = block.ops
+        self._readers = ops.readers(block)
+
+    def sole_reader(self, op: Operator, slot: str) -> Operator | None:
+        """Return the only operator that reads an output; None if there are more. A share_buffer reads no value."""
+        readers = [self._ops[index] for index in self._readers.get(op.output(slot)[0], ())]
+        readers = [reader for reader in readers if reader.type != "share_buffer"]
+        return readers[0] if len(readers) == 1 else None
+
+    def is_add_before_relu(self, op: Operator) -> bool:
+        """Tell whether it is an addition whose only reader is a relu, or both as Paddle's fused operator."""
+        if op.type == "fused_elemwise_add_activation":
+            return bool(op.attr("functor_list") == ["relu", "elementwise_add"])
+        if op.type != "elementwise_add":
+            return False
+        reader = self.sole_reader(op, "Out")
+        return reader is not None and reader.type == "relu"
+
+
+def _is_cudnn_norm(op: Operator, block: Block) -> bool:
+    """Tell whether it is a batch norm of the type and layout that cuDNN's fused kernels take."""
+    return (
+        op.type == "batch_norm" and op.attr("data_layout") == "NHWC" and type_in(block, op.input("X")[0]) == "float16"
+    )
+
+
+def _unmerged_lars(block: Block) -> int:
+    """Count updates by LARS of one parameter whose type others have too."""
+    alone: Counter[str] = Counter()
+    for op in block.ops:
+        if op.type == "lars_momentum" and len(op.input("Param")) == 1:
+            alone[type_in(block, op.input("Param")[0])] += 1
+    return sum(number for number in alone.values() if number > 1)
+
+
+def _check_flags(block: Block, asked: Strategy) -> None:
+    """Prove that the flags behind knobs have their values, and that the program has what they rule."""
+    for flag, value in asked.flags.items():
+        in_force = paddle.get_flags(flag)[flag]
+        knob = flag.removeprefix("FLAGS_")
+        prove(in_force == value, f"STRATEGY: {knob}={value:d}: Paddle has {flag}={in_force}")
+    if asked.cudnn_batchnorm_spatial_persistent is None:
+        return
+    by_cudnn = ops.NORMALIZATIONS - {"sync_batch_norm"}
+    prove(
+        any(op.type in by_cudnn for op in block.ops),
+        "STRATEGY: cudnn_batchnorm_spatial_persistent: no normalization here is cuDNN's: leave it out",
+    )
+
+
+def _buckets(block: Block, limit_mib: float) -> str:
+    """Prove the buckets of the all-reduces: each gradient is in one, and each is as full as the limit lets it be.
+
+    Buckets of more than one gradient keep to the limit, and one is closed only where the next would not fit.
+    """
+    coalesced = [op for op in block.ops if op.type == "coalesce_tensor"]
+    buffers = {op.output("FusedOutput")[0] for op in coalesced}
+    summed = [op.input("X")[0] for op in block.ops if op.type == "c_allreduce_sum"]
+    for name in summed:
+        prove(name in buffers, f"STRATEGY: fuse_grad_size_in_MB: {name} travels by itself, in no bucket")
+
+    sizes_by_type: dict[str, list[list[float]]] = {}  # MiB of the gradients in each bucket
+    for op in coalesced:
+        gradients = op.output("Output")
+        sizes = [ops.size_bytes(block.var(name)) / ops.MIB for name in gradients]
+        is_within = len(sizes) == 1 or sum(sizes) <= limit_mib
+        prove(is_within, f"STRATEGY: a bucket has {sum(sizes):.2f} MiB, fuse_grad_size_in_MB is {limit_mib:g}")
+        sizes_by_type.setdefault(type_in(block, gradients[0]), []).append(sizes)
+
+    for buckets in sizes_by_type.values():
+        for sizes, next_sizes in pairwise(buckets[1:-1]):  # the first closes early, the last is small
+            prove(
+                sum(sizes) + next_sizes[0] > limit_mib,
+                f"STRATEGY: a bucket is closed at {sum(sizes):.2f} MiB, the next gradient has {next_sizes[0]:.2f}, "
+                f"fuse_grad_size_in_MB is {limit_mib:g}",
+            )
+    return f"fuse_grad_size_in_MB={limit_mib:g}: buckets {len(summed)}"
