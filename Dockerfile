@@ -19,12 +19,13 @@ RUN pip install --require-hashes --no-deps --no-compile --target /opt/cuda -r "/
     && for library in /opt/cuda/nvidia/*/lib/lib*.so.*; do ln -s "${library##*/}" "${library%%.so.*}.so"; done
 
 WORKDIR /workspace
-COPY launch/setup.sh launch/
-COPY locks/run*.lock locks/
+COPY launch/setup.sh launch/common.sh launch/by_uv.py launch/
+COPY locks/run*.lock locks/uv.lock locks/
 # Away with C++ headers, DALI's extensions for other Pythons, and the libraries' own tests: no run reads them. And with
-# pip's log, which names the index.
+# uv, pip, and their logs, which name the index.
 RUN CUDA="${CUDA}" launch/setup.sh run \
-    && rm .venv/run*.log \
+    && .venv/bin/python -m pip uninstall --quiet --yes uv \
+    && rm -f .venv/*.log .venv/uv.sha256 \
     && cd .venv/lib/python3.11/site-packages \
     && rm -r paddle/include nvidia/dali/include pip \
     && find nvidia/dali -name '*.cpython-*.so' ! -name '*.cpython-311-*' -delete \

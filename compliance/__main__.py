@@ -78,6 +78,9 @@ def _parser() -> argparse.ArgumentParser:
 
     audit.add_argument("path", type=Path, metavar="FOLDER|ARCHIVE", help="SUBMITTER/results/SYSTEM/BENCHMARK, or tar")
     audit.add_argument("--ruleset", help="default: of the round in a folder's name; 4.0.0 for this project's logs")
+    audit.add_argument(
+        "--envelope", action="store_true", help="test against the lower convex envelope of the reference points, too"
+    )
     audit.add_argument("--html", type=Path, metavar="FILE", help="write a page")
     audit.add_argument("--csv", type=Path, metavar="FILE", help="write a table")
     return parser

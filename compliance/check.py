@@ -14,6 +14,7 @@ from typing import Any
 from compliance.logged_run import COUNT, NOTHING, NUMBER, TEXT, LoggedRun, has_type
 from compliance.official.checker import Judge, official_findings
 from compliance.official.rule_files import VERSION, keys
+from compliance.official.tool_reading import ToolReader
 from compliance.rules import Collected, Finding, Ruleset, breach, verdict
 from compliance.strict.policy import Policy
 from compliance.strict.run_order import RunOrder
@@ -115,6 +116,7 @@ class Checker:
         self._run = LoggedRun()
         self._order = RunOrder(run=self._run, collected=self._collected)
         self._judge = Judge(ruleset.version, self._collected)
+        self._tool_reader = ToolReader(ruleset.version)
         self._empty = True
         self._last_ms = -math.inf
         self._refused = 0  # lines that the official parser refuses
@@ -171,6 +173,7 @@ class Checker:
             self._run.take(event)
             self._types(event)
         self._judge.take(event)
+        self._tool_reader.take(event)
         self._order.take(event)
 
     def _types(self, event: Event) -> None:
@@ -193,6 +196,7 @@ class Checker:
             )
             return (none,), NOTHING
         self._judge.finish()
+        run.as_tools_read = self._tool_reader.result()
         run.first = {key: run.first[key] for key in self._known if key in run.first}
         policy = Policy(ruleset=self._ruleset, run=run, order=self._order, collected=collected)
         for broken in policy.broken(benchmark_asked):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from compliance.official.tool_reading import ToolReading
 from runlog import schema
 from runlog.reader import Event, settings_of, table_of
 
@@ -58,6 +59,7 @@ class LoggedRun:
     losses: list[float | None] = field(default_factory=list)  # of its first windows
     # by kind and place: epochs, blocks, evaluations, windows
     intervals: dict[tuple[str, int], float] = field(default_factory=dict)
+    as_tools_read: ToolReading = field(default_factory=ToolReading)  # after the last event
 
     def take(self, event: Event) -> None:
         """The next event of a key that is named."""

@@ -6,6 +6,7 @@ Association."; the trademark legend; and one more sentence where an unverified r
 """
 
 import functools
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -105,8 +106,13 @@ class Standing:
 
     @property
     def target_in_words(self) -> str:
-        """The quality at which the run was to end."""
-        return NOT_STATED if self.facts.quality_target is None else f"{self.facts.quality_target:g}"
+        """The quality at which the run was to end: its own, else the one that the closed division fixes."""
+        if self.facts.quality_target is not None:
+            return f"{self.facts.quality_target:g}"
+        expected = _known_benchmark(self.facts)
+        if expected is None or self.facts.division != "closed":
+            return NOT_STATED
+        return f"{expected['targets']['closed']:g}"
 
     def unit(self, unit: str) -> str:
         """The unit of a figure of this result, with the word that must stand next to each score."""
@@ -161,6 +167,12 @@ def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
     return SubmissionRuns(runs=ours["runs"], dropped=rounds.DROPPED_RUNS_OF_OTHERS)
 
 
+def scored(ruleset: str) -> list[str]:
+    """The benchmarks of which `ruleset` has results: MLPerf's of that round, and this project's own."""
+    own = [name for name in _own_rows() if not is_mlperf_benchmark(name) and submission_runs(name, ruleset)]
+    return [*rounds.benchmarks(ruleset), *own]
+
+
 def is_mlperf_benchmark(benchmark: str) -> bool:
     """Whether some round of MLPerf Training has the benchmark."""
     return any(benchmark in rounds.benchmarks(ruleset) for ruleset in rounds.rulesets())
@@ -188,14 +200,21 @@ def standing(facts: ResultFacts) -> Standing:
 def standing_of_all(standings: Sequence[Standing]) -> Standing:
     """The standing of a figure made of several runs: what speaks against one run speaks against the figure."""
     assert standings, "a figure is made of one run at least"
-    contradictions = _distinct(text for one in standings for text in one.contradictions)
-    unknown = _distinct(text for one in standings for text in one.unknown)
+    contradictions = _distinct(itertools.chain.from_iterable(one.contradictions for one in standings))
+    unknown = _distinct(itertools.chain.from_iterable(one.unknown for one in standings))
     is_mlperf: bool | None = True
     if contradictions:
         is_mlperf = False
     elif any(one.is_mlperf is None for one in standings):
         is_mlperf = None
     return Standing(facts=standings[0].facts, is_mlperf=is_mlperf, contradictions=contradictions, unknown=unknown)
+
+
+def notes_on(standings: Iterable[Standing], *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
+    """The notes that must stand below a table of several results; none where no row is called an MLPerf result."""
+    notes = [one.footnotes(derived_metric=derived_metric, next_to_verified=next_to_verified)[:1] for one in standings]
+    first_lines = list(itertools.chain.from_iterable(notes))
+    return [*_distinct(first_lines), TRADEMARK] if first_lines else []
 
 
 def facts_of_run(run: LoggedRun, ruleset: str | None) -> ResultFacts:

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from http.server import HTTPServer
 
 import numpy as np
-import psutil
 
-from harness import env
+from harness import env, network
 from harness.hooks.watchdog import WATCHDOG
 from harness.processes import end_with_parent
 from program import elsewhere
@@ -26,7 +25,6 @@ if not env.is_rank():  # a tool: UCX, which Open MPI loads, would write into its
 from mpi4py import MPI
 
 _HELD: list[socket.socket] = []  # bound and never listening, to the end of the process
-LOOPBACK = "127."
 PEERS_END_S = 10.0  # after which a rank whose peer died ends by itself
 
 
@@ -90,7 +88,7 @@ def start(job: env.Job) -> Ranks:
             f"{ranks.size} ranks were started, but DGXNNODES={job.dgxnnodes} x DGXNGPU={job.dgxngpu} is "
             f"{job.world_size}: start the job by ./run_and_time.sh"
         )
-    env.export(nccl_network(job, ranks.rank // job.dgxngpu))  # before the log tells the libraries' variables
+    env.export(network.nccl_settings(job, ranks.rank // job.dgxngpu))  # before the log tells the libraries' variables
     return ranks
 
 
@@ -118,63 +116,9 @@ def _check_free(port: int) -> None:
         raise RunError(f"GLOO_PORT={port} on {socket.gethostname()}: {error.strerror}: set another, or 0") from error
 
 
-def node_address(job: env.Job, node: int) -> str:
-    """The address of this node, the job's number `node`, at which the others reach it.
-
-    It is that of the node's name in HOSTS. Where the node itself takes that name for loopback, as Debian's /etc/hosts
-    has it, it is the address from which it reaches another node. One node alone meets on loopback.
-
-    Raises RunError where the node has no such address.
-    """
-    if job.dgxnnodes == 1:
-        return "127.0.0.1"
-
-    here = socket.gethostname()
-    hosts = job.hosts.split(",")
-    own = hosts[node]
-    other = hosts[1 if node == 0 else 0]
-    try:
-        address = socket.gethostbyname(own)
-        if address.startswith(LOOPBACK):
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect((other, 9))  # sends nothing: the kernel chooses the way and so the address
-                address = probe.getsockname()[0]
-    except OSError as error:
-        raise RunError(f"HOSTS: {here} finds no way to {own} and {other} ({error.strerror})") from error
-    if address.startswith(LOOPBACK):
-        raise RunError(
-            f"HOSTS: {here} takes {own} and {other} for itself, at {address}, where no other node reaches it: "
-            "name the nodes as they know each other"
-        )
-    return address
-
-
 def _address(job: env.Job, ranks: Ranks) -> str:
     """The address of this rank's node at which the other ranks reach it. Raises RunError where it has none."""
-    return node_address(job, ranks.rank // job.dgxngpu)
-
-
-def interface_of(address: str) -> str | None:
-    """The network interface that has an address; None where none has it."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(entry.address == address for entry in addresses):
-            return name
-    return None
-
-
-def nccl_network(job: env.Job, node: int) -> dict[str, str]:
-    """NCCL's setting by which the nodes of a job on GPUs meet: the interface at which the others reach this one.
-
-    By itself NCCL takes the first one that is up, which may be a bridge of containers or of virtual machines. The
-    setting is empty where HOSTS leads to no interface of this node: NCCL then chooses.
-    """
-    if job.device != "gpu" or job.dgxnnodes == 1 or len(job.hosts.split(",")) != job.dgxnnodes:
-        return {}
-    try:
-        interface = interface_of(node_address(job, node))
-    except RunError:  # connect says so later, when there is a log
-        return {}
-    return {} if interface is None else {"NCCL_SOCKET_IFNAME": f"={interface}"}
+    return network.node_address(job, ranks.rank // job.dgxngpu)
 
 
 def _listen_on(own: str, meeting: str) -> None:
@@ -188,7 +132,7 @@ def _listen_on(own: str, meeting: str) -> None:
     from paddle.base import core
     from paddle.distributed.fleet.utils import http_server
 
-    interface = interface_of(own)
+    interface = network.interface_of(own)
     if interface is None:
         raise RunError(
             f"no network interface of {socket.gethostname()} has the address {own}, where other ranks would reach it: "

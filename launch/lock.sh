@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Resolves locks/*.in into hashed locks/*.lock for Python 3.10 to 3.12 (needs uv, which dev.lock installs).
 #
-# usage: launch/lock.sh [LOCK...]            (default: run dev cuda bench peers export)
+# usage: launch/lock.sh [LOCK...]            (default: run dev uv cuda bench peers export)
 #        launch/lock.sh cuda12 --index URL   locks/run12.lock and locks/cuda12.lock, for Hopper: Paddle's build for CUDA 12,
 #                                            which its own index alone has, and the other packages as run.lock has them
 set -euo pipefail
@@ -11,7 +11,7 @@ source launch/common.sh
 
 index=""
 take_options "--index= WORDS" "$@"
-((${#words[@]})) || words=(run dev cuda bench peers export)
+((${#words[@]})) || words=(run dev uv cuda bench peers export)
 
 resolve() { # LOCK INPUT [OPTION...]
   uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate "${@:3}" \

@@ -1,24 +1,32 @@
 #!/usr/bin/env bash
-# Installs locks into .venv:  launch/setup.sh [run] [dev] [bench]  (default: run). A lock that is installed is left alone.
+# Installs locks into .venv. A lock that is installed is left alone.
+#
+# usage: launch/setup.sh [LOCK...] [--dry-run]
+#   LOCK       a file of locks/ without .lock, such as run (the default), dev, bench, peers or export
+#   --dry-run  say which locks would be installed, and install nothing
+#
 # CUDA=12, or a .venv that was made so: run12.lock in place of run.lock, which `launch/lock.sh cuda12 --index URL` makes.
-# A start that was cut leaves nothing that the next one does not mend; of two at once the second waits.
+# uv installs, and pip does where uv fails. Both go by pip's own settings: PIP_INDEX_URL, PIP_CERT, pip.conf and the like.
+# Downloads are not kept, unless UV_CACHE_DIR names a folder for them. A start that was cut leaves nothing that the next one
+# does not mend; of two at once the second waits.
 set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
+source launch/common.sh
 unset "${!PYTHON@}"
 
 VENV=.venv
-NEEDED_GB=7 # packages and pip's temporary files
+NEEDED_GB=7 # packages, and the temporary files of uv or pip
 
-fail() {
-  echo "error: $*" >&2
-  exit 2
-}
+fail() { refuse "$*"; }
 
 # The stamp of a lock holds the hash of what was installed.
-installed() {
+installed() { # LOCK
   local stamp="${VENV}/$1.sha256"
   [[ -f "${stamp}" && "$(<"${stamp}")" == "$(sha256sum <"locks/$1.lock")" ]]
 }
+
+# A lock has this file from before its first package until after its stamp.
+begun() { echo "${VENV}/$1.begun"; } # LOCK
 
 # What installs system packages here, with their name for: Debian and its kin; Fedora and its; SUSE; Arch
 system_install() {
@@ -90,7 +98,65 @@ END
   fail "pip could not install locks/$1.lock: ${said}; all of it is in $2"
 }
 
-locks=("${@:-run}")
+# Installs locks/uv.lock, by pip: uv itself. Returns 1 where that fails, as in a folder of wheels that has no uv.
+get_uv() {
+  installed uv && return
+  in_background pip_install uv --retries 1 && sha256sum <locks/uv.lock >"${VENV}/uv.sha256"
+}
+
+pip_install() { # LOCK [OPTION...]
+  # --no-user to --root: the user's own pip may be set to install elsewhere.
+  TMPDIR="${PWD}/.venv.tmp" exec "${VENV}/bin/python" -m pip install --disable-pip-version-check --no-deps \
+    --only-binary :all: --no-user --target= --prefix="${PWD}/${VENV}" --root=/ --require-hashes "${@:2}" \
+    --requirement "locks/$1.lock" >"${VENV}/$1.log" 2>&1
+}
+
+uv_install() { # LOCK [OPTION...]
+  # A cache on the same file system is linked into the environment, not copied.
+  TMPDIR="${PWD}/.venv.tmp" UV_CACHE_DIR="${UV_CACHE_DIR:-${PWD}/.venv.tmp/uv}" \
+    exec "${VENV}/bin/python" launch/by_uv.py "locks/$1.lock" "${@:2}" >"${VENV}/uv.log" 2>&1
+}
+
+child=""
+in_background() { # COMMAND...: so that a signal ends it at once
+  rm -rf .venv.tmp && mkdir .venv.tmp # where there is room, as was asked; /tmp may be small
+  "$@" &
+  child=$!
+  local status=0
+  wait "${child}" || status=$?
+  rm -rf .venv.tmp # before a stamp, as a start that finds all installed cleans nothing up
+  return "${status}"
+}
+
+# Removes what a start that was cut left of packages, and that uv and pip would take for installed.
+remove_halves() {
+  local info
+  for info in "${VENV}"/lib/python3.*/site-packages/{*.dist-info,~*}; do
+    [[ -e "${info}/RECORD" && "${info##*/}" != "~"* ]] || rm -rf "${info}"
+  done
+}
+
+install() { # LOCK
+  local again=()
+  "${VENV}/bin/python" -m pip --version >/dev/null 2>&1 || make_venv
+  remove_halves
+  # uv writes a package's RECORD before its last file, so after a cut no package is known to be whole.
+  if compgen -G "${VENV}/*.begun" >/dev/null; then again=(--reinstall); fi
+
+  echo "setup: installing locks/$1.lock into ${VENV}, once"
+  : >"$(begun "$1")"
+  if ! { get_uv && in_background uv_install "$1" "${again[@]}"; }; then
+    echo "setup: uv could not (see ${VENV}/uv.log): pip does it, which takes longer"
+    remove_halves
+    in_background pip_install "$1" --force-reinstall || explain "$1" "${VENV}/$1.log"
+  fi
+  sha256sum <"locks/$1.lock" >"${VENV}/$1.sha256"
+  rm "$(begun "$1")"
+}
+
+# ---- which locks
+take_options WORDS "$@"
+locks=("${words[@]:-run}")
 [[ "${CUDA:-11}" == 1[12] ]] || fail "CUDA=${CUDA}: must be 11 or 12, or unset"
 if [[ "${CUDA:-}" == 12 || -f "${VENV}/run12.sha256" ]]; then
   [[ -f locks/run12.lock ]] || fail "CUDA=12: locks/run12.lock is not here: make it by launch/lock.sh cuda12 --index URL"
@@ -98,9 +164,19 @@ if [[ "${CUDA:-}" == 12 || -f "${VENV}/run12.sha256" ]]; then
   locks=("${locks[@]/#run/run12}")
 fi
 missing=()
-for lock in "${locks[@]}"; do installed "${lock}" || missing+=("${lock}"); done
+for lock in "${locks[@]}"; do
+  [[ "${lock}" =~ ^[a-z0-9]+$ && -f "locks/${lock}.lock" ]] ||
+    fail "no lock '${lock}': give one or more of $(cd locks && echo *.lock | sed 's/\.lock//g')"
+  installed "${lock}" || missing+=("${lock}")
+done
+if [[ -n "${dry_run}" ]]; then
+  [[ -x "${VENV}/bin/python" ]] || missing=("${locks[@]}")
+  echo "setup: to be installed into ${VENV}: ${missing[*]:-nothing}"
+  exit
+fi
 [[ -x "${VENV}/bin/python" ]] && ((${#missing[@]} == 0)) && exit
 
+# ---- install them
 for tool in flock:util-linux setpriv:util-linux xargs:findutils; do # that a container's base may lack
   package="${tool#*:}"
   command -v "${tool%:*}" >/dev/null || fail "${tool%:*} is not here, and set-up needs it:" \
@@ -108,25 +184,9 @@ for tool in flock:util-linux setpriv:util-linux xargs:findutils; do # that a con
 done
 exec 9>.venv.lock || fail "${PWD} cannot be written: clone it to a folder of your own"
 flock -n 9 || { echo "setup: another start is installing: waiting for it" && flock 9; }
-child=""
-trap 'rm -rf .venv.new .venv.tmp' EXIT # the venv that is being made, and pip's temporary files
+trap 'rm -rf .venv.new .venv.tmp' EXIT # the venv that is being made, and temporary files
 trap 'kill ${child} 2>/dev/null; exit 143' TERM HUP
 trap 'kill ${child} 2>/dev/null; exit 130' INT
 for lock in "${locks[@]}"; do
-  [[ -x "${VENV}/bin/python" ]] && installed "${lock}" && continue
-  "${VENV}/bin/python" -m pip --version >/dev/null 2>&1 || make_venv
-  # What a start that was cut left of a package: pip would take it for installed.
-  for info in "${VENV}"/lib/python3.*/site-packages/{*.dist-info,~*}; do
-    [[ -e "${info}/RECORD" && "${info##*/}" != "~"* ]] || rm -rf "${info}"
-  done
-  echo "setup: installing locks/${lock}.lock into ${VENV}, once"
-  log="${VENV}/${lock}.log"
-  rm -rf .venv.tmp && mkdir .venv.tmp # where there is room, as was asked; /tmp may be small
-  # --no-user to --root: what the user's own pip does elsewhere. What it says of indices and certificates holds.
-  TMPDIR="${PWD}/.venv.tmp" "${VENV}/bin/python" -m pip install --disable-pip-version-check --no-deps --only-binary :all: \
-    --no-user --target= --prefix="${PWD}/${VENV}" --root=/ --require-hashes --requirement "locks/${lock}.lock" >"${log}" 2>&1 &
-  child=$!
-  wait "${child}" || explain "${lock}" "${log}"
-  rm -rf .venv.tmp # before the stamp, as no start cleans up after it
-  sha256sum <"locks/${lock}.lock" >"${VENV}/${lock}.sha256"
+  if [[ ! -x "${VENV}/bin/python" ]] || ! installed "${lock}"; then install "${lock}"; fi
 done

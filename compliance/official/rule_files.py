@@ -137,6 +137,11 @@ def reference_points(file: str, version: str) -> dict[str, Any]:
     return dict(json.loads(_archive().read(f"rcp_checker/training_{version}/{file}")))
 
 
+def archived_names() -> list[str]:
+    """The places in mlperf-logging's package of the files that the archive holds."""
+    return _archive().namelist()
+
+
 def archived(name: str) -> str:
     """The text of a file of mlperf-logging by its place in the package. Raises KeyError if the archive has none."""
     return _archive().read(name).decode()

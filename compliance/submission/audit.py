@@ -1,250 +1,195 @@
-"""`python -m compliance audit`: a whole results repository, a row a submission, as text, HTML, CSV and JSON.
-
-Of power logs, SUBMITTER/results/SYSTEM/BENCHMARK/power/RESULT/node_N.txt, is asked what power_measurement.adoc
-(mlcommons/training_policies, 2ddbe8a) says of readings: of every node, one a second at least, 60 at least, over the
-whole timed portion. mlperf-logging's power_checker asks for the files alone.
-"""
+"""`python -m compliance audit`: a whole results repository, a row a submission."""
 
 import argparse
-import bz2
 import functools
-import gzip
-import itertools
 import json
-import lzma
-import re
-import statistics
-import tarfile
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from compliance.check import NOTHING, LoggedRun, Report, check_file
+from compliance.check import NOTHING, Report, check_file
 from compliance.forms import check_replaceable
+from compliance.logged_run import is_number
+from compliance.mlperf import Standing
+from compliance.official import convergence
 from compliance.official.rule_files import versions
 from compliance.rules import Finding, Ruleset, load
-from compliance.strict.policy import LEAST_CURVE
+from compliance.submission import audit_forms, results_tree
+from compliance.submission.audit_forms import Envelope, Question, Submission
 from compliance.submission.description import over_peak, read_description
-from compliance.submission.package import rendered, template_text
-from compliance.submission.runs import LEAST_DISTINCT, check_between
-from compliance.submission.score import score_runs
+from compliance.submission.group import ConvergenceTest, convergence_test, standing_of
+from compliance.submission.package import template_text
+from compliance.submission.results_tree import Owner, TreeFile
+from compliance.submission.runs import check_between
+from compliance.submission.score import Score, score_runs
 from runlog import schema
-from runlog.reader import Event, HeldLog, read_log
-from runlog.text import csv_text, printable
+from runlog.text import printable
 
-LARGEST_LOG_BYTES = 1 << 28  # a log in an archive is held in memory while it is read
-SYSTEMS, POWER = "systems/*.json", "power/*/node_*.txt"
-PATTERNS = ("result_*.txt", POWER, SYSTEMS)
 NEWEST = "4.0.0"  # with rules of ResNet
-LEAST_READINGS = 60  # of power
-MOST_MEDIAN_MS = 1_100  # a second, and a meter's own jitter
-MOST_GAP_MS = 2_200  # a reading that is missing
+LEAST_DISTINCT_TIMES = 10  # values of a series of intervals that is held against those of other submissions
+LEAST_DISTINCT_ACCURACIES = 5
+SCORE_DIGITS = 1e-9  # a relative difference of two factors that is none
 T = TypeVar("T")
-Nodes = dict[str, list[float]]  # {node_N.txt: the times of its readings in ms}
-_PACKED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """What a reviewer should ask about a submission: a rule that its logs break, and the first line that does."""
-
-    rule: str
-    kind: str  # class of the rule
-    official: bool
-    severity: str
-    logs: int
-    file: str
-    line: int | None
-    actual: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Submission:
-    """One system's runs of one benchmark. Minutes are None where there is no score, and `problem` says why."""
-
-    round: str
-    submitter: str
-    system: str
-    benchmark: str
-    division: str
-    ruleset: str
-    logs: int
-    not_judged: int  # logs of a benchmark that the ruleset has no rules for
-    global_batch: int | None = None
-    official_passes: int
-    strict_passes: int
-    official_minutes: float | None
-    strict_minutes: float | None
-    rcp: str = "not applied"
-    scaling: float = 1.0
-    convergence: str = ""
-    problem: str
-    questions: tuple[Question, ...]
 
 
 @dataclass
 class _Folder:
-    """The logs of SUBMITTER/results/SYSTEM/BENCHMARK, and its system's description; empty without one."""
+    """The logs of one SUBMITTER/results/SYSTEM/BENCHMARK, with what the tree holds of them."""
 
     name: PurePosixPath
     ruleset: Ruleset
     logs: list[Report] = field(default_factory=list)
     description: dict[str, Any] = field(default_factory=dict)
+    scaling: float | None = None  # of scaling.json
+    owner: Owner = field(default_factory=lambda: Owner(round="", submitter="", system="", benchmark=""))
+    other_form: set[str] = field(default_factory=set)  # logs of v0.5 and v0.6, which are not judged
 
-    @property
-    def submitter(self) -> str:
-        return "".join(self.name.parts[-4:-3])
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where a run, or its times or accuracies alone, stood first."""
+
+    folder: _Folder
+    file: str
+    what: str
 
 
 def command(options: argparse.Namespace) -> int:
     """`python -m compliance audit`; 0 whatever it finds, as a finding is no failure of the audit."""
-    for path, form in ((options.html, template_text("audit.html").partition("{{")[0]), (options.csv, as_csv([]))):
+    page_start = template_text("audit.html").partition("{{")[0]
+    forms: list[tuple[Path | None, Callable[[Sequence[Submission]], str], str]] = [
+        (options.html, audit_forms.as_html, page_start),
+        (options.csv, audit_forms.as_csv, audit_forms.as_csv([])),
+    ]
+    for path, _, start in forms:
         if path:
-            check_replaceable(path, form)
-    submissions = audit(options.path, options.ruleset)
+            check_replaceable(path, start)
+    submissions = audit(options.path, options.ruleset, envelope=options.envelope)
     if not submissions:
         raise ValueError(f"{options.path}: no result_*.txt in it; give a results repository, or an archive of one")
-    for path, write in ((options.html, as_html), (options.csv, as_csv)):
+    for path, write, _ in forms:
         if path:
             path.write_text(write(submissions), encoding="utf-8")
-    said = json.dumps({"submissions": [asdict(one) for one in submissions]}, indent=2) + "\n"
-    print(said if options.json else as_text(submissions), end="")
+    if options.json:
+        print(json.dumps({"submissions": [one.as_dict() for one in submissions]}, indent=2))
+    else:
+        print(audit_forms.as_text(submissions), end="")
     return 0
 
 
-def audit(path: Path, ruleset: str | None = None) -> list[Submission]:
+def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> list[Submission]:
     """The submissions below the folder, or in the tar archive, `path`.
 
     `ruleset` None: that of the round which a folder's name says; logs of this project, which are of no round, are of
-    NEWEST. Raises ValueError for an archive that cannot be read, and for others' logs of a round that no name says.
+    NEWEST. `envelope` asks for the second reading of the reference points. Raises ValueError for an archive that
+    cannot be read, and for others' logs of a round that no name says.
     """
     folders: dict[PurePosixPath, _Folder] = {}
-    metered: defaultdict[PurePosixPath, defaultdict[str, Nodes]] = defaultdict(lambda: defaultdict(dict))
     described: dict[PurePosixPath, dict[str, Any] | str] = {}  # or why it cannot be read
+    scalings: dict[PurePosixPath, float | str] = {}
     rules = functools.cache(load)
-    for name, log in _logs(path):
-        if name.match(POWER):
-            times = _tried(_power_times, log)
-            metered[name.parents[2]][name.parent.name][name.name] = [] if isinstance(times, str) else times
-        elif name.match(SYSTEMS):
-            described[name] = _tried(read_description, log)
+    for file in results_tree.files_of(path):
+        if file.name.match(results_tree.SYSTEM):
+            described[file.name] = _tried(read_description, file.content)
+        elif file.name.match(results_tree.SCALING):
+            scalings[file.name.parent] = _tried(_read_scaling, file.content)
         else:
-            version = ruleset or _version(path, name.parent)
-            one = _checked(name, log, rules(version or NEWEST))
-            if not version and one.run is not NOTHING and not one.run.is_project_log:
-                raise ValueError(
-                    f"{path}: of which round is {name}? No folder above it names one that has rules; give --ruleset, "
-                    f"one of {', '.join(versions())}"
-                )
-            folders.setdefault(name.parent, _Folder(name.parent, rules(version or NEWEST))).logs.append(one)
-    seen: dict[tuple[object, ...], tuple[_Folder, str]] = {}
+            version = ruleset or results_tree.ruleset_named(path, file.name.parent)
+            folder = folders.setdefault(file.name.parent, _Folder(file.name.parent, rules(version or NEWEST)))
+            _add_log(folder, file, path, known_round=version is not None)
+
+    seen: dict[tuple[object, ...], _Place] = {}
     submissions = []
     for name, folder in sorted(folders.items()):
-        of_system: list[Finding] = []
-        if folder.submitter and described:  # where there is none at all, the logs alone are audited
-            file = name.parents[2] / "systems" / f"{name.parent.name}.json"
-            said = described.get(file, f"{file}: missing")
-            if isinstance(said, str):
-                of_system = [_asked("system-description", said, "ask for the description")]
-            else:
-                folder.description = said
+        folder.owner = results_tree.owner_of(path, name, _organisation(folder.logs))
+        of_all = [*_described(folder, described), *_scaled(folder, scalings)]
         asked = _elsewhere(folder, seen)
         for one in folder.logs:
             peak = over_peak(one.run, folder.description, folder.ruleset.strict["system-description"])
-            asked.setdefault(one.path.name, []).extend((*of_system, *peak, *_of_power(one, metered[name])))
-        submissions.append(_submission(folder, asked))
+            asked.setdefault(one.path.name, []).extend((*of_all, *peak))
+        submissions.append(_submission(folder, asked, envelope=envelope))
     return submissions
 
 
-class _Header(tarfile.TarInfo):
-    """A damaged header is an error: tarfile takes one that is not the first for the end of the archive."""
-
-    @classmethod
-    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> "_Header":  # Debian's 3.11.2 calls no frombuf
-        try:
-            return super().fromtarfile(tarfile_)
-        except tarfile.HeaderError as error:
-            if type(error).__name__ == "EOFHeaderError":
-                raise  # the regular end
-            raise tarfile.ReadError(str(error)) from None
+# --- what the tree holds of a submission ---
 
 
-def _logs(path: Path) -> Iterator[tuple[PurePosixPath, Path | str]]:
-    """Name and content of each file of PATTERNS; of one that cannot be read, why."""
-    if path.is_dir():
-        for log in sorted(log for pattern in PATTERNS for log in path.rglob(pattern)):
-            yield PurePosixPath(log.relative_to(path)), log
-        return
-    with path.open("rb") as stream:
-        try:
-            start = stream.peek(6)
-            # not unpacked by tarfile, which passes over a wrong checksum
-            unpack = next((opened for magic, opened in _PACKED.items() if start.startswith(magic)), None)
-            unpacked = unpack(stream) if unpack else stream
-            with tarfile.open(fileobj=unpacked, mode="r|", tarinfo=_Header) as members:
-                for member in members:
-                    name = PurePosixPath(member.name)
-                    if any(map(name.match, PATTERNS)):
-                        yield name, _held(member, members)
-            while unpacked.read(1 << 20):
-                pass  # the checksum comes last
-        except (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
-            raise ValueError(f"{path}: neither a folder nor a whole tar archive: {printable(str(error))}") from None
-
-
-def _held(member: tarfile.TarInfo, members: tarfile.TarFile) -> Path | str:
-    content = members.extractfile(member) if member.isfile() else None
-    if content is None:
-        return "no file but a link or folder in the archive"
-    if member.size > LARGEST_LOG_BYTES:
-        return f"over {LARGEST_LOG_BYTES >> 20} MiB"
-    held = HeldLog(member.name)
-    held.data = content.read()
-    return held
-
-
-def _version(root: Path, name: PurePosixPath) -> str | None:
-    """The ruleset of the round that the innermost folder (or archive) above SUBMITTER/results names; None without."""
-    parts = (*root.resolve().parts, *name.parts)
-    below = parts[::-1].index("results") + 1 if "results" in parts else 0
-    for part in parts[::-1][below:]:
-        if rounds := {*re.findall(r"(?<![A-Za-z0-9])v(\d+\.\d+)(?!\d)", part)}:
-            version = f"{rounds.pop()}.0"
-            return version if not rounds and version in versions() else None
-    return None
-
-
-def _tried(read: Callable[[Path], T], file: Path | str) -> T | str:
+def _tried(read: Callable[[Path], T], content: Path | str) -> T | str:
     """What `read` makes of a file, or why it cannot be read."""
     try:
-        return file if isinstance(file, str) else read(file)
+        return content if isinstance(content, str) else read(content)
     except (ValueError, OSError) as error:
         return printable(str(error))
 
 
-def _checked(name: PurePosixPath, log: Path | str, ruleset: Ruleset) -> Report:
-    report = _tried(lambda path: check_file(path, ruleset), log)
+def _add_log(folder: _Folder, file: TreeFile, root: Path, *, known_round: bool) -> None:
+    """Check a log into its folder. Raises ValueError for one of others whose round no name says."""
+    report = _tried(lambda path: check_file(path, folder.ruleset), file.content)
     if isinstance(report, str):
         report = Report(path=Path(), findings=(_asked("log", report, "ask for the log", severity="error"),))
-    return replace(report, path=Path(name.name))
+    report = replace(report, path=Path(file.name.name))
+    if report.run is NOTHING and results_tree.has_another_form(root, file):
+        folder.other_form.add(file.name.name)
+    elif not known_round and report.run is not NOTHING and not report.run.is_project_log:
+        raise ValueError(
+            f"{root}: of which round is {file.name}? No folder above it names one that has rules; give --ruleset, "
+            f"one of {', '.join(versions())}"
+        )
+    folder.logs.append(report)
 
 
-def _power_times(log: Path) -> list[float]:
-    """The times of a power log's readings in ms, in its order."""
-    return [entry.time_ms for entry in read_log(log) if isinstance(entry, Event) and entry.key == "power_reading"]
+def _read_scaling(path: Path) -> float:
+    """The factor in a scaling.json. Raises ValueError where it holds none."""
+    factor: Any = read_description(path).get("scaling_factor")
+    if not is_number(factor) or factor <= 0:
+        raise ValueError(f"{path.name}: no scaling_factor above 0")
+    return float(factor)
+
+
+def _organisation(logs: Sequence[Report]) -> str:
+    stated = (one.run.text(schema.SUBMISSION_ORG) for one in logs)
+    return next(filter(None, stated), "")
+
+
+def _described(folder: _Folder, described: Mapping[PurePosixPath, dict[str, Any] | str]) -> Iterator[Finding]:
+    """Find the folder's system description; a question where the tree has some and lacks or garbles this one."""
+    if not described or len(folder.name.parts) < 3:  # a tree without any, or one that begins below SUBMITTER
+        return
+    file = folder.name.parents[2] / "systems" / f"{folder.name.parent.name}.json"
+    description = described.get(file, f"{file}: missing")
+    if isinstance(description, str):
+        yield _asked("system-description", description, "ask for the description")
+    else:
+        folder.description = description
+
+
+def _scaled(folder: _Folder, scalings: Mapping[PurePosixPath, float | str]) -> Iterator[Finding]:
+    """Find the folder's scaling.json; a question where it cannot be read."""
+    scaling = scalings.get(folder.name)
+    if isinstance(scaling, str):
+        yield _asked("scaling-file", scaling, "ask for the factor that the review committee set")
+    else:
+        folder.scaling = scaling
 
 
 def _asked(rule: str, actual: str, fix: str, *, severity: str = "warning") -> Finding:
-    bad = severity == "error"
     return Finding(
-        rule=rule, severity=severity, actual=actual, fix=fix, kind="plausibility", source="this project", official=bad
+        rule=rule,
+        severity=severity,
+        actual=actual,
+        fix=fix,
+        kind="plausibility",
+        source="this project",
+        official=severity == "error",
     )
 
 
-def _elsewhere(folder: _Folder, seen: dict[tuple[object, ...], tuple[_Folder, str]]) -> dict[str, list[Finding]]:
+# --- runs that stand in two submissions ---
+
+
+def _elsewhere(folder: _Folder, seen: dict[tuple[object, ...], _Place]) -> dict[str, list[Finding]]:
     """By log: that its run, or its times or accuracies alone, stand in a submission before this one, too.
 
     A submission with power logs holds the runs of one without them by intent. Those of an earlier round may be
@@ -252,107 +197,152 @@ def _elsewhere(folder: _Folder, seen: dict[tuple[object, ...], tuple[_Folder, st
     """
     found: dict[str, list[Finding]] = {}
     for one in folder.logs:
-        run = one.run
-        accuracies, times = tuple(evaluation.value for evaluation in run.evaluations), tuple(run.intervals.values())
-        marks = {"run": (run.start_ms, run.stop_ms, *accuracies)} if run.start_ms is not None else {}
-        marks |= {"times": times} if len(set(times)) >= LEAST_DISTINCT else {}
-        marks |= {"accuracies": accuracies} if len(set(accuracies)) >= LEAST_CURVE else {}
-        places = [(what, *seen.setdefault((what, *mark), (folder, one.path.name))) for what, mark in marks.items()]
-        elsewhere = next((place for place in places if place[1] is not folder), None)
-        if elsewhere is None:
-            continue
-        what, other, file = elsewhere
-        actual, severity = f"the {what} of {printable(file)} of {printable(str(other.name))}", "warning"
-        same_owner = folder.submitter.partition("-")[0] == other.submitter.partition("-")[0]
-        if folder.submitter != other.submitter and same_owner and "power" in folder.submitter:
-            actual, severity = f"{actual}: this is its submission with power logs", "info"
-        elif folder.name.parts[0] != other.name.parts[0]:
-            same = "identical" if folder.description == other.description else "not identical"
-            same = same if folder.description and other.description else "missing"
-            passes = "passes" if one.official else "does not pass"
-            actual += (
-                f": a resubmission is allowed where system.json is identical (here: {same}) and the log passes the "
-                f"new round's checker (it {passes}); training_rules.adoc, section Results Resubmission"
-            )
-        found[one.path.name] = [_asked("run-elsewhere", actual, "ask which system ran it", severity=severity)]
+        places = [
+            seen.setdefault((what, *mark), _Place(folder=folder, file=one.path.name, what=what))
+            for what, mark in _marks(one).items()
+        ]
+        elsewhere = next((place for place in places if place.folder is not folder), None)
+        if elsewhere is not None:
+            found[one.path.name] = [_of_two_places(one, folder, elsewhere)]
     return found
 
 
-def _of_power(one: Report, power: Mapping[str, Nodes]) -> Iterator[Finding]:
-    """What the power logs of a run, by RESULT, are asked where its submission has any."""
-    files = power.get(one.path.stem, {})
-    wanted = max(map(len, power.values()), default=0)
-    numbers = sorted(int(number[1]) for file in files if (number := re.fullmatch(r"node_(\d+)\.txt", file)))
-    fix = "ask for the meter's own log"
-    if numbers != list(range(wanted)):
-        there = printable(", ".join(sorted(files)) or "none")
-        actual = f"power logs: {there}; due are nodes 0 to {wanted - 1}, as of another run"
-        yield _asked("power-nodes", actual, fix)
-    for file, times in sorted(files.items()):
-        yield from (_asked(rule, f"{file}: {what}", fix) for rule, what in _of_node(times, one.run))
+def _marks(report: Report) -> dict[str, tuple[object, ...]]:
+    """What no two runs have in common."""
+    run = report.run
+    accuracies = tuple(evaluation.value for evaluation in run.evaluations)
+    times = tuple(run.intervals.values())
+    marks: dict[str, tuple[object, ...]] = {}
+    if run.start_ms is not None:
+        marks["run"] = (run.start_ms, run.stop_ms, *accuracies)
+    if len(set(times)) >= LEAST_DISTINCT_TIMES:
+        marks["times"] = times
+    if len(set(accuracies)) >= LEAST_DISTINCT_ACCURACIES:
+        marks["accuracies"] = accuracies
+    return marks
 
 
-def _of_node(times: Sequence[float], run: LoggedRun) -> Iterator[tuple[str, str]]:
-    if len(times) < LEAST_READINGS:
-        yield "power-readings", f"{len(times)} readings; the rules ask for {LEAST_READINGS}"
-    if len(times) < 2:
-        return
-    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
-    median, largest = statistics.median(gaps), max(gaps)
-    if median > MOST_MEDIAN_MS or largest > MOST_GAP_MS:
-        found = f"a reading every {median / 1000:.3g} s (median), the largest gap {largest / 1000:.3g} s"
-        yield "power-interval", f"{found}; the rules ask for one a second"
-    if min(gaps) < 0:
-        yield "power-time", "its readings are not in the order of their time"
-    if run.start_ms is not None and run.stop_ms is not None:
-        late, early = times[0] - run.start_ms, run.stop_ms - times[-1]
-        if max(late, early) > MOST_GAP_MS:
-            found = f"readings from {late / 1000:.3g} s after run_start to {early / 1000:.3g} s before run_stop"
-            yield "power-time", f"{found}; the rules ask for the whole timed portion"
+def _of_two_places(one: Report, folder: _Folder, place: _Place) -> Finding:
+    """The question about a run that stands in `folder` and in the submission of `place`."""
+    other = place.folder
+    actual = f"the {place.what} of {printable(place.file)} of {printable(str(other.name))}"
+    severity = "warning"
+    submitter = folder.owner.submitter
+    same_owner = submitter.partition("-")[0] == other.owner.submitter.partition("-")[0]
+    if submitter != other.owner.submitter and same_owner and "power" in submitter:
+        actual = f"{actual}: this is its submission with power logs"
+        severity = "info"
+    elif folder.name.parts[0] != other.name.parts[0]:
+        same = "identical" if folder.description == other.description else "not identical"
+        if not folder.description or not other.description:
+            same = "missing"
+        passes = "passes" if one.official else "does not pass"
+        actual += (
+            f": a resubmission is allowed where system.json is identical (here: {same}) and the log passes the "
+            f"new round's checker (it {passes}); training_rules.adoc, section Results Resubmission"
+        )
+    return _asked("run-elsewhere", actual, "ask which system ran it", severity=severity)
 
 
-_OF_SCORE = ("global_batch", "rcp", "scaling", "convergence")
+# --- a row ---
 
 
-def _submission(folder: _Folder, asked: Mapping[str, list[Finding]]) -> Submission:
-    checked, ruleset = sorted(folder.logs, key=lambda one: (len(one.path.name), one.path.name)), folder.ruleset
-    parts = folder.name.parts
-    at = parts.index("results") if "results" in parts[1:] else 0
-    names = (parts[at - 1], *parts[at + 1 :], "", "") if at else ("", "", folder.name.name)
+def _submission(folder: _Folder, asked: Mapping[str, list[Finding]], *, envelope: bool) -> Submission:
+    ruleset = folder.ruleset
+    checked = sorted(folder.logs, key=lambda one: (len(one.path.name), one.path.name))
     compared = check_between(checked, ruleset)
     reports = [replace(one, findings=(*one.findings, *asked[one.path.name])) for one in compared]
+    judged = [one for one in reports if one.path.name not in folder.other_form]
     first = next((one.run for one in checked if one.run is not NOTHING), NOTHING)
-    minutes: dict[str, float | None] = {"strict": None, "official": None}
-    problem, scored = "", None
-    for by in minutes:
-        try:
-            scored = score_runs(checked, ruleset, by)
-        except ValueError as error:
-            problem = printable(str(error), 300)
-            continue
-        minutes[by], problem = scored.minutes, problem or scored.problem
-        if by == "official":  # what result_summarizer prints, whatever rcp_checker says
-            minutes[by] = None if scored.unscaled_minutes is None else scored.unscaled_minutes * scored.scaling
-    of_score = {} if scored is None else {name: getattr(scored, name) for name in _OF_SCORE}
-    benchmark = ruleset.benchmarks.get(first.text(schema.SUBMISSION_BENCHMARK))
-    if benchmark and len(checked) != benchmark.runs:
-        problem = problem or f"{len(checked)} logs; a submission has {benchmark.runs}"
+    official, official_problem = _scored(checked, ruleset, "official")
+    strict, strict_problem = _scored(checked, ruleset, "strict")
+    problem = strict_problem or official_problem or _of_number(checked, official)
+    if not judged:
+        problem = "logs of v0.5 and v0.6 have another form"
+
+    standing: Standing | None = None
+    test: ConvergenceTest | None = None
+    if first is not NOTHING:
+        of_runs = [one for one in checked if one.run is not NOTHING]
+        standing = standing_of(of_runs, ruleset)
+        test = convergence_test(of_runs, ruleset) if len(of_runs) == len(checked) and official else None
+    scaling = test.scaling if test else None
+    official_minutes = _official_minutes(official, folder.scaling)
+    if folder.scaling is not None and scaling is not None and abs(folder.scaling / scaling - 1) > SCORE_DIGITS:
+        actual = f"scaling.json says {folder.scaling!r}, the test gives {scaling!r}; the file's factor is applied"
+        judged = [_with(judged[0], _asked("scaling-file", actual, "ask who set it")), *judged[1:]] if judged else []
     return Submission(
-        round=printable("/".join(parts[: max(at - 1, 0)])),
-        submitter=printable(names[0]),
-        system=printable(names[1]),
-        benchmark=printable(names[2]),
-        division=printable(first.values.get("submission_division", "")),
+        round=printable(folder.owner.round),
+        submitter=printable(folder.owner.submitter),
+        system=printable(folder.owner.system),
+        benchmark=printable(folder.owner.benchmark),
+        division=printable(first.values.get(schema.SUBMISSION_DIVISION.key, "")),
         ruleset=ruleset.version,
         logs=len(checked),
-        not_judged=sum(any(f.rule == "known-benchmark" for f in report.findings) for report in reports),
-        official_passes=sum(report.official for report in reports),
-        strict_passes=sum(report.strict for report in reports),
-        official_minutes=minutes["official"],
-        strict_minutes=minutes["strict"],
+        not_judged=sum(one.path.name in folder.other_form or _is_unknown_benchmark(one) for one in reports),
+        global_batch=first.global_batch,
+        official_passes=sum(report.official for report in judged),
+        strict_passes=sum(report.strict for report in judged),
+        official_minutes=official_minutes,
+        strict_minutes=None if strict is None else strict.minutes,
+        rcp=test.status if test else "not known",
+        scaling=scaling,
+        scaling_file=folder.scaling,
+        convergence=test.in_words() if test else "",
+        standing=standing,
+        envelope=_envelope(test) if envelope and test else None,
         problem=problem,
-        questions=tuple(_questions(reports)),
-        **of_score,
+        questions=tuple(_questions(judged)),
+    )
+
+
+def _scored(checked: Sequence[Report], ruleset: Ruleset, by: str) -> tuple[Score | None, str]:
+    """The score by a verdict, and why there is none."""
+    try:
+        scored = score_runs(checked, ruleset, by)
+    except ValueError as error:
+        return None, printable(str(error), 300)
+    return scored, scored.problem
+
+
+def _official_minutes(scored: Score | None, scaling_file: float | None) -> float | None:
+    """What result_summarizer prints of the tree: it applies the factor of scaling.json where there is one."""
+    if scored is None:
+        return None
+    if scaling_file is not None and scored.unscaled_minutes is not None and scored.olympic:
+        return scored.unscaled_minutes * scaling_file
+    return scored.scaled_minutes
+
+
+def _of_number(checked: Sequence[Report], scored: Score | None) -> str:
+    if scored is None or len(checked) == scored.runs_wanted:
+        return ""
+    return f"{len(checked)} logs; a submission has {scored.runs_wanted}"
+
+
+def _is_unknown_benchmark(report: Report) -> bool:
+    return any(finding.rule == "known-benchmark" for finding in report.findings)
+
+
+def _with(report: Report, finding: Finding) -> Report:
+    return replace(report, findings=(*report.findings, finding))
+
+
+def _envelope(test: ConvergenceTest) -> Envelope | None:
+    """The test once more, against the lower convex envelope of the reference points; None where there was no test."""
+    if test.reference is None or test.result is None or test.result.mean is None or test.batch is None:
+        return None
+    points = convergence.lower_envelope(test.reference)
+    second = convergence.against_reference(test.to_target, test.batch, test.reference, points)
+    if test.result.point is None or second.point is None:
+        return None
+    return Envelope(
+        passed=second.passed,
+        scaling=second.scaling,
+        held_to=second.point.mean,
+        held_to_by_tool=test.result.point.mean,
+        unit=test.reference.unit,
+        differs=second.point.mean != test.result.point.mean,
     )
 
 
@@ -364,48 +354,14 @@ def _questions(reports: Sequence[Report]) -> Iterator[Question]:
             if finding.severity != "info":
                 found[finding.rule].append((printable(str(report.path)), finding))
     for rule, breaches in sorted(found.items(), key=lambda item: (item[1][0][1].severity, item[0])):
-        file, one = breaches[0]
+        file, first = breaches[0]
         yield Question(
             rule=rule,
-            kind=one.kind,
-            official=one.official,
-            severity=one.severity,
+            kind=first.kind,
+            official=first.official,
+            severity=first.severity,
             logs=len({name for name, _ in breaches}),
             file=file,
-            line=one.line,
-            actual=printable(one.actual, 1000),
+            line=first.line,
+            actual=printable(first.actual, 1000),
         )
-
-
-# --- forms ---
-
-_COLUMNS = [field.name for field in fields(Submission) if field.name != "questions"]
-
-
-def as_csv(submissions: Sequence[Submission]) -> str:
-    rows = []
-    for one in submissions:
-        asked = {of: " ".join(q.rule for q in one.questions if f"{q.severity}s" == of) for of in ("errors", "warnings")}
-        rows.append({name: getattr(one, name) for name in _COLUMNS} | asked)
-    return csv_text([*_COLUMNS, "errors", "warnings"], rows)
-
-
-def as_text(submissions: Sequence[Submission]) -> str:
-    lines = []
-    for one in submissions:
-        shown = [f"{m:.4f} min" if m is not None else "no score" for m in (one.official_minutes, one.strict_minutes)]
-        name = f"{one.round or '-'} {one.submitter} {one.system} {one.benchmark}"
-        verdicts = f"official {one.official_passes}/{one.logs}, {shown[0]}; strict {one.strict_passes}/{one.logs}"
-        verdicts += f", {shown[1]}; RCP {one.rcp}, x {one.scaling:.6f}{f' ({one.problem})' if one.problem else ''}"
-        lines.append(f"{name}: {'not judged' if one.not_judged == one.logs else verdicts}")
-        for q in one.questions:
-            lines.append(f"  {q.severity}: {q.rule}, {q.logs} log(s), {q.file}:{q.line or '-'}: {q.actual}")
-    official, strict = (sum(getattr(s, f"{by}_passes") for s in submissions) for by in ("official", "strict"))
-    count, unjudged = (sum(getattr(s, name) for s in submissions) for name in ("logs", "not_judged"))
-    passes = f"official passes {official}, strict {strict}; {unjudged} not judged"
-    lines.append(f"{len(submissions)} submissions, {count} logs: {passes}")
-    return "\n".join(lines) + "\n"
-
-
-def as_html(submissions: Sequence[Submission]) -> str:
-    return rendered("audit.html", submissions=submissions)

@@ -17,9 +17,10 @@ from typing import Any
 from compliance import NOT_VERIFIED, TRADEMARK, UNVERIFIED
 from compliance.check import LoggedRun, Report, check_file
 from compliance.official import tools as official
-from compliance.rules import Benchmark, Ruleset, load, verdict
+from compliance.rules import Ruleset, load, verdict
 from compliance.submission.description import compare_description, read_description
-from compliance.submission.runs import check_between, expand, one_submission, receipt_path, sha256
+from compliance.submission.group import SubmittedBenchmark, one_submission
+from compliance.submission.runs import check_between, expand, receipt_path, sha256
 from compliance.submission.score import NOT_CONVERGED, Score, nearest_the_median, score_runs
 from compliance.submission.system import FIELDS, NOT_STATED
 from runlog import schema
@@ -109,8 +110,8 @@ def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ru
         benchmark = one_submission(checked, ruleset, log_of.__getitem__)
     except ValueError as error:
         raise RefusedError(str(error)) from None
-    if len(checked) < benchmark.runs:
-        raise ValueError(f"{len(checked)} logs given: a submission of {benchmark.name} has {benchmark.runs}")
+    if len(checked) < benchmark.runs.runs:
+        raise ValueError(f"{len(checked)} logs given: a submission of {benchmark.name} has {benchmark.runs.runs}")
     scored, chosen = nearest_the_median(checked, ruleset)
     results = stage / "results" / system / benchmark.name
     results.mkdir(parents=True)
@@ -165,7 +166,7 @@ def code_folder(benchmark: str) -> str:
 
 
 def contents_of(
-    folder: Path, checked: Sequence[Report], system: str, benchmark: Benchmark, ruleset: Ruleset
+    folder: Path, checked: Sequence[Report], system: str, benchmark: SubmittedBenchmark, ruleset: Ruleset
 ) -> tuple[Content, list[tuple[str, str]]]:
     """What the package at `folder` must say of itself, and why it may not be published: (file, reason) pairs."""
     description_file = folder / "systems" / f"{system}.json"

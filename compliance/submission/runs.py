@@ -11,22 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from compliance.check import NOTHING, LoggedRun, Report, check_file
+from compliance.check import LoggedRun, Report, check_file
 from compliance.official import convergence
 from compliance.official.rule_files import benchmarks
-from compliance.rules import FINDINGS_PER_RULE, Benchmark, Finding, Ruleset, StrictRule, breach, note, verdict
+from compliance.rules import FINDINGS_PER_RULE, Finding, Ruleset, StrictRule, breach, note, verdict
 from compliance.submission.description import compare_description, hardware_nodes, read_description
+from compliance.submission.group import NOT_KNOWN, PASSED, convergence_test, submission_of
 from runlog import schema
 from runlog.reader import open_log
 from runlog.text import printable
 
 # Fields of the header that must be the same in all runs of a submission.
 SAME_SECTIONS = tuple(s.name for s in (schema.SOURCE, schema.PACKAGES, schema.HARDWARE, schema.DATASET))
-# what the runs of one submission have in common by name
-_SUBMISSION = (
-    *(schema.SUBMISSION_BENCHMARK, schema.SUBMISSION_DIVISION, schema.SUBMISSION_ORG),
-    schema.SUBMISSION_PLATFORM,
-)
 OWN_OF_A_RUN = (
     *("SEED", "RESULT_FILE", "NEXP", "ON_FAILURE", "LOGDIR", "PROGRESS"),
     *("CACHE_CLEARED", "NODE_RANK", "HOSTS", "GLOO_PORT"),
@@ -101,10 +97,6 @@ def check_logs(
 # --- rules between runs ---
 
 Found = Iterator[tuple[Report, Finding]]  # of the run to blame
-
-
-def submission_of(run: LoggedRun) -> tuple[str, ...]:
-    return tuple(str(run.of(event).value) for event in _SUBMISSION)
 
 
 def check_between(checked: Sequence[Report], ruleset: Ruleset) -> list[Report]:
@@ -192,61 +184,28 @@ def _is_hyperparameter(name: str) -> bool:
     return name.startswith(("sgd_", "lars_", "opt_", "model_")) or name in whole
 
 
-def one_submission(checked: Sequence[Report], ruleset: Ruleset, name_of: Callable[[Path], object] = str) -> Benchmark:
-    """The benchmark that all logs are runs of. Raises ValueError if one is no log, or they are of two submissions."""
-    names = [name_of(one.path) for one in checked]
-    for one, name in zip(checked, names, strict=True):
-        if one.run is NOTHING:
-            raise ValueError(f"{name}: no log of a run ({one.findings[0].actual})")
-    first = checked[0].run
-    benchmark, wanted = ruleset.benchmarks.get(first.text(schema.SUBMISSION_BENCHMARK)), submission_of(first)
-    if benchmark is None:
-        asked, known = first.of(schema.SUBMISSION_BENCHMARK).value, ", ".join(ruleset.benchmarks) or "none"
-        why = f"not scored; of ruleset {ruleset.version} this scores {known}"
-        raise ValueError(f"{names[0]}: benchmark {printable(asked)}: {why}")
-    for one, name in zip(checked, names, strict=True):
-        if (of := submission_of(one.run)) != wanted:
-            raise ValueError(f"{name}: of another submission ({', '.join(of)}) than {names[0]} ({', '.join(wanted)})")
-    return benchmark
-
-
-def reference_points(run: LoggedRun, ruleset: Ruleset) -> list[convergence.ReferencePoint]:
-    """The reference convergence points that the runs of a closed submission are held to; none where none apply."""
-    benchmark = ruleset.benchmarks.get(run.text(schema.SUBMISSION_BENCHMARK))
-    if not benchmark or not benchmark.reference_points or run.of(schema.SUBMISSION_DIVISION).value != "closed":
-        return []
-    return convergence.reference_points(benchmark.reference_points, ruleset.version, benchmark.runs)
-
-
-def epochs_to_target(run: LoggedRun) -> float:
-    """Epoch of the last evaluation of a run with success, as rcp_checker counts."""
-    if run.status != "success" or not run.evaluations:
-        return convergence.NOT_CONVERGED
-    return run.evaluations[-1].epoch
-
-
 def _convergence(members: Sequence[Report], ruleset: Ruleset) -> Found:
+    """The test against the reference convergence points, for the benchmarks whose runs strict knows more of."""
     run = members[0].run
-    points, benchmark = reference_points(run, ruleset), ruleset.benchmarks.get(run.text(schema.SUBMISSION_BENCHMARK))
-    if not points or not benchmark:
+    benchmark = ruleset.benchmarks.get(run.text(schema.SUBMISSION_BENCHMARK))
+    closed = run.of(schema.SUBMISSION_DIVISION).value == "closed"
+    if benchmark is None or not benchmark.reference_points or not closed:
         return  # check says so for each log
-    for one in members:
-        yield from ((one, f) for f in _hyperparameters(one.run, points, ruleset.strict["rcp-hyperparameters"]))
-    rule, batch = ruleset.strict["rcp-convergence"], run.global_batch
+    test = convergence_test(members, ruleset)
+    if test.reference is not None:
+        points = test.reference.points
+        for one in members:
+            yield from ((one, f) for f in _hyperparameters(one.run, points, ruleset.strict["rcp-hyperparameters"]))
+    rule = ruleset.strict["rcp-convergence"]
     if len(members) != benchmark.runs:
         actual = f"not applied: it takes {benchmark.runs} runs of one submission, {len(members)} given"
         of_all = note(rule, actual)
-    elif batch is None:
-        of_all = breach(rule, "no global_batch_size to take a reference point for")
+    elif test.status == NOT_KNOWN:
+        of_all = note(rule, f"not applied: {test.reason}")
+    elif test.status == PASSED:
+        return
     else:
-        epochs = [epochs_to_target(one.run) for one in members]
-        judged = convergence.against_points(epochs, batch, points, benchmark.runs)
-        if judged.passed:
-            return
-        actual = judged.reason
-        if judged.point and judged.mean_epochs is not None:
-            actual = f"{judged.mean_epochs:.2f} epochs; {judged.point.least_epochs:.2f} is the least ({judged.reason})"
-        of_all = breach(rule, actual)
+        of_all = breach(rule, test.in_words())
     yield from ((one, of_all) for one in members)
 
 

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from compliance import UNVERIFIED
+from compliance import UNVERIFIED, mlperf
 from compliance.check import check_file
 from compliance.rules import load, verdict
 from compliance.submission import package
 from compliance.submission.description import LARGEST_JSON_BYTES, read_description
+from compliance.submission.group import SubmittedBenchmark
 from compliance.submission.package import HASHES, MANIFEST, REPORT, code_folder, form_of, hashes
 from compliance.submission.runs import sha256
 from runlog import schema
@@ -66,13 +67,16 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
         if not package.NAME.fullmatch(system):
             raise ValueError(f"system {system}")
         ruleset = load(str(manifest["ruleset"]))
-        benchmark = ruleset.benchmarks[name]
+        runs = mlperf.submission_runs(name, ruleset.version)
+        if runs is None:
+            raise ValueError(f"benchmark {name} of ruleset {ruleset.version}")
+        benchmark = SubmittedBenchmark(name=name, runs=runs)
     except (ValueError, KeyError, OSError) as error:
         message = f"not readable as a package's: {printable(str(error))}"
         return [*answers, judged(MANIFEST, False, message)]
     answers += _check_code(folder / code_folder(name), str(manifest.get("commit")))
     results = Path("results") / system / name
-    logs = [folder / results / f"result_{index}.txt" for index in range(benchmark.runs)]
+    logs = [folder / results / f"result_{index}.txt" for index in range(runs.runs)]
     wanted = {HASHES, MANIFEST, REPORT, f"systems/{system}.json", *(str(log.relative_to(folder)) for log in logs)}
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     beside = {file for file in there if not file.startswith(f"{code_folder(name)}/")}

@@ -25,7 +25,6 @@ from scoring.importers import FORMATS, MOST, count, jsonable, read_record
 from scoring.published.table import Published, by_devices, read_published
 from scoring.record import InputError, Record
 
-RUNS = 5  # of a submission of ResNet-50
 EPOCHS_PER_EVAL = 4
 ASSUMED_EVALUATION_RATE = 3.0  # times the training rate
 IMAGENET, CITYSCAPES = (1_281_167, 50_000), (2_975, 500)  # images to train on, to evaluate
@@ -179,18 +178,16 @@ def epochs_to_target(training: Training, global_batch: int) -> float | str:
     """Epochs at a global batch, or why they are not known.
 
     Of ResNet-50 on ImageNet those to 75.9 % top-1 by MLPerf's reference convergence points of ruleset 4.0.0, pruned and
-    interpolated as the checker does. Raises InputError where mlperf-logging, which holds them, is not installed.
+    interpolated as the checker does.
     """
     if training.epochs is not None:
         return training.epochs
     if not training.imagenet:
         return "epochs to the target are not known for this model and data set: give --epochs"
-    try:
-        points = convergence.reference_points("rcps_resnet.json", "4.0.0", RUNS)
-    except ValueError as error:
-        raise InputError(str(error)) from None
-    if found := convergence.point_at(global_batch, points, RUNS):
-        return found[0].mean_epochs
+    reference = convergence.reference_set("resnet", "4.0.0")
+    held_to = convergence.point_at(global_batch, reference.points, reference)
+    if held_to is not None:
+        return held_to.point.mean
     return f"global batch {global_batch} is past the largest reference convergence point: give --epochs"
 
 

@@ -8,15 +8,14 @@ import json
 import logging
 import lzma
 import os
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from mlperf_logging.mllog.mllog import MLLogger
-from mlperf_logging.package_checker.power_checker import PowerChecker
 
+from compliance.official import convergence
 from compliance.submission.audit import audit
 from tests import make_log
 from tests.compliance import altered as by
@@ -76,7 +75,7 @@ def test_a_round_that_no_name_says_is_asked_for(tmp_path: Path, name: str, asks:
     if asks:
         assert status == 2 and "give --ruleset" in err
     else:
-        assert status == 0 and "bert: official 1/1, no score; strict 1/1" in out and "not scored" in out
+        assert status == 0 and "bert: official 1/1, no score; strict 1/1" in out and "a submission has 10" in out
         status, out, _ = compliance("audit", tmp_path / name, "--ruleset", "6.1.0")  # which has no bert
         assert status == 0 and "bert: not judged\n" in out
 
@@ -199,6 +198,80 @@ def test_a_system_description_that_cannot_be_read_is_asked_for(text: str | None,
     assert asked == ([("system-description", "warning", True)] if says else [])
 
 
+def test_rows_of_a_submitters_folder_have_their_names(tmp_path: Path) -> None:
+    texts = [make_log.closed_run(seed=seed) for seed in range(3)]
+    write(tmp_path / "training_results_v3.1/Habana/results/gaudi/resnet", *texts)
+    names = []
+    for below in ("", "training_results_v3.1", "Habana", "results", "gaudi", "resnet"):
+        at = tmp_path / "training_results_v3.1/Habana/results/gaudi/resnet"
+        while below and at.name != below:
+            at = at.parent
+        [row] = audit(at if below else tmp_path)
+        names.append((row.submitter, row.system, row.benchmark))
+        assert row.round in ("training_results_v3.1", "v3.1")
+    organisation = make_log.closed_run().partition('"submission_org", "value": "')[2].partition('"')[0]
+    assert names == [("Habana", "gaudi", "resnet")] * 3 + [(organisation, "gaudi", "resnet")] * 3
+
+
+def test_the_factor_of_scaling_json_is_applied_and_said(tmp_path: Path) -> None:
+    texts = [make_log.closed_run(seed=seed, epoch_ms=30_000 + 1_000 * seed) for seed in range(5)]
+    folder = tmp_path / "v4.0/Example/results/CPU/resnet"
+    write(folder, *texts)
+    [without] = audit(tmp_path)
+    assert (without.scaling_file, without.scaling) == (None, 1.0)
+    (folder / "scaling.json").write_text('{"scaling_factor": 1.25}')
+    [row] = audit(tmp_path)
+    assert without.official_minutes is not None
+    assert row.official_minutes == without.official_minutes * 1.25
+    assert [q.rule for q in row.questions] == ["scaling-file"]
+    (folder / "scaling.json").write_text('{"scaling_factor": "much"}')
+    [row] = audit(tmp_path)
+    assert row.official_minutes == without.official_minutes
+    assert ("scaling-file", True) in [(q.rule, "no scaling_factor" in q.actual) for q in row.questions]
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("training_results_v0.6", "run of another form"),
+        ("mine", ':::MLL 1558630022.123 run_start: {"value": null}'),
+        ("mine", ":::MLPv0.5.0 resnet 1541635000.1 (train.py:1) run_start"),
+    ],
+)
+def test_rounds_whose_form_is_not_read_are_not_judged(name: str, line: str, tmp_path: Path) -> None:
+    write(tmp_path / name / "Example/results/CPU/resnet", f"{line}\n", f"{line}\n")
+    [row] = audit(tmp_path)
+    assert (row.logs, row.not_judged, row.official_passes, row.questions) == (2, 2, 0, ())
+    assert "resnet: not judged\n" in compliance("audit", tmp_path).stdout
+
+
+def test_what_is_not_known_of_convergence_is_no_number(tmp_path: Path) -> None:
+    write(tmp_path / "v2.0/Example/results/CPU/minigo", Writer("2.0.0", "closed", "minigo").text())
+    [row] = answer("audit", tmp_path)["submissions"]
+    assert (row["rcp"], row["scaling"]) == ("not known", None)
+    out = compliance("audit", tmp_path).stdout
+    assert "RCP not known" in out and "x 1.000000" not in out
+
+
+def test_the_second_reading_of_the_reference_points_stands_next_to_the_tools(tmp_path: Path) -> None:
+    """By rcp_checker's pruning dlrm_dcnv2 of v5.1 keeps a point above the lower envelope."""
+    reference = convergence.reference_set("dlrm_dcnv2", "5.1.0")
+    envelope = {point.global_batch for point in convergence.lower_envelope(reference)}
+    above = next(point for point in reference.points if point.global_batch not in envelope)
+    text = Writer("5.1.0", "closed", "dlrm_dcnv2").text()
+    logs = []
+    for seed in range(10):
+        log = Altered(text).seed(seed) if '"seed"' in text else Altered(text)
+        log = log.value("global_batch_size", above.global_batch)
+        logs.append(re.sub(r'"epoch_num": [0-9.]+', f'"epoch_num": {above.mean * 0.999:.3f}', log.text))
+    write(tmp_path / "v5.1/Example/results/GPU/dlrm_dcnv2", *logs)
+    [without], [row] = audit(tmp_path), audit(tmp_path, envelope=True)
+    assert without.envelope is None
+    assert row.envelope is not None and row.envelope.differs
+    assert row.envelope.held_to < row.envelope.held_to_by_tool == above.mean
+    assert "mlcommons/logging #368" in compliance("audit", "--envelope", tmp_path).stdout
+
+
 @pytest.mark.slow
 def test_it_equals_the_official_tools_on_every_published_submission(
     published_corpus: Path, tmp_path: Path, monkeypatch
@@ -232,53 +305,3 @@ def test_it_equals_the_official_tools_on_every_published_submission(
     finally:
         logging.disable(logging.NOTSET)
     assert rows == {}
-
-
-def _power(times_ms: list[float]) -> str:
-    """A node's power log, as mlperf-logging's example (mllog/examples/power) writes one."""
-    stream = io.StringIO()
-    logger = logging.Logger("power")
-    logger.addHandler(logging.StreamHandler(stream))
-    mllogger = MLLogger(logger)
-    mllogger.start("power_measurement_start", None, time_ms=int(times_ms[0]) - 1)
-    for time_ms in times_ms:
-        mllogger.event("power_reading", {"value": 5000.0}, time_ms=int(time_ms))
-    return stream.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("times", "rules"),
-    [
-        (lambda start, stop: range(start, stop + 1000, 1000), set()),
-        (lambda start, stop: range(start, stop + 2000, 2000), {"power-interval"}),
-        (lambda start, stop: range(start + 9000, stop, 1000), {"power-time"}),
-        (lambda start, stop: [*range(start, stop - 30_000, 1000), *range(stop - 9400, stop, 1000)], {"power-interval"}),
-        (lambda start, stop: range(start, start + 10_000, 1000), {"power-readings", "power-time"}),
-        (None, {"power-nodes"}),
-    ],
-)
-def test_power_logs_are_held_against_their_rules(times: Any, rules: set[str], tmp_path: Path) -> None:
-    results = tmp_path / "v4.0" / "Example" / "results" / "system" / "resnet"
-    for index, path in enumerate(write(results, *(make_log.closed_run(seed=index) for index in range(5)))):
-        log = Altered(path.read_text())
-        start, stop = (log.fields(log.at(key))["time_ms"] for key in ("run_start", "run_stop"))
-        power = results / "power" / path.stem
-        power.mkdir(parents=True)
-        for node in range(2):
-            read = times if index == 3 and times else lambda start, stop: range(start, stop + 1000, 1000)
-            if index != 3 or node == 0 or times:
-                (power / f"node_{node}.txt").write_text(_power(list(read(start, stop))))
-    archive = tmp_path / "v4.0.tar"
-    with tarfile.open(archive, "w") as stream:
-        stream.add(tmp_path / "v4.0", "v4.0")
-    asked = []
-    for path in (tmp_path, archive):
-        (row,) = answer("audit", path)["submissions"]
-        asked.append({q["rule"]: (q["logs"], q["file"]) for q in row["questions"] if q["rule"].startswith("power")})
-    assert asked[0] == asked[1] == dict.fromkeys(rules, (1, "result_3.txt"))
-    (results / "power/result_3/node_0.txt").rename(results / "power/result_3/node_x.txt")
-    [of_nodes] = [q for q in audit(tmp_path)[0].questions if q.rule == "power-nodes"]
-    assert "node_x.txt; due are nodes 0 to 1," in of_nodes.actual
-    (results / "power/result_3/node_x.txt").rename(results / "power/result_3/node_0.txt")
-    good, _ = PowerChecker("4.0.0").check_power(str(results / "power"), sorted(map(str, results.glob("result_*.txt"))))
-    assert good  # for it only asks for files, of which no run lacks all

@@ -3,14 +3,16 @@
 import csv
 import itertools
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from compliance.official import convergence
+from compliance.official import convergence, rule_files
 from tests import make_log
 from tests.compliance.altered import Altered, answer, compliance, write
 from tests.compliance.test_package import description
@@ -56,23 +58,69 @@ def test_the_published_mlperf_runs_score_as_the_official_summarizer_says(
     assert round(ours["minutes"], 4) == 28.8115
 
 
-def test_reference_points_are_those_of_the_official_checker() -> None:
+REFERENCES = sorted(re.findall(r"rcp_checker/training_(\S+)/rcps_(\w+)\.json", " ".join(rule_files.archived_names())))
+
+
+def test_reference_points_of_every_round_are_those_of_the_official_checker() -> None:
     from mlperf_logging.rcp_checker.rcp_checker import RCP_Checker
 
-    for ruleset in ("2.1.0", "4.0.0"):
-        official = RCP_Checker("training", ruleset, "resnet", False)
-        points = convergence.reference_points("rcps_resnet.json", ruleset, 5)
-        assert [point.global_batch for point in points] == [r["BS"] for r in official.pruned_rcp_data.values()]
-        for point, record in zip(points, official.pruned_rcp_data.values(), strict=True):
-            assert point.mean_epochs == record["RCP Mean"]
-            assert point.least_epochs == pytest.approx(record["Min Epochs"], abs=1e-9)
-        for low, high in itertools.pairwise(points):
-            for batch in range(low.global_batch + 1, high.global_batch, 9001):
-                records = [official._find_rcp(p.global_batch, "pruned_rcps") for p in (low, high)]
-                _, record = official._create_interp_rcp(batch, *records)
-                point = convergence.interpolate(batch, low, high, 5)
-                assert point.mean_epochs == record["RCP Mean"]
-                assert point.least_epochs == pytest.approx(record["Min Epochs"], abs=1e-9)
+    assert len(REFERENCES) == 90
+    for ruleset, benchmark in REFERENCES:
+        try:
+            reference = convergence.reference_set(benchmark, ruleset)
+        except convergence.NoReferenceError as error:
+            assert "knows no number of runs" in str(error)
+            with pytest.raises(KeyError):
+                RCP_Checker("training", ruleset, benchmark, False)
+            continue
+        official = RCP_Checker("training", ruleset, benchmark, False)
+        allowed = 46_080 if benchmark == "llama31_405b" else 0  # taken off in its _eval_submission_record
+        for points, records in (
+            (reference.all_points, official.rcp_data),
+            (reference.points, official.pruned_rcp_data),
+        ):
+            ours = [(point.global_batch, point.mean, point.least) for point in points]
+            theirs = [(r["BS"], r["RCP Mean"], r["Min Epochs"] - allowed) for r in records.values()]
+            assert ours == theirs, (ruleset, benchmark)
+
+
+@pytest.mark.parametrize(
+    ("ruleset", "benchmark"), [("4.0.0", "resnet"), ("2.0.0", "unet3d"), ("5.1.0", "llama31_405b")]
+)
+def test_a_batch_between_two_points_is_held_to_their_line(ruleset: str, benchmark: str) -> None:
+    from mlperf_logging.rcp_checker.rcp_checker import RCP_Checker
+
+    official = RCP_Checker("training", ruleset, benchmark, False)
+    reference = convergence.reference_set(benchmark, ruleset)
+    for low, high in itertools.pairwise(reference.points):
+        batch = (low.global_batch * 2 + high.global_batch) // 3
+        records = [official._find_rcp(point.global_batch, "pruned_rcps") for point in (low, high)]
+        _, record = official._create_interp_rcp(batch, *records)
+        held_to = convergence.point_at(batch, reference.points, reference)
+        assert held_to is not None
+        allowed = 46_080 if benchmark == "llama31_405b" else 0
+        assert (held_to.point.mean, held_to.point.least) == (record["RCP Mean"], record["Min Epochs"] - allowed)
+
+
+def test_the_lower_envelope_lies_on_no_line_between_two_reference_points() -> None:
+    """24 of 86 files keep points above it by rcp_checker's pruning; none of ResNet."""
+    above = []
+    for ruleset, benchmark in REFERENCES:
+        try:
+            reference = convergence.reference_set(benchmark, ruleset)
+        except convergence.NoReferenceError:
+            continue
+        envelope = convergence.lower_envelope(reference)
+        means = {point.global_batch: point.mean for point in envelope}
+        for low, high in itertools.combinations(reference.points, 2):
+            for batch, mean in means.items():
+                if low.global_batch < batch < high.global_batch:
+                    line = np.interp(batch, [low.global_batch, high.global_batch], [low.mean, high.mean])
+                    assert mean <= line * (1 + 1e-12), (ruleset, benchmark, batch)
+        if envelope != reference.points:
+            above.append(benchmark)
+    assert len(above) == 24
+    assert "resnet" not in above
 
 
 def _runs(count: int) -> list[str]:
@@ -129,7 +177,7 @@ def test_a_faster_convergence_than_the_reference_is_scaled(tmp_path: Path) -> No
         texts.append(make_log.closed_run(seed=seed, epochs=epochs, accuracies=accuracies))
     _, found = score(*write(tmp_path, *texts))
     mean = (32 + 36 + 36) / 3
-    reference = convergence.reference_points("rcps_resnet.json", "4.0.0", 5)[1].mean_epochs
+    reference = convergence.reference_set("resnet", "4.0.0").points[1].mean
     assert found["scaling"] == reference / mean > 1
     assert found["minutes"] == found["unscaled_minutes"] * found["scaling"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from harness import env, ranks
+from harness import env, network, ranks
 from harness.hooks import watchdog
 from program import elsewhere
 from runlog.errors import RunError
@@ -58,9 +58,9 @@ def test_a_nodes_address_is_one_that_the_others_reach(hosts: str, said: str) -> 
 
 MEET = """
 import sys
-from harness import env, ranks
+from harness import env, network
 job = env.Job(device="gpu", dgxnnodes=2, dgxngpu=1, hosts=sys.argv[1])
-print(ranks.nccl_network(job, int(sys.argv[2])))
+print(network.nccl_settings(job, int(sys.argv[2])))
 """
 BRIDGES = NETWORK.replace("exec", "ip link add br-4f2a type bridge && ip address add 172.18.0.1/16 dev br-4f2a\nexec")
 
@@ -89,7 +89,7 @@ def test_nccl_meets_on_the_interface_at_which_the_other_nodes_reach_this_one(
     "job", [{"device": "cpu", "dgxnnodes": 2, "hosts": "a,b"}, {"device": "gpu"}, {"dgxnnodes": 2}]
 )
 def test_nccl_is_told_no_interface_where_there_is_none_to_choose(job: dict[str, Any]) -> None:
-    assert ranks.nccl_network(env.Job(**job), 0) == {}
+    assert network.nccl_settings(env.Job(**job), 0) == {}
 
 
 @pytest.mark.xdist_group("ranks")

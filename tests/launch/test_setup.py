@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from launch import by_uv
 from tests import jobs
 from tests.jobs import need, printed, refused
 
@@ -37,7 +38,8 @@ def checkout(tmp_path: Path) -> Path:
     """A checkout that is not set up, and a PATH with the usual tools but no Python."""
     folder = tmp_path / "a&check|out"  # as sed reads them, no plain letters
     (folder / "launch").mkdir(parents=True)
-    shutil.copy(jobs.REPOSITORY / "launch/setup.sh", folder / "launch")
+    for name in ("setup.sh", "common.sh", "by_uv.py"):
+        shutil.copy(jobs.REPOSITORY / "launch" / name, folder / "launch")
     shutil.copytree(jobs.REPOSITORY / "locks", folder / "locks")
     (folder / "bin").mkdir()
     for tool in TOOLS:
@@ -66,6 +68,15 @@ def python(checkout: Path, before: str = "") -> None:
 def venv(checkout: Path, made: str) -> None:
     """A Python whose environments are made by these lines."""
     python(checkout, f'[[ "$*" != "-m venv .venv.new" ]] || {{\n{made}\nexit\n}}')
+
+
+def test_only_locks_that_are_there_are_installed(checkout: Path) -> None:
+    """And no option is taken for one."""
+    assert "usage: launch/setup.sh [LOCK...]" in setup(checkout, "--help").stdout
+    refused(setup(checkout, "runn"), "no lock 'runn': give one or more of bench cuda dev ")
+    refused(setup(checkout, "../locks/run"), "no lock '../locks/run'")
+    assert setup(checkout, "--dry-run", "run", "dev").stdout == "setup: to be installed into .venv: run dev\n"
+    assert not list(checkout.glob(".venv*"))
 
 
 def test_cuda_12_takes_a_lock_of_its_own_and_a_venv_of_its_own(checkout: Path) -> None:
@@ -162,27 +173,41 @@ def test_why_pip_failed_is_told_apart(checkout: Path, line: str, message: str) -
 SMALL, PARTS = ("small0", "small1", "small2"), 20
 
 
-@pytest.fixture
-def own_wheels(checkout: Path) -> dict[str, str]:
-    """A lock of three small packages, and the variables by which pip finds them.
+def wheel(folder: Path, name: str, files: dict[str, str]) -> str:
+    """Makes a wheel of a package, version 1.0; its line of a lock."""
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    info = f"{name}-1.0.dist-info"
+    files = files | {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{file},,\n" for file in [*files, f"{info}/RECORD"])
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, text in files.items():
+            entry = zipfile.ZipInfo(file)
+            entry.external_attr = (
+                0o100755 if "/scripts/" in file else 0o100644
+            ) << 16  # a plain file, by zip's own bits
+            archive.writestr(entry, text)
+    return f"{name}==1.0 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+
+
+@pytest.fixture(params=["uv", "pip"])
+def own_wheels(checkout: Path, request: pytest.FixtureRequest) -> dict[str, str]:
+    """A lock of three small packages, and the variables by which pip finds them; uv is to be had, or is not.
 
     An environment here has its pip from elsewhere: to install it takes seconds, and is Python's own affair.
     """
     folder = checkout / "wheels"
     folder.mkdir()
-    lines = []
-    for name in SMALL:
-        wheel = folder / f"{name}-1.0-py3-none-any.whl"
-        info = f"{name}-1.0.dist-info"
-        with zipfile.ZipFile(wheel, "w") as archive:
-            for part in range(PARTS):
-                archive.writestr(f"{name}/part{part}.py", f"VALUE = {part}\n" * 50)
-            archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-            names = archive.namelist()
-            archive.writestr(f"{info}/RECORD", "".join(f"{file},,\n" for file in [*names, f"{info}/RECORD"]))
-        lines.append(f"{name}==1.0 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n")
+    parts = {f"part{part}.py": f"VALUE = {part}\n" * 50 for part in range(PARTS)}
+    lines = [wheel(folder, name, {f"{name}/{part}": text for part, text in parts.items()}) for name in SMALL]
     (checkout / "locks/run.lock").write_text("".join(lines))
+    if request.param == "uv":
+        tool = Path(sys.executable).with_name("uv")
+        need(tool.exists(), f"{tool}: launch/setup.sh run dev installs it")
+        uv = wheel(folder, "uv", {"uv-1.0.data/scripts/uv": f'#!/bin/bash\nexec {tool} "$@"\n'})
+        (checkout / "locks/uv.lock").write_text(uv)
     pip = importlib.util.find_spec("pip")
     assert pip and pip.origin
     (checkout / "pip").symlink_to(Path(pip.origin).parent)
@@ -194,6 +219,11 @@ def own_wheels(checkout: Path) -> dict[str, str]:
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_CONFIG_FILE": os.devnull, "HOME": str(checkout)}
 
 
+def installers(checkout: Path) -> set[str]:
+    """The tools that installed the packages."""
+    return {path.read_text().strip() for path in checkout.glob(".venv/lib/python3*/site-packages/small*/INSTALLER")}
+
+
 def works(checkout: Path) -> bool:
     """Whether each part of each package is there, and nothing else."""
     imports = "; ".join(f"import {name}.part{part}" for name in SMALL for part in range(PARTS))
@@ -201,18 +231,24 @@ def works(checkout: Path) -> bool:
     return done.returncode == 0 and not list(checkout.glob(".venv.[nt]*"))
 
 
-def test_the_next_start_mends_what_a_cut_one_left(checkout: Path, own_wheels: dict[str, str]) -> None:
+def test_the_next_start_mends_what_a_cut_one_left(
+    checkout: Path, own_wheels: dict[str, str], request: pytest.FixtureRequest
+) -> None:
     # An environment without pip, as a start that was cut left before it was made beside its place.
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", checkout / ".venv"], check=True)
     (checkout / ".venv.new/bin").mkdir(parents=True)
     assert setup(checkout, **own_wheels).returncode == 0
     assert works(checkout)
+    assert installers(checkout) == {request.node.callspec.params["own_wheels"]}
     assert f"{checkout}/.venv" in (checkout / ".venv/bin/activate").read_text()
     # A package that pip would take for installed.
     (packages,) = checkout.glob(".venv/lib/python3*/site-packages")
     (packages / "small1-1.0.dist-info/RECORD").unlink()
     (packages / "small1/part7.py").unlink()
     (packages / "~mall0").mkdir()
+    # And one that has all its names, cut before its last file.
+    (packages / "small2/part9.py").unlink()
+    (checkout / ".venv/run.begun").touch()
     (checkout / ".venv/run.sha256").unlink()
     assert setup(checkout, **own_wheels).returncode == 0
     assert works(checkout) and not (packages / "~mall0").exists()
@@ -224,6 +260,43 @@ def test_a_start_that_is_killed_when_all_is_installed(checkout: Path, own_wheels
     assert setup(checkout, **own_wheels).returncode == -signal.SIGKILL
     assert setup(checkout, **own_wheels).returncode == 0
     assert works(checkout)
+
+
+PIP_SAYS = """\
+global.extra-index-url='https://a.example/simple\\nhttps://b.example/simple'
+global.index-url='https://global.example/simple'
+install.index-url='https://user:password@install.example/simple'
+install.no-index='false'
+:env:.default-timeout='7'
+:env:.find-links='/wheels /more'
+global.trusted-host='a.example'
+list.index-url='https://of-another-command.example'
+"""
+
+
+def test_uv_is_told_what_pip_is_set_to() -> None:
+    settings = by_uv.parse(PIP_SAYS)
+    told = by_uv.uv_variables(settings, {"CURL_CA_BUNDLE": "/site.pem"})
+    assert told == {
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_DEFAULT_INDEX": "https://user:password@install.example/simple",
+        "UV_INDEX": "https://a.example/simple https://b.example/simple",
+        "UV_HTTP_TIMEOUT": "7",
+        "UV_FIND_LINKS": "/wheels,/more",
+        "UV_INSECURE_HOST": "a.example",
+        "SSL_CERT_FILE": "/site.pem",
+    }
+    assert not [
+        word for word in by_uv.uv_command(settings, "run.lock", []) if "example" in word or word == "--no-index"
+    ]
+
+
+def test_uv_has_the_proxy_and_the_certificates_of_pip(tmp_path: Path) -> None:
+    settings = by_uv.parse(f"global.proxy='http://p:1'\n:env:.cert='{tmp_path}'\n:env:.no-index='1'\n")
+    told = by_uv.uv_variables(settings, {"CURL_CA_BUNDLE": "/site.pem"})
+    assert told["HTTPS_PROXY"] == told["HTTP_PROXY"] == "http://p:1"
+    assert told["SSL_CERT_DIR"] == str(tmp_path) and "SSL_CERT_FILE" not in told
+    assert "--no-index" in by_uv.uv_command(settings, "run.lock", [])
 
 
 def test_where_the_users_pip_installs_is_not_where_this_does(checkout: Path, own_wheels: dict[str, str]) -> None:
@@ -243,7 +316,7 @@ def test_of_two_first_starts_the_second_waits(checkout: Path, own_wheels: dict[s
     assert works(checkout)
 
 
-CUTS = 20
+CUTS = 10  # by uv, and as many by pip
 
 
 @pytest.mark.slow

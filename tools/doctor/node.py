@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 import psutil
 
-from harness import env, loader, nvidia, provenance, records
+from harness import env, loader, network, nvidia, provenance, records
+from harness.libraries import of_network
 from runlog.errors import RunError
 from runlog.schema import as_json
+from tools.doctor import cuda, nccl
 
 GIB = 2**30
 _FOR_12 = provenance.is_for_cuda_12()
@@ -35,38 +37,74 @@ LISTS = ("{}_list.txt", "{}.txt", "{}.list")  # ImageNet's, and those that Paddl
 LISTING_S = 2.0  # for comparing each list with the folders of a large data set: all is to be said within 10 s
 
 
-def probe(job: env.Job, rank_cores: list[list[int]] | None = None) -> dict[str, Any]:
-    """Facts of this node, without judgement; `rank_cores` are those that each of its ranks may use, where any run."""
-    import_errors = ThreadPoolExecutor().map(_import_error, IMPORTED.values())  # begun now, and read last
+def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | None = None) -> dict[str, Any]:
+    """Facts of this node, without judgement.
+
+    `rank_cores` are the cores that each of its ranks may use, where any run; `node` is its number in HOSTS, where that
+    is not NODE_RANK. NVML is asked before anything here takes memory of a GPU.
+    """
     with nvidia.opened() as (handles, absence):
         gpus = [nvidia.gpu_of(handle) for handle in handles]
+    with ThreadPoolExecutor() as pool:  # what takes seconds, begun first and read last
+        import_errors = {name: pool.submit(_import_error, module) for name, module in IMPORTED.items()}
+        starts = pool.submit(_starts, job, job.node_rank if node is None else node) if job.device == "gpu" else None
+        facts = {
+            "host": socket.gethostname(),
+            "gpus": gpus,
+            "gpu_absence": absence,
+            **_topology(),
+            "libraries": _libraries() if job.device == "gpu" else {},
+            "source": as_json(provenance.source(job.source_commit, job.image_digest)),
+            "code_sha256": provenance.code_sha256(),
+            "rank_cores": rank_cores or _rank_cores(job),
+            "numa": _numa(),
+            "memory_gib": psutil.virtual_memory().available / GIB,
+            "shm_mib": psutil.disk_usage("/dev/shm").free / 2**20 if Path("/dev/shm").is_dir() else 0.0,
+            "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            "locked_memory": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
+            "logs": _disk(Path(job.logdir)),
+            "checkpoints": _disk(Path(job.checkpoint_dir or job.logdir)),
+            "interfaces": _interfaces(),
+            "infiniband": _infiniband(Path("/sys/class/infiniband")),
+            "peermem": _peermem(Path("/sys/module")),
+            "drop_caches": os.access(provenance.DROP_CACHES, os.W_OK),
+            "data": _data(Path(job.datadir)) if job.datadir and job.data == "real" else None,
+        }
+        errors = {name: error.result() for name, error in import_errors.items()}
+        facts["imports"] = {name: (error, package_of(error)) for name, error in errors.items()}
+        return facts | (starts.result() if starts else {})
+
+
+def _topology() -> dict[str, Any]:
+    """How the GPUs are linked, or why nvidia-smi does not say it."""
     try:
-        topology, topology_error = nvidia.topology(), ""
+        return {"topology": nvidia.topology(), "topology_error": ""}
     except ValueError as error:
-        topology, topology_error = None, str(error)
+        return {"topology": None, "topology_error": str(error)}
+
+
+def _starts(job: env.Job, node: int) -> dict[str, Any]:
+    """How CUDA and NCCL start in the environment that the ranks of this node will have."""
+    environ = network.nccl_settings(job, node) | env.of_ranks(job)
+    try:
+        address = network.node_address(job, node)
+    except (RunError, IndexError):  # HOSTS does not say it
+        address = ""
     return {
-        "host": socket.gethostname(),
-        "gpus": gpus,
-        "gpu_absence": absence,
-        "topology": topology,
-        "topology_error": topology_error,
-        "libraries": _libraries() if job.device == "gpu" else {},
-        "source": as_json(provenance.source(job.source_commit, job.image_digest)),
-        "code_sha256": provenance.code_sha256(),
-        "rank_cores": rank_cores or _rank_cores(job),
-        "numa": _numa(),
-        "memory_gib": psutil.virtual_memory().available / GIB,
-        "shm_mib": psutil.disk_usage("/dev/shm").free / 2**20 if Path("/dev/shm").is_dir() else 0.0,
-        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        "locked_memory": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
-        "logs": _disk(Path(job.logdir)),
-        "checkpoints": _disk(Path(job.checkpoint_dir or job.logdir)),
-        "interfaces": _interfaces(),
-        "infiniband": _infiniband(Path("/sys/class/infiniband")),
-        "drop_caches": os.access(provenance.DROP_CACHES, os.W_OK),
-        "data": _data(Path(job.datadir)) if job.datadir and job.data == "real" else None,
-        "imports": {name: (why, package_of(why)) for name, why in zip(IMPORTED, import_errors, strict=True)},
+        "cuda_start": cuda.start(environ, job.dgxngpu),
+        "cuda_system": cuda.system(),
+        "nccl_start": nccl.start(environ),
+        "nccl_settings": {name: environ[name] for name in of_network(environ)},
+        "address": address,
     }
+
+
+def _peermem(modules: Path) -> str:
+    """The loaded kernel module by which InfiniBand reads a GPU's memory; empty without one."""
+    for name in ("nvidia_peermem", "nv_peer_mem"):
+        if (modules / name).is_dir():
+            return name
+    return ""
 
 
 def _import_error(name: str) -> str:

@@ -1,0 +1,175 @@
+"""The rows of an audit, and their forms: text, CSV, JSON and HTML."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from compliance import mlperf
+from compliance.mlperf import Standing
+from compliance.submission.package import rendered
+from runlog.text import csv_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What a reviewer should ask about a submission: a rule that its logs break, and the first line that does."""
+
+    rule: str
+    kind: str  # class of the rule
+    official: bool
+    severity: str
+    logs: int
+    file: str
+    line: int | None
+    actual: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Envelope:
+    """The second reading of the reference points (mlcommons/logging #368): a question to the working group."""
+
+    passed: bool
+    scaling: float
+    held_to: float  # the reference's mean by the lower convex envelope
+    held_to_by_tool: float  # and by rcp_checker's pruning
+    unit: str
+    differs: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """One system's runs of one benchmark. Minutes are None where there is no score, and `problem` says why."""
+
+    round: str
+    submitter: str
+    system: str
+    benchmark: str
+    division: str
+    ruleset: str
+    logs: int
+    not_judged: int  # logs of a benchmark that the ruleset has no rules for, or of a form that is not read
+    global_batch: int | None = None
+    official_passes: int
+    strict_passes: int
+    official_minutes: float | None
+    strict_minutes: float | None
+    rcp: str  # pass, fail, not applied or not known
+    scaling: float | None  # by the test; None: not known
+    scaling_file: float | None = None  # of scaling.json, which the official minutes are multiplied by
+    convergence: str = ""
+    standing: Standing | None  # None: no log can be read
+    envelope: Envelope | None = None  # only where it was asked for
+    problem: str
+    questions: tuple[Question, ...]
+
+    @property
+    def scaling_in_words(self) -> str:
+        """The factor behind an x, as far as it is known and applied."""
+        return "" if self.scaling is None or self.rcp == "not applied" else f", x {self.scaling:.6f}"
+
+    @property
+    def result(self) -> str:
+        """What kind of result it is, in a word or two."""
+        return "not known" if self.standing is None else self.standing.short
+
+    @property
+    def name(self) -> str:
+        """The result's name."""
+        return "" if self.standing is None else self.standing.name
+
+    @property
+    def dataset(self) -> str:
+        """The data set, as far as the logs state it."""
+        return "" if self.standing is None else self.standing.dataset_in_words
+
+    @property
+    def target(self) -> str:
+        """The quality target, as far as it is known."""
+        return "" if self.standing is None else self.standing.target_in_words
+
+    @property
+    def envelope_in_words(self) -> str:
+        """Both readings side by side."""
+        second = self.envelope
+        if second is None:
+            return ""
+        if not second.differs:
+            return "lower convex envelope: the same reference point"
+        tool = "not known" if self.scaling is None else f"{self.scaling:.6f}"
+        envelope = f"lower convex envelope: held to {second.held_to:.6g} {second.unit}, x {second.scaling:.6f}"
+        pruning = f"by rcp_checker to {second.held_to_by_tool:.6g}, x {tool}"
+        return f"{envelope}; {pruning} (a question to the working group, mlcommons/logging #368)"
+
+    def minutes_in_words(self, minutes: float | None) -> str:
+        """A score with the word that must stand next to it."""
+        if minutes is None:
+            return "no score"
+        unit = "min" if self.standing is None else self.standing.unit("min")
+        return f"{minutes:.4f} {unit}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as JSON has it."""
+        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        return plain | {
+            "standing": None if self.standing is None else self.standing.as_dict(),
+            "envelope": None if self.envelope is None else asdict(self.envelope),
+            "questions": [asdict(question) for question in self.questions],
+        }
+
+
+_NOT_COLUMNS = ("questions", "standing", "envelope")
+_COLUMNS = [one.name for one in fields(Submission) if one.name not in _NOT_COLUMNS]
+_OF_STANDING = ["result", "name", "dataset", "target"]
+
+
+def as_csv(submissions: Sequence[Submission]) -> str:
+    """A table, a row a submission."""
+    columns = [*_COLUMNS, *_OF_STANDING]
+    rows = []
+    for one in submissions:
+        row = {name: getattr(one, name) for name in columns}
+        for severity in ("error", "warning"):
+            row[f"{severity}s"] = " ".join(q.rule for q in one.questions if q.severity == severity)
+        rows.append(row)
+    return csv_text([*columns, "errors", "warnings"], rows)
+
+
+def as_text(submissions: Sequence[Submission]) -> str:
+    """A line a submission with its questions below, a line that counts all, and the notes on MLPerf's name."""
+    lines = []
+    for one in submissions:
+        name = f"{one.round or '-'} {one.submitter} {one.system} {one.benchmark}"
+        if one.not_judged == one.logs:
+            lines.append(f"{name}: not judged")
+        else:
+            lines.append(f"{name}: {_verdicts(one)}")
+        if one.envelope_in_words:
+            lines.append(f"  {one.envelope_in_words}")
+        for question in one.questions:
+            where = f"{question.file}:{question.line or '-'}"
+            lines.append(f"  {question.severity}: {question.rule}, {question.logs} log(s), {where}: {question.actual}")
+    logs = sum(one.logs for one in submissions)
+    official = sum(one.official_passes for one in submissions)
+    strict = sum(one.strict_passes for one in submissions)
+    not_judged = sum(one.not_judged for one in submissions)
+    passes = f"official passes {official}, strict {strict}; {not_judged} not judged"
+    lines.append(f"{len(submissions)} submissions, {logs} logs: {passes}")
+    return "\n".join([*lines, *footnotes(submissions)]) + "\n"
+
+
+def _verdicts(one: Submission) -> str:
+    official = f"official {one.official_passes}/{one.logs}, {one.minutes_in_words(one.official_minutes)}"
+    strict = f"strict {one.strict_passes}/{one.logs}, {one.minutes_in_words(one.strict_minutes)}"
+    problem = f" ({one.problem})" if one.problem else ""
+    result = "; no MLPerf result" if one.result == "no MLPerf result" else ""
+    return f"{official}; {strict}; RCP {one.rcp}{one.scaling_in_words}{result}{problem}"
+
+
+def footnotes(submissions: Sequence[Submission]) -> list[str]:
+    """The notes that must stand with the scores of these submissions."""
+    return mlperf.notes_on(one.standing for one in submissions if one.standing is not None)
+
+
+def as_html(submissions: Sequence[Submission]) -> str:
+    """A page."""
+    return rendered("audit.html", submissions=submissions, footnotes=footnotes(submissions))

@@ -1,0 +1,149 @@
+"""The logs of one submission taken together: what they are runs of, and the test of their convergence."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from compliance import mlperf
+from compliance.check import NOTHING, LoggedRun, Report
+from compliance.logged_run import is_number
+from compliance.mlperf import Standing
+from compliance.official import convergence
+from compliance.official.convergence import Convergence, NoReferenceError, ReferenceSet
+from compliance.official.rounds import SubmissionRuns, round_of
+from compliance.rules import Ruleset
+from runlog import schema
+from runlog.text import printable
+
+PASSED = "pass"
+FAILED = "fail"
+NOT_APPLIED = "not applied"
+NOT_KNOWN = "not known"
+
+# what the runs of one submission have in common by name
+_SUBMISSION = (
+    schema.SUBMISSION_BENCHMARK,
+    schema.SUBMISSION_DIVISION,
+    schema.SUBMISSION_ORG,
+    schema.SUBMISSION_PLATFORM,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmittedBenchmark:
+    """The benchmark that all logs of a submission are runs of, and the number of runs that a result of it takes."""
+
+    name: str
+    runs: SubmissionRuns
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvergenceTest:
+    """What the test against the reference convergence points says of a submission.
+
+    `status` is PASSED, FAILED, NOT_APPLIED (an open submission, or no benchmark of MLPerf) or NOT_KNOWN (there are no
+    points, or rcp_checker cannot read a log). `scaling` multiplies the minutes; None where it is not known.
+    """
+
+    status: str
+    reason: str
+    scaling: float | None = None
+    result: Convergence | None = None
+    reference: ReferenceSet | None = None
+    batch: int | None = None
+    to_target: tuple[float, ...] = ()  # of each run, in the reference's unit
+
+    def in_words(self) -> str:
+        """The outcome and, where there is one, the submission's mean next to the reference's."""
+        if self.status not in (PASSED, FAILED):
+            return f"{self.status}: {self.reason}"
+        words = f"{self.status}ed: {self.reason}"
+        if self.result is not None and self.reference is not None:
+            point = self.result.point
+            if point is not None and self.result.mean is not None:
+                means = f"{self.result.mean:.4f} {self.reference.unit}, reference {point.mean:.4f}"
+                words = f"{words}; {means} (least {point.least:.4f})"
+        return words
+
+
+def submission_of(run: LoggedRun) -> tuple[str, ...]:
+    """Benchmark, division, organisation and platform, as the log has them."""
+    return tuple(str(run.of(event).value) for event in _SUBMISSION)
+
+
+def one_submission(
+    checked: Sequence[Report], ruleset: Ruleset, name_of: Callable[[Path], object] = str
+) -> SubmittedBenchmark:
+    """The benchmark that all logs are runs of.
+
+    Raises ValueError if one is no log, if they are of two submissions, or if the round has no such benchmark.
+    """
+    names = [name_of(one.path) for one in checked]
+    for one, name in zip(checked, names, strict=True):
+        if one.run is NOTHING:
+            raise ValueError(f"{name}: no log of a run ({one.findings[0].actual})")
+    first = checked[0].run
+    benchmark = first.text(schema.SUBMISSION_BENCHMARK)
+    runs = mlperf.submission_runs(benchmark, ruleset.version)
+    if runs is None:
+        stated = printable(first.of(schema.SUBMISSION_BENCHMARK).value)
+        why = (
+            f"not scored; round v{round_of(ruleset.version)} has {', '.join(mlperf.scored(ruleset.version)) or 'none'}"
+        )
+        raise ValueError(f"{names[0]}: benchmark {stated}: {why}")
+    wanted = submission_of(first)
+    for one, name in zip(checked, names, strict=True):
+        stated_by_it = submission_of(one.run)
+        if stated_by_it != wanted:
+            raise ValueError(
+                f"{name}: of another submission ({', '.join(stated_by_it)}) than {names[0]} ({', '.join(wanted)})"
+            )
+    return SubmittedBenchmark(name=benchmark, runs=runs)
+
+
+def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
+    """Whether the result of these logs, read by the rules of `ruleset`, is an MLPerf result."""
+    facts = [mlperf.facts_of_run(one.run, ruleset.version) for one in checked]
+    return mlperf.standing_of_all([mlperf.standing(each) for each in facts])
+
+
+def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> ConvergenceTest:
+    """Test the runs of a submission against the reference convergence points, as rcp_checker does."""
+    first = checked[0].run
+    benchmark = first.text(schema.SUBMISSION_BENCHMARK)
+    if first.of(schema.SUBMISSION_DIVISION).value != "closed":
+        return ConvergenceTest(status=NOT_APPLIED, reason="for closed runs", scaling=1.0)
+    if not mlperf.is_mlperf_benchmark(benchmark):
+        name = mlperf.model_name(benchmark)
+        return ConvergenceTest(status=NOT_APPLIED, reason=f"{name} is no MLPerf benchmark", scaling=1.0)
+    try:
+        reference = convergence.reference_set(benchmark, ruleset.version)
+    except NoReferenceError as error:
+        return ConvergenceTest(status=NOT_KNOWN, reason=str(error))
+
+    to_target: list[float] = []
+    for one in checked:
+        read = one.run.as_tools_read
+        if read.to_target is None:
+            reason = f"rcp_checker cannot read {printable(one.path.name)} ({read.problem})"
+            return ConvergenceTest(status=NOT_KNOWN, reason=reason, reference=reference)
+        to_target.append(read.to_target)
+
+    batches = {json.dumps(one.run.as_tools_read.batch) for one in checked}
+    batch = first.as_tools_read.batch
+    if len(batches) > 1 or not is_number(batch):
+        shown = printable(", ".join(sorted(batches)))
+        return ConvergenceTest(
+            status=FAILED, reason=f"no one global_batch_size ({shown})", scaling=1.0, reference=reference
+        )
+    result = convergence.against_reference(to_target, batch, reference)
+    return ConvergenceTest(
+        status=PASSED if result.passed else FAILED,
+        reason=result.reason,
+        scaling=result.scaling,
+        result=result,
+        reference=reference,
+        batch=batch,
+        to_target=tuple(to_target),
+    )

@@ -1,0 +1,64 @@
+"""How the nodes of a job reach each other: this node's address among them, and the network interface that has it."""
+
+import socket
+
+import psutil
+
+from harness import env
+from runlog.errors import RunError
+
+LOOPBACK = "127."
+
+
+def node_address(job: env.Job, node: int) -> str:
+    """The address of this node, the job's number `node`, at which the others reach it.
+
+    It is that of the node's name in HOSTS. Where the node itself takes that name for loopback, as Debian's /etc/hosts
+    has it, it is the address from which it reaches another node. One node alone meets on loopback.
+
+    Raises RunError where the node has no such address.
+    """
+    if job.dgxnnodes == 1:
+        return "127.0.0.1"
+
+    here = socket.gethostname()
+    hosts = job.hosts.split(",")
+    own = hosts[node]
+    other = hosts[1 if node == 0 else 0]
+    try:
+        address = socket.gethostbyname(own)
+        if address.startswith(LOOPBACK):
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect((other, 9))  # sends nothing: the kernel chooses the way and so the address
+                address = probe.getsockname()[0]
+    except OSError as error:
+        raise RunError(f"HOSTS: {here} finds no way to {own} and {other} ({error.strerror})") from error
+    if address.startswith(LOOPBACK):
+        raise RunError(
+            f"HOSTS: {here} takes {own} and {other} for itself, at {address}, where no other node reaches it: "
+            "name the nodes as they know each other"
+        )
+    return address
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface that has an address; None where none has it."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(entry.address == address for entry in addresses):
+            return name
+    return None
+
+
+def nccl_settings(job: env.Job, node: int) -> dict[str, str]:
+    """NCCL's setting by which the nodes of a job on GPUs meet: the interface at which the others reach this one.
+
+    By itself NCCL takes the first one that is up, which may be a bridge of containers or of virtual machines. The
+    setting is empty where HOSTS leads to no interface of this node: NCCL then chooses.
+    """
+    if job.device != "gpu" or job.dgxnnodes == 1 or len(job.hosts.split(",")) != job.dgxnnodes:
+        return {}
+    try:
+        interface = interface_of(node_address(job, node))
+    except RunError:  # connect says so later, when there is a log
+        return {}
+    return {} if interface is None else {"NCCL_SOCKET_IFNAME": f"={interface}"}

@@ -1,0 +1,39 @@
+"""Asks NCCL for the id of a communicator, which needs its network and no GPU: the doctor starts `ask_nccl.py`.
+
+It prints a JSON line before and after the call, among NCCL's own messages, and imports nothing of the project.
+"""
+
+import ctypes
+import json
+
+ID_BYTES = 128  # nccl.h: NCCL_UNIQUE_ID_BYTES
+
+
+def say(**answer: object) -> None:
+    """Prints a line at once, on a line of its own: NCCL writes to the same place."""
+    print("\n" + json.dumps(answer), flush=True)
+
+
+def text_of(library: ctypes.CDLL, function: str, argument: int | None) -> str:
+    """The text that a function of NCCL returns; empty where this NCCL has no such function."""
+    if not hasattr(library, function):
+        return ""
+    call = getattr(library, function)
+    call.restype = ctypes.c_char_p
+    return (call(argument) or b"").decode(errors="replace")
+
+
+def main() -> None:
+    """Makes an id and says what came of it; NCCL has said where it meets."""
+    say(begin="ncclGetUniqueId")
+    try:
+        library = ctypes.CDLL("libnccl.so.2")
+        code = library.ncclGetUniqueId(ctypes.create_string_buffer(ID_BYTES))
+        message = text_of(library, "ncclGetLastError", None) or text_of(library, "ncclGetErrorString", code)
+        say(end="ncclGetUniqueId", code=code, message=message)
+    except (OSError, AttributeError) as error:
+        say(end="ncclGetUniqueId", code=None, message=str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Asks a driver or a library in a process of its own, which may hang or die without harm to the doctor."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+END_S = 2.0  # for a killed process to be gone; one that waits inside the kernel stays, and the doctor goes on
+
+
+@dataclass(frozen=True, kw_only=True)
+class Talk:
+    """Everything a child said, and how it ended."""
+
+    lines: tuple[str, ...]
+    ended: str  # empty: by itself, with status 0
+
+    def answers(self) -> list[dict[str, Any]]:
+        """The child's own lines, which are JSON objects; a library's messages stand between them."""
+        answers = []
+        for line in self.lines:
+            with contextlib.suppress(ValueError):  # a line that a dying process has not ended, or a library's
+                answer = json.loads(line)
+                if isinstance(answer, dict):
+                    answers.append(answer)
+        return answers
+
+
+def talk(script: str, *arguments: str, environ: Mapping[str, str], silent_s: float) -> Talk:
+    """Runs a script of this folder to its end, or until it said nothing for `silent_s` seconds: then it is killed."""
+    command = [sys.executable, "-I", str(Path(__file__).with_name(script)), *arguments]
+    process = subprocess.Popen(
+        command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert process.stdout is not None
+    said, is_silent = _listen(process.stdout.fileno(), silent_s)
+    if is_silent:
+        process.kill()
+    try:
+        status = process.wait(END_S if is_silent else silent_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        is_silent = True
+    process.stdout.close()
+
+    lines = tuple(said.decode(errors="replace").splitlines())
+    if is_silent:
+        return Talk(lines=lines, ended=f"no answer in {silent_s:g} s")
+    if status < 0:
+        return Talk(lines=lines, ended=f"ended by signal {-status} ({signal.Signals(-status).name})")
+    if status > 0:
+        return Talk(lines=lines, ended=f"ended with status {status}: {lines[-1] if lines else 'no message'}")
+    return Talk(lines=lines, ended="")
+
+
+def _listen(descriptor: int, silent_s: float) -> tuple[bytes, bool]:
+    """All that comes until the other side closes, and whether it was silent for too long before that."""
+    said = b""
+    while True:
+        ready, _, _ = select.select([descriptor], [], [], silent_s)
+        if not ready:
+            return said, True
+        part = os.read(descriptor, 65536)
+        if not part:
+            return said, False
+        said += part
