@@ -1,9 +1,8 @@
 """Tells a whole encoded image from one that was cut off, by its structure and without decoding it.
 
-A decoder makes up what a truncated JPEG does not hold: DALI warns and repeats the last row it has. So each file's end is
-looked at before it is decoded, by the one function `fault`, in training, evaluation, the doctor and the packer alike.
-A JPEG that was cut and then closed with an end marker cannot be told so; no decoder but DALI's and Pillow's warnings
-tells it either.
+A decoder makes up what a truncated JPEG does not hold: DALI warns and repeats the last row it has. So the end of each
+file is looked at before it is decoded, by the one function `fault`, in training, evaluation, the doctor and the packer.
+It does not tell a JPEG that was cut and then closed with an end marker, which Pillow takes too.
 """
 
 import io

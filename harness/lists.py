@@ -41,7 +41,10 @@ def unquoted(path: str) -> str:
 
 
 class Folders:
-    """Tells which files are there, by one listing of each folder: a stat of each file costs minutes on a network disk."""
+    """Tells which files are there, by one listing of each folder.
+
+    To ask for each file costs minutes on a network disk.
+    """
 
     def __init__(self, root: Path) -> None:
         """`root` is the folder that paths are relative to."""

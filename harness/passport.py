@@ -59,18 +59,31 @@ def survey(train: Samples, evaluation: Samples, say: Callable[[str], None]) -> S
     Raises ValueError for the first file that a run would fail at: one that is absent, a folder, empty, a record that is
     not whole, a label out of range.
     """
-    train_contents = train.contents(_progress("training files", say))
-    eval_contents = evaluation.contents(_progress("evaluation files", say))
+    train_contents = looked_at(train, "training files", say)
+    eval_contents = looked_at(evaluation, "evaluation files", say)
+    notes = notes_on(train_contents, eval_contents)
+    return Surveyed(passport(train_contents), passport(eval_contents), notes)
+
+
+def looked_at(samples: Samples, what: str, say: Callable[[str], None]) -> Contents:
+    """Look at all files of a part, and show the progress. Raises ValueError for the first that a run would fail at."""
+    return samples.contents(_progress(what, say))
+
+
+def notes_on(train: Contents, evaluation: Contents) -> list[str]:
+    """Say what a user should know of the two parts: files named twice or in both, and labels of one class alone."""
     notes = []
-    for part, contents in (("training", train_contents), ("evaluation", eval_contents)):
+    for part, contents in (("training", train), ("evaluation", evaluation)):
         repeated = _repeated(contents.names)
         if repeated:
             notes.append(f"the {part} set names {len(repeated)} files more than once, the first is {repeated[0]}")
-    if train_contents.is_exact and eval_contents.is_exact and not _are_numbers(train_contents.names):
-        in_both = sorted(set(train_contents.names) & set(eval_contents.names))
+        if isinstance(contents.labels, np.ndarray) and len(np.unique(contents.labels)) == 1:
+            notes.append(f"the {part} set has one class alone, {contents.labels[0]}: there is nothing to tell apart")
+    if not _are_numbers(train.names):
+        in_both = sorted(set(train.names) & set(evaluation.names))
         if in_both:
             notes.append(f"{len(in_both)} files are trained on and evaluated, the first is {in_both[0]}")
-    return Surveyed(passport(train_contents), passport(eval_contents), notes)
+    return notes
 
 
 def _are_numbers(names: Sequence[str]) -> bool:

@@ -24,7 +24,6 @@ from program.optimizers import Schedule
 from runlog import schema
 from runlog.writer import RunLog, open_log
 
-
 LOOK_S = 3600.0  # that the first rank may look at a data set on a slow disk; meanwhile it watches itself
 
 

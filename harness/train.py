@@ -72,7 +72,10 @@ def main(job: Job, origins: Origins) -> None:
 
 
 def configured(job: Job, me: ranks.Ranks) -> session.Task:
-    """Find what the job trains, by environment and data set. Raises ValueError where it asks for what cannot be done."""
+    """Find what the job trains, by environment and data set.
+
+    Raises ValueError where it asks for what cannot be done.
+    """
     model = workload.of_job(job)
     recipe = model.recipe
     name, root = session.data_set(job, me, model.EMBEDDED)

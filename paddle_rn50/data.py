@@ -29,8 +29,8 @@ CROP_TRIES = 10  # as torchvision and DALI draw a crop before they fall back to 
 # for ImageNet, 211,025,920 and 140,544,512 bytes beside hints of 5980 x 6430 pixels; on no GPU measured.
 DEVICE_BYTES, HOST_BYTES = 6, 4
 LEAST_DEVICE_PADDING, LEAST_HOST_PADDING = 16 << 20, 8 << 20  # DALI's defaults
-# A file with width and height in pixels of a part's largest image and, for packed images, the passport of the files that
-# they were made of; tools/pack.py writes it.
+# A file with width and height in pixels of a part's largest image and, for packed images, the passport of the files
+# that they were made of; tools/pack.py writes it.
 SIZES = "{}.sizes.json"
 
 

@@ -1,4 +1,4 @@
-"""ImageNet as files: by lists `train_list.txt` and `val_list.txt`, or by class folders `train/<class>/`, `val/<class>/`.
+"""ImageNet as files: by `train_list.txt` and `val_list.txt`, or by class folders `train/<class>/` and `val/<class>/`.
 
 A line of a list is `path label`, the path absolute or relative to the data set, the label from 0. Of class folders the
 sorted names are the classes, as torchvision's ImageFolder and PaddleClas' lists have them.
@@ -190,3 +190,9 @@ def _require_same_classes(root: Path, part: str, names: list[str]) -> None:
             f"{root / part}: has other class folders than {root / 'train'} ({odd} is in one of them only): complete "
             f"them, or write {LIST.format(part)}"
         )
+
+
+def list_text(images: ImageList) -> bytes:
+    """Make the text of a list file of these images."""
+    lines = [f"{path} {label}\n" for path, label in zip(images.paths, images.labels.tolist(), strict=True)]
+    return os.fsencode("".join(lines))
