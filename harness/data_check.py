@@ -12,7 +12,7 @@ import numpy as np
 
 from harness import encoded
 from harness.decoder import Decoder
-from harness.env import Job
+from harness.job import Job
 from harness.passport import Contents, looked_at, notes_on, passport
 from runlog.errors import RunError
 from runlog.schema import as_json
@@ -27,17 +27,17 @@ def facts(job: Job) -> dict[str, Facts]:
 
     The samples that are decoded are chosen by the job's seed.
     """
-    module = importlib.import_module(f"{job.package}.data")
+    module = importlib.import_module(f"{job.model.package}.data")
     by_part: dict[str, Facts] = {}
     contents: dict[str, Contents] = {}
     for part in PARTS:
         try:
-            samples = module.find(Path(job.datadir), part, job.hyperparameters.classes)
+            samples = module.find(Path(job.data.folder), part, job.hyperparameters.classes)
             contents[part] = looked_at(samples, f"files of {part}", _say)
         except (ValueError, OSError) as error:
             by_part[part] = {"error": str(error)}
             continue
-        chosen = _chosen(len(samples), max(job.seed, 0))
+        chosen = _chosen(len(samples), max(job.course.seed, 0))
         by_part[part] = {
             "name": f"{part} ({samples.form})",
             "samples": len(samples),

@@ -64,15 +64,13 @@ def test_whole_images_are_taken(name: str, decoder: Decoder) -> None:
 
 
 @pytest.mark.parametrize("name", JPEGS)
-def test_a_cut_jpeg_is_refused_as_pillow_refuses_it(name: str) -> None:
-    """At each hundredth of it, in its last bytes, and with zeros for its second half."""
+def test_a_cut_jpeg_is_refused(name: str) -> None:
+    """At each hundredth of it, in its last bytes, and with zeros for its second half: some of which Pillow takes."""
     content = JPEGS[name]
     lengths = [len(content) * share // 100 for share in range(1, 100)]
     cuts = [content[:length] for length in (*lengths, len(content) - 3, len(content) - 2, len(content) - 1)]
     cuts.append(content[: len(content) // 2].ljust(len(content), b"\0"))
     for cut in cuts:
-        with pytest.raises((OSError, SyntaxError)):
-            Image.open(io.BytesIO(cut)).load()
         assert encoded.fault(cut) or len(cut) < 2, f"{len(cut)} of {len(content)} bytes"
 
 

@@ -16,6 +16,7 @@ import yaml
 from paddle import static
 
 from harness import env
+from harness.job import job_of
 from program import count
 from program.ops import size_bytes
 from scoring.published.table import figures_of, nearest, read_cards, read_published, select
@@ -76,7 +77,7 @@ def test_a_published_configuration_has_its_golden_counts(name: str) -> None:
 
 def test_the_automatic_mode_is_priced_by_its_own_types_and_beside_no_figure() -> None:
     update = programs.build(name="amp_o2", device="gpu", ranks=8).update
-    job = env.Job(precision="fp32", batchsize=128, dgxngpu=8, strategy="auto")
+    job = job_of(precision="fp32", batchsize=128, dgxngpu=8, strategy="auto")
     for card, entry in zip(CARDS, inspect.estimates(update, job), strict=True):
         assert entry["peaks"]["flops_per_s"] == {"float16": card.float16}
         assert entry["published"] is None
@@ -110,6 +111,20 @@ def test_the_program_is_leaner_than_the_public_ones(name: str) -> None:
     assert found["transposes"] == 0 and found["all_reduces"] < 21
     assert all(bucket["mib"] <= 16.0 for bucket in buckets)
     assert not buckets or (buckets[0]["issued_after_operators"] <= 0.05 and buckets[-1]["mib"] <= 1.0)
+
+
+def test_the_config_of_the_closed_division_has_the_fast_program() -> None:
+    """Units, merged LARS and a captured step on 8 x 408 images; 127 kernel operators, and 2 that look the rate up."""
+    job = env.of_system(DGXSYSTEM="DGXA100_mlperf")
+    training = inspect.build(job)
+    counts = count.counts_of(training.main)
+    made = {kind: counts["operators"][kind] for kind in ("resnet_unit", "lars_momentum", "gather", "increment")}
+    assert made == {"resnet_unit": 48, "lars_momentum": 3, "gather": 1, "increment": 1}
+    assert (counts["kernel_operators"], counts["casts"], counts["all_reduces"]) == (129, 2, 6)
+    assert counts["bytes_gb"] == pytest.approx(101.12, abs=0.01)
+    proved = "; ".join(training.verified)
+    assert "a fixed loss scale of 4096 taken off by the update" in proved
+    assert "cuda_graph: 337 operators that a graph can hold" in proved
 
 
 def test_flops_and_bytes_are_those_counted_by_hand() -> None:

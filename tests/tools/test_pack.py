@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import env
+from harness.job import job_of
 from paddle_rn50 import data, folder
 from runlog.errors import RunError
 from tests import jobs
@@ -202,8 +202,8 @@ def test_the_doctor_looks_into_packed_images(source: Path, tmp_path: Path) -> No
         pack.pack(source, target, part)
 
     def judged() -> list[tuple[str, str, str]]:
-        facts = {"drop_caches": True, "data": doctor_node.data_facts(env.Job(datadir=str(target)), {})}
-        return [(r.check, r.status, r.found) for r in doctor_checks.judge_data(facts, env.Job())][1:]
+        facts = {"drop_caches": True, "data": doctor_node.data_facts(job_of(datadir=str(target)), {})}
+        return [(r.check, r.status, r.found) for r in doctor_checks.judge_data(facts, job_of())][1:]
 
     assert any(check == "data.lists" and "train (recordio): 40 samples" in found for check, _, found in judged())
     assert {status for _, status, _ in judged()} == {"ok"}

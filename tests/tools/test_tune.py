@@ -13,16 +13,20 @@ from unittest import mock
 import pytest
 
 from harness import env
+from harness.job import job_of
 from program import strategy
 from program.optimizers import OptimizerConfig
 from runlog.errors import RunError
+from runlog.verdict import OK, WARNING, Verdict
 from scoring.record import Record, Window
 from tests import jobs
 from tests.program import programs
-from tools import tune
-from tools.tune import CONTROL, SERIAL, Candidate, candidates
+from tools.tune import __main__ as tune
+from tools.tune.candidates import CONTROL, SERIAL, Candidate, candidates
+from tools.tune.runs import Runner
+from tools.tune.verdicts import allowed_loss, finalists
 
-CPU = env.Job()
+CPU = job_of()
 COMMAND = [sys.executable, "-m", "tools.tune"]
 
 
@@ -32,7 +36,7 @@ COMMAND = [sys.executable, "-m", "tools.tune"]
 @pytest.mark.parametrize(("precision", "ranks"), [("fp32", 1), ("tf32", 8), ("amp_o1", 8), ("amp_o2", 1)])
 def test_every_strategy_tried_is_one_that_this_paddle_takes(precision: str, ranks: int) -> None:
     dtype, layout = ("float16", "NHWC") if precision.startswith("amp") else ("float32", "NCHW")
-    found = candidates(env.Job(device="gpu", precision=precision, dgxngpu=ranks))
+    found = candidates(job_of(device="gpu", precision=precision, dgxngpu=ranks))
     for candidate in found:
         text = candidate.exports("").get("STRATEGY", "")
         strategy.resolve(strategy.parse(text), dtype=dtype, layout=layout, device="gpu")
@@ -53,7 +57,7 @@ def test_every_strategy_tried_is_one_that_this_paddle_takes(precision: str, rank
     ],
 )
 def test_what_would_change_nothing_is_not_measured(job: dict[str, Any], tried: str, left_out: str) -> None:
-    names = {candidate.name for candidate in candidates(env.Job(device="gpu", **job))}
+    names = {candidate.name for candidate in candidates(job_of(device="gpu", **job))}
     assert tried in names and left_out not in names
 
 
@@ -64,7 +68,7 @@ FINE = "fuse_grad_size_in_MB=0.01"  # several buckets in a small program
 @pytest.mark.parametrize("name", ["fp32", "amp_o1", "amp_o2"])
 @pytest.mark.parametrize(("recipe", "optimizer"), [("nvidia_cosine", programs.SGD), ("mlperf_lars", programs.LARS)])
 def test_every_strategy_tried_is_another_program(name: str, recipe: str, optimizer: OptimizerConfig) -> None:
-    job = env.Job(device="gpu", precision=name, dgxngpu=8, recipe=recipe)
+    job = job_of(device="gpu", precision=name, dgxngpu=8, recipe=recipe)
     found: dict[str, str] = {}  # strategy by the operators of its program
     for way in (Candidate(name="base"), CONTROL, *candidates(job)):
         knobs = strategy.parse(",".join(way.knobs))
@@ -84,14 +88,14 @@ def test_every_strategy_tried_is_another_program(name: str, recipe: str, optimiz
 
 
 def test_on_a_cpu_fewer_processes_make_the_same_update() -> None:
-    found = {candidate.name: candidate for candidate in candidates(env.Job(dgxngpu=4))}
+    found = {candidate.name: candidate for candidate in candidates(job_of(dgxngpu=4))}
     assert found["DGXNGPU=2"].exports("enable_inplace=1") == {
         "DGXNGPU": "2",
         "BATCHSIZE": "32",
         "STRATEGY": "enable_inplace=1,gradient_merge=2",
     }
     assert "DGXNGPU=3" not in found and "auto" not in found
-    of_another = {way.name for way in candidates(env.Job(strategy="fuse_grad_size_in_MB=4,merged_optimizer=0"))}
+    of_another = {way.name for way in candidates(job_of(strategy="fuse_grad_size_in_MB=4,merged_optimizer=0"))}
     assert not of_another & {"fuse_grad_size_in_MB=4", "merged_optimizer=0"} and "fuse_grad_size_in_MB=1" in of_another
 
 
@@ -166,7 +170,7 @@ def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, ways: Ways) -> tuple
     """A search in which the ways, beside the base and the control, have these rates and losses; its config file."""
     only = ",".join(way.name for way in candidates(CPU) if way.name in ways)
     machine, file = Machine(BASE | ways), folder / "config_CPU_tuned.sh"
-    monkeypatch.setattr(tune.Runner, "run", lambda self, way, turn: machine.run(way))
+    monkeypatch.setattr(Runner, "run", lambda self, way, turn: machine.run(way))
     done = jobs.called(tune.main, "--only", only, "--folder", folder, LOGDIR=str(folder))
     return done, file.read_text() if file.exists() else ""
 
@@ -209,7 +213,7 @@ def test_what_was_not_measured_has_the_systems_values(tmp_path: Path) -> None:
 def test_the_precision_of_a_system_is_its_files(tmp_path: Path) -> None:
     """Without PRECISION the job on a DGX is another than one measured in FP32; its ranks are the file's for all."""
     winner = Candidate(name="w", knobs=("enable_inplace=1",), variables=(("DGXNGPU", "4"),))
-    text = tune.config_text(name="T", job=env.Job(dgxsystem="S"), winner=winner, evidence=[])
+    text = tune.config_text(name="T", job=job_of(dgxsystem="S"), winner=winner, evidence=[])
     (tmp_path / "config_T.sh").write_text(text)
     (tmp_path / "config_S.sh").write_text("export PRECISION=${PRECISION:-amp_o2}\nexport DGXNGPU=${DGXNGPU:-8}\n")
     for variables, expected in (({}, ("8", None)), ({"PRECISION": "fp32"}, ("4", "enable_inplace=1"))):
@@ -259,6 +263,42 @@ def test_what_goes_together_is_measured_together(tmp_path: Path, monkeypatch: py
     assert re.search(r"^# fatal +enable_inplace=1 +refused: out of memory at BATCHSIZE=16$", text, re.M)
 
 
+def test_turns_go_forth_and_back_and_the_control_runs_in_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def run(runner: Runner, way: Candidate, turn: str) -> Record:
+        order.append(f"{turn} {way.name}")
+        return made(40.0, (2.0, 1.0))
+
+    monkeypatch.setattr(Runner, "run", run)
+    changes = [Candidate(name="a"), Candidate(name="b")]
+    measured = Runner(CPU).measure("screen", [Candidate(name="base"), CONTROL, *changes], 3)
+    assert order == [
+        *("screen_1 base", "screen_1 control", "screen_1 a", "screen_1 b"),
+        *("screen_2 b", "screen_2 a", "screen_2 base"),
+        *("screen_3 base", "screen_3 a", "screen_3 b"),
+    ]
+    assert [len(runs) for runs in measured.runs.values()] == [3, 1, 3, 3]
+
+
+def test_the_fastest_goes_again_alone_and_with_all_that_it_does_not_exclude() -> None:
+    def faster(ratio: float) -> Verdict:
+        return Verdict(check="c", status=OK, found="", figures={"ratio": ratio})
+
+    small, large = (Candidate(name=size, knobs=(f"fuse_grad_size_in_MB={size}",)) for size in ("1", "64"))
+    serial = Candidate(name="serial", variables=((SERIAL, "0"),))
+    auto = Candidate(name="auto", knobs=("auto",))
+    slower = Verdict(check="c", status=WARNING, found="", figures={"ratio": 0.9})
+    alone = finalists({small: faster(1.02), large: faster(1.05), serial: slower})
+    assert alone == [large]
+    first, joined = finalists({small: faster(1.02), serial: faster(1.03), large: faster(1.05), auto: faster(1.01)})
+    assert first == large and joined.name == "64 + serial" and joined.touches == {"fuse_grad_size_in_MB", SERIAL}
+    assert finalists({auto: faster(1.2), large: faster(1.05)}) == [auto], "it goes with nothing"
+    assert finalists({serial: slower}) == []
+
+
 @pytest.mark.parametrize("missing", ["base", "control"])
 def test_without_a_base_or_a_control_nothing_is_chosen(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -269,7 +309,7 @@ def test_without_a_base_or_a_control_nothing_is_chosen(
 
 
 def test_the_allowed_difference_is_that_of_the_bases_own_runs_and_of_the_controls() -> None:
-    allowed = tune.allowed_loss([made(40.0, losses) for losses in ((2.0, 1.0), (2.0, 1.5), (2.001, 1.0))])
+    allowed = allowed_loss([made(40.0, losses) for losses in ((2.0, 1.0), (2.0, 1.5), (2.001, 1.0))])
     assert allowed.tolist() == pytest.approx([0.01 + 2e-6, 5.0 + 1e-6])
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from harness import env, provenance
 from harness.__main__ import main as ranks_main
+from paddle_rn50 import config
 from runlog.errors import one_line
 from runlog.schema import as_json
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, as_text, worst
@@ -51,9 +52,9 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
         "verdict": verdict,
         "short": short,
         "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "system": job.dgxsystem,
-        "ranks": job.world_size,
-        "source": as_json(provenance.source(job.source_commit, job.image_digest)),
+        "system": job.cluster.dgxsystem,
+        "ranks": job.cluster.world_size,
+        "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
         "packages": provenance.packages(),
         "nodes": nodes,
         "lines": [line.as_dict() for line in lines],
@@ -74,9 +75,10 @@ def main() -> int:
     if env.is_rank():
         return ranks_main("tools.acceptance.checks", short=args.short)
     job, _ = env.read()
-    if job.workload != "rn50":
-        raise ValueError(f"WORKLOAD={job.workload}: the acceptance trains ResNet-50: set WORKLOAD=rn50")
-    if job.knobs.cuda_graph:
+    if job.model.package != config.__package__:
+        name = config.__package__.removeprefix("paddle_")
+        raise ValueError(f"WORKLOAD={job.model.workload}: the acceptance trains ResNet-50: set WORKLOAD={name}")
+    if job.model.knobs.cuda_graph:
         why = "the acceptance launches its steps, and compares a captured one by itself: leave it out"
         raise ValueError(f"STRATEGY: cuda_graph=1: {why}")
     if args.report:

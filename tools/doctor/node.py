@@ -43,14 +43,18 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
         gpus = [nvidia.gpu_of(handle) for handle in handles]
     with ThreadPoolExecutor() as pool:  # what takes seconds, begun first and read last
         import_errors = {name: pool.submit(_import_error, module) for name, module in IMPORTED.items()}
-        starts = pool.submit(_starts, job, job.node_rank if node is None else node) if job.device == "gpu" else None
+        starts = (
+            pool.submit(_starts, job, job.cluster.node_rank if node is None else node)
+            if job.cluster.device == "gpu"
+            else None
+        )
         facts = {
             "host": socket.gethostname(),
             "gpus": gpus,
             "gpu_absence": absence,
             **_topology(),
-            "libraries": _libraries() if job.device == "gpu" else {},
-            "source": as_json(provenance.source(job.source_commit, job.image_digest)),
+            "libraries": _libraries() if job.cluster.device == "gpu" else {},
+            "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
             "code_sha256": provenance.code_sha256(),
             "rank_cores": rank_cores or _rank_cores(job),
             "numa": _numa(),
@@ -58,8 +62,8 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
             "shm_mib": psutil.disk_usage("/dev/shm").free / 2**20 if Path("/dev/shm").is_dir() else 0.0,
             "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
             "locked_memory": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
-            "logs": _disk(Path(job.logdir)),
-            "checkpoints": _disk(Path(job.checkpoint_dir or job.logdir)),
+            "logs": _disk(Path(job.trials.logdir)),
+            "checkpoints": _disk(Path(job.checkpoints.folder or job.trials.logdir)),
             "interfaces": _interfaces(),
             "infiniband": _infiniband(Path("/sys/class/infiniband")),
             "peermem": _peermem(Path("/sys/module")),
@@ -87,7 +91,7 @@ def _starts(job: env.Job, node: int) -> dict[str, Any]:
     except (RunError, IndexError):  # HOSTS does not say it
         address = ""
     return {
-        "cuda_start": cuda.start(environ, job.dgxngpu),
+        "cuda_start": cuda.start(environ, job.cluster.dgxngpu),
         "cuda_system": cuda.system(),
         "nccl_start": nccl.start(environ),
         "nccl_settings": {name: environ[name] for name in of_network(environ)},
@@ -133,10 +137,10 @@ def own_cores() -> list[int]:
 
 def _rank_cores(job: env.Job) -> list[list[int]]:
     """Cores that launch/bind.sh would give each local rank; none where its NUMA node is not there."""
-    if not job.rank_numa:
-        return [own_cores()] * job.dgxngpu
+    if not job.cluster.rank_numa:
+        return [own_cores()] * job.cluster.dgxngpu
     nodes = _numa()
-    named = [nodes.get(f"node{number}", "") for number in job.rank_numa.split(",")][: job.dgxngpu]
+    named = [nodes.get(f"node{number}", "") for number in job.cluster.rank_numa.split(",")][: job.cluster.dgxngpu]
     return [sorted(nvidia.cpu_list(text)) if text else [] for text in named]
 
 
@@ -200,8 +204,8 @@ def _infiniband(root: Path) -> dict[str, str]:
 
 def data_facts(job: env.Job, import_errors: dict[str, str]) -> dict[str, Any] | None:
     """Facts of the job's data set; None where it reads none. DALI must be there to look at it."""
-    if not job.datadir or job.data != "real":
+    if not job.data.folder or job.data.kind != "real":
         return None
     if any(import_errors.values()):
-        return {"train": {"error": f"{job.datadir}: is not looked at without Paddle and DALI"}}
+        return {"train": {"error": f"{job.data.folder}: is not looked at without Paddle and DALI"}}
     return importlib.import_module("harness.data_check").facts(job)
