@@ -55,7 +55,7 @@ class Candidate:
         return {knob.partition("=")[0] for knob in self.knobs} | {name for name, _ in self.variables}
 
     def exports(self, base_strategy: str) -> dict[str, str]:
-        """What the environment of its run says beyond the base's."""
+        """Return the variables that the environment of its run has beyond the base's."""
         found = dict(self.variables)
         if self.knobs == (strategy.AUTO,):
             found["STRATEGY"] = strategy.AUTO
@@ -117,8 +117,11 @@ def rate(run: Record) -> float:
 
 
 def losses(runs: Sequence[Record]) -> np.ndarray:
-    """[runs, windows]; NaN where a window has none."""
-    return np.array([[w.loss for w in run.windows] for run in runs], dtype=float)
+    """Return the losses [runs, windows]; NaN where a window has none."""
+    rows = []
+    for run in runs:
+        rows.append([window.loss for window in run.windows])
+    return np.array(rows, dtype=float)
 
 
 class Runner:
@@ -205,7 +208,9 @@ def judge_candidate(name: str, runs: Sequence[Record], base: Sequence[Record], a
     logs = [math.log(own / rate(beside)) for own, beside in zip(rates, base, strict=True)]
     interval = spread.t_interval(logs)
     assert interval is not None, "two turns or more are taken"
-    ratio, low, high = (math.exp(log) for log in (statistics.fmean(logs), *interval))
+    ratio = math.exp(statistics.fmean(logs))
+    low = math.exp(interval[0])
+    high = math.exp(interval[1])
     off = np.abs(losses(runs) - losses(base[:1])) / allowed
     excess = math.inf if np.isnan(off).any() else float(off.max())
     if excess > 1:
@@ -220,25 +225,28 @@ def judge_candidate(name: str, runs: Sequence[Record], base: Sequence[Record], a
 
 
 def better(verdicts: dict[Candidate, Verdict]) -> list[Candidate]:
-    """Those that are faster than the base, the best first."""
-    found = (way for way, verdict in verdicts.items() if verdict.status == OK and way != BASE)
-    return sorted(found, key=lambda way: -verdicts[way].figures["ratio"])
+    """Return the ways that are faster than the base, the best first."""
+    faster = [way for way, verdict in verdicts.items() if verdict.status == OK and way != BASE]
+    return sorted(faster, key=lambda way: -verdicts[way].figures["ratio"])
 
 
 def finalists(verdicts: dict[Candidate, Verdict]) -> list[Candidate]:
-    """What is measured again: the best of those that are better, and all of them that go together as one."""
-    taken: list[Candidate] = []
+    """Return what is measured again: the best way, and one of all the better ways that go together."""
+    compatible: list[Candidate] = []
     for candidate in better(verdicts):
-        if not any(candidate.touches & other.touches or strategy.AUTO in candidate.knobs for other in taken):
-            taken.append(candidate)
-    if len(taken) < 2 or strategy.AUTO in taken[0].knobs:
-        return taken[:1]
-    together = Candidate(
-        name=" + ".join(c.name for c in taken),
-        knobs=tuple(knob for c in taken for knob in c.knobs),
-        variables=tuple(pair for c in taken for pair in c.variables),
-    )
-    return [taken[0], together]
+        if not any(candidate.touches & other.touches or strategy.AUTO in candidate.knobs for other in compatible):
+            compatible.append(candidate)
+    if len(compatible) < 2 or strategy.AUTO in compatible[0].knobs:
+        return compatible[:1]
+
+    knobs: list[str] = []
+    variables: list[tuple[str, str]] = []
+    for candidate in compatible:
+        knobs.extend(candidate.knobs)
+        variables.extend(candidate.variables)
+    name = " + ".join(candidate.name for candidate in compatible)
+    together = Candidate(name=name, knobs=tuple(knobs), variables=tuple(variables))
+    return [compatible[0], together]
 
 
 # ---- the command
@@ -337,13 +345,16 @@ def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
 
 
 def batch_verdict(name: str, runs: Sequence[Record]) -> Verdict:
-    """The rate and the memory of a batch size over its turns."""
+    """Return the verdict on a batch size: its rate and memory over the turns."""
     rates = [rate(run) for run in runs]
     interval = spread.t_interval(rates)
     within = "95 % interval over the turns {:.2f} to {:.2f}".format(*interval) if interval else "no interval: one turn"
-    held_mib = (w.gpu_memory_mib for run in runs for w in run.windows if w.phase == "measured")
-    memory = max((mib for mib in held_mib if mib is not None), default=None)
-    held = "GPU memory not measured" if memory is None else f"{memory:.0f} MiB of GPU memory"
+    held_mib = []
+    for run in runs:
+        for window in run.windows:
+            if window.phase == "measured" and window.gpu_memory_mib is not None:
+                held_mib.append(window.gpu_memory_mib)
+    held = f"{max(held_mib):.0f} MiB of GPU memory" if held_mib else "GPU memory not measured"
     return Verdict(check=name, status=OK, found=f"{statistics.fmean(rates):.2f} images/s, {within}, {held}")
 
 
