@@ -74,7 +74,7 @@ def main(job: Job, origins: Origins) -> None:
 
 
 def configured(job: Job, me: ranks.Ranks) -> session.Task:
-    """Find what the job trains, by environment and data set.
+    """Return what the job trains, by environment and data set.
 
     Raises ValueError where it asks for what cannot be done.
     """
@@ -87,8 +87,10 @@ def configured(job: Job, me: ranks.Ranks) -> session.Task:
     surveyed = None if is_synthetic else session.surveyed(me, train_samples, eval_samples)
 
     count = len(train_samples)
-    if is_synthetic and not job.data.folder:  # as on the recipe's data set: the embedded one may be too small
+    if is_synthetic and not job.data.folder:
+        # An epoch is as long as on the recipe's data set: the embedded one may be smaller than a batch.
         count = max(recipe.train_samples, job.global_batch)
+
     eval_image, eval_batch = model.eval_input(eval_samples)
     sizes = {"samples": count, "global_batch": job.global_batch}
     dataset = schema.Dataset(
