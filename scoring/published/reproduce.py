@@ -8,6 +8,7 @@ log; the table's own fill in only what the log does not say, and this is reporte
 import argparse
 import collections
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from compliance.mlperf import UNVERIFIED, notes_in_order
 from runlog.text import safe_lines
 from scoring.figure import protocols
 from scoring.figure.score import score
@@ -74,11 +76,13 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
     Only the rule that its report has is tried: some of 20 rules would give many a wrong figure. `as_recorded`:
     published.csv already says that it is not borne out.
     """
+    footnotes: list[str] = []
     notes = ["the publisher does not say how many windows it dropped: as in its other logs"] * (rule.rule == "assumed")
     recomputed = borne_out = None
     try:
         records = [_read(path, rule) for path in paths]
         result = score(records, protocols.find(rule.protocol), skip=rule.skip)
+        footnotes = result.notes(next_to_verified=published.metric == "time_to_train")
         recomputed = result.value * (rule.factor or 1.0)
         exact = _as_printed(recomputed, published)
         labels = sorted({label for record in records for label in _labels(record, published)})
@@ -109,6 +113,7 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         "borne_out": borne_out,
         "as_recorded": recomputed is not None and published.log_note is not None,
         "protocol": rule.protocol,
+        "footnotes": footnotes,
     }
 
 
@@ -195,7 +200,10 @@ def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) ->
 def verdict_lines(found: dict[str, Any]) -> Iterator[str]:
     """The verdicts in lines for a reader."""
     for one in found["figures"]:
-        figure = "-" if one["recomputed"] is None else "{recomputed:.4f} ({difference:+.3%})".format(**one)
+        figure = "-"
+        if one["recomputed"] is not None:
+            figure = "{recomputed:.4f} ({difference:+.3%})".format(**one)
+            figure += f" {UNVERIFIED}" if one["footnotes"] else ""
         yield "{verdict}: {source}, {framework}, {place}".format(**one)
         yield "    published {published.printed} {unit}, recomputed {0}, protocol {protocol}".format(figure, **one)
         yield from (f"    {text}" for text in (", ".join(one["logs"]), *one["notes"]))
@@ -207,6 +215,7 @@ def verdict_lines(found: dict[str, Any]) -> Iterator[str]:
     yield from (f"No published figure is known for: {path}" for path in found["unknown"])
     count = collections.Counter(one["borne_out"] for one in found["figures"])
     wrong = sum(not one["follows"] for one in found["speedups"])
+    yield from notes_in_order(itertools.chain.from_iterable(one["footnotes"] for one in found["figures"]))
     yield (
         f"{count.total()} figures: {count[True]} borne out, {count[False]} not, {count[None]} not recomputed; "
         f"{wrong} of {len(found['speedups'])} speedups do not follow"
