@@ -142,6 +142,7 @@ class Standing:
         """The standing as JSON has it."""
         return {
             "is_mlperf": self.is_mlperf,
+            "status": self.short,
             "name": self.name,
             "not_mlperf_because": list(self.contradictions),
             "not_stated": list(self.unknown),

@@ -63,7 +63,7 @@ PRINTERS: dict[str, Printer] = {
     "scoring score": lambda folder: scoring("score", *_logs(folder), "--protocol", "mlperf").stdout,
     "scoring score --json": lambda folder: scoring("score", *_logs(folder), "--protocol", "mlperf", "--json").stdout,
     "scoring compare": lambda folder: scoring("compare", *_logs(folder)[:2], "--protocol", "window").stdout,
-    "report": lambda folder: scoring("report", *_logs(folder)).stdout,
+    "report": lambda folder: scoring("report", *_logs(folder)).stdout.replace("\\", ""),  # Markdown escapes
     "report --html": lambda folder: _report(folder, "html"),
 }
 

@@ -289,6 +289,8 @@ def comparison_lines(result: Comparison) -> list[str]:
     for index, row in enumerate(result.rows):
         lines.append(f"{row.name}  (devices: {row.devices or 'not said'}, runs: {len(row.score.runs)})")
         lines.append(f"  figure      {row.score.value:.3f} {row.score.shown_unit}")
+        if row.score.standing is not None:
+            lines.append(f"  result      {row.score.standing.name}")
         if index:
             verdict = _VERDICTS[row.different]
             shown = row.ratio_interval_95
