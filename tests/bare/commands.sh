@@ -35,6 +35,6 @@ ends_with 0 history add --file history.db first/result_0.txt
 ends_with 0 history show --file history.db
 ends_with 2 verify first # which is no package
 ends_with 2 package --org Example --system none.json --out out.d first
-ends_with 1 publish --out site.d first
+ends_with 2 publish --out site.d first # likewise
 ends_with 2 export --parquet windows.parquet first/result_0.txt # without the extra [export]
 echo "$("${python}" -V): check, score, compare, report, audit, history, verify, package, publish, export"
