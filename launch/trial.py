@@ -42,6 +42,30 @@ def memory_kills() -> int:
     return int(found[1]) if found else 0
 
 
+WINDOWS_TO_END = 2  # of steps: the one under way, and as long again for what is saved after it
+WINDOW = re.compile(r'"key": "step_window", "value": \{[^}]*"time_s": ([\d.]+)')
+
+
+def longest_window_s(result: Path) -> float:
+    """Return the seconds of the longest window of steps in a log; 0 where it has none yet."""
+    try:
+        text = result.read_text(errors="replace")
+    except OSError:
+        return 0.0
+    return max((float(seconds) for seconds in WINDOW.findall(text)), default=0.0)
+
+
+def time_to_end_s(result: Path, *, nodes: int, in_container: bool) -> float:
+    """Return how long the ranks may take to end after a signal: to the end of a window, and to save a checkpoint.
+
+    It is LAST_WINDOW_S, or longer where windows are longer and nothing above this process kills it meanwhile, as the
+    engine of a container does, and the launcher of several nodes.
+    """
+    if nodes > 1 or in_container:
+        return float(TIMES["LAST_WINDOW_S"])
+    return max(TIMES["LAST_WINDOW_S"], WINDOWS_TO_END * longest_window_s(result))
+
+
 def take(stderr: Path) -> IO[bytes]:
     """The trial's file of messages, made new and locked: its name is the trial's.
 
@@ -78,7 +102,9 @@ class Trial:
     def on_signal(self, number: int, _frame: object) -> None:
         """Asks the ranks to end; those with something to save do so."""
         if self.signal is None:
-            self.deadline = time.monotonic() + TIMES["LAST_WINDOW_S"]
+            in_container = bool(os.environ.get("IMAGE_DIGEST"))
+            limit_s = time_to_end_s(self.result, nodes=self.args.nodes, in_container=in_container)
+            self.deadline = time.monotonic() + limit_s
         self.signal = self.signal or signal.Signals(number)
         if self.mpirun is not None:
             # At TERM and INT mpirun kills its ranks at once; these two it passes on. A rank with nothing to save
