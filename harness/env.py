@@ -340,9 +340,7 @@ def main() -> int:
         for warning in misspelt(os.environ):
             print(f"warning: {warning}", file=sys.stderr)
     if args.json and not has_packages:
-        print(
-            "note: what only the training program can refuse is not looked at: launch/setup.sh first", file=sys.stderr
-        )
+        print("note: not asked what the training program refuses: that needs launch/setup.sh", file=sys.stderr)
     if args.json:
         print(json.dumps(origins, indent=1))
         return 0

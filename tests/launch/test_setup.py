@@ -432,3 +432,40 @@ def test_a_dry_run_writes_nothing_and_says_all(tmp_path: Path) -> None:
     assert f"trial 1: RESULT_FILE={tmp_path}/CPU/rn50/result_1.txt" in stdout
     assert "mpirun" in stdout
     assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_needs_no_package(tmp_path: Path) -> None:
+    """Nor does it install one: any Python from 3.10 says what would run."""
+    checkout = jobs.checkout(tmp_path / "checkout")
+    (checkout / ".venv").unlink()
+    done = jobs.run_and_time("--dry-run", cwd=checkout, LOGDIR=str(tmp_path / "logs"))
+    assert done.returncode == 0 and "trial 0: RESULT_FILE=" in done.stdout, done.stderr
+    assert not (checkout / ".venv").exists() and not (tmp_path / "logs").exists()
+
+
+# Those that a user calls; others are sourced, or called by these.
+SCRIPTS = ("setup", "lock", "sbom", "base_image", "build_image", "campaign", "container_node", "mpirun")
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_each_script_takes_its_options_in_the_same_way(script: str) -> None:
+    path = f"launch/{script}.sh"
+    helped = jobs.run([path, "--help"])
+    assert (helped.returncode, helped.stderr) == (0, "") and path in helped.stdout
+    refused(jobs.run([path, "--banana"]), "error: unknown argument --banana; see --help")
+    if script != "sbom":  # whose word is the name of a new file
+        refused(jobs.run([path, "banana"]), "banana")
+
+
+def test_what_a_script_cannot_take_is_refused_in_our_words(tmp_path: Path) -> None:
+    noise = tmp_path / "noise"
+    noise.write_bytes(bytes(range(256)))
+    for command, message in (
+        (["mpirun.sh", "--hosts", str(noise)], f"--hosts {noise}: is no text file of hosts, one a line"),
+        (["build_image.sh", "--tag", "Not A Tag"], "image 'Not A Tag': must be NAME or NAME:TAG"),
+        (["base_image.sh", "--suite", "12/.."], "--suite 12/..: must be a name of Debian's"),
+        (["sbom.sh"], "which file? Name one file to write"),
+        (["sbom.sh", "/none/file"], "/none/file: cannot be written"),
+        (["lock.sh", "cuda12"], "cuda12 needs --index URL"),
+    ):
+        refused(jobs.run([f"launch/{command[0]}", *command[1:]]), message)
