@@ -34,7 +34,7 @@ def expand(paths: Sequence[Path]) -> list[Path]:
     logs: dict[Path, Path] = {}
     for path in paths:
         if not path.exists() and not path.is_symlink():
-            raise ValueError(f"{path}: no such file")
+            raise ValueError(f"{path}: no such file: check the path")
         inside = (
             sorted(path.glob("result_*.txt"), key=lambda log: (len(log.name), log.name)) if path.is_dir() else [path]
         )
