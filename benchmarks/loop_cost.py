@@ -18,9 +18,10 @@ import ratios
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from harness import env
+from harness.job import job_of
 
 RANKS = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
-JOB = env.Job(mode="throughput", data="synthetic", dgxngpu=RANKS, dgxsystem="CPU")
+JOB = job_of(mode="throughput", data="synthetic", dgxngpu=RANKS, dgxsystem="CPU")
 env.export(env.runtime(JOB))
 
 import paddle  # noqa: E402 - reads the environment when it is loaded
@@ -44,14 +45,14 @@ def main() -> None:
     training = model.training_program(schedule, seed=1)
     executor = static.Executor(paddle.CPUPlace())
     executor.run(training.startup)
-    batch = model.synthetic(model.image, batch=JOB.batchsize, seed=0)
+    batch = model.synthetic(model.image, batch=JOB.model.batchsize, seed=0)
     feed = {"image": batch.image, "label": batch.label}
 
     with tempfile.TemporaryDirectory() as folder, Progress("plain", steps) as progress:
         trainer = Trainer(
             step=LaunchedStep(executor, training),
             global_batch=JOB.global_batch,
-            print_steps=JOB.print_steps,
+            print_steps=JOB.course.print_steps,
             ranks=me,
             log=RunLog(Path(folder) / "result.txt"),
             progress=progress,

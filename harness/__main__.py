@@ -21,11 +21,14 @@ def main(module: str = "", **options: Any) -> int:
     try:
         job, origins = env.read()
         env.export(env.runtime(job))
-        if job.device == "gpu":  # an acceptance says which of its checks a GPU cannot do
+        if job.cluster.device == "gpu":  # an acceptance says which of its checks a GPU cannot do
             least_gib = _check_gpus(job, precision=not module)
             env.export({memory.WORKSPACE_LIMIT: str(memory.workspace_limit_mib(least_gib))})
         # Imported now: Paddle takes its settings from the environment when it is loaded.
-        importlib.import_module(module or "harness.train").main(job, origins, **options)
+        loaded = importlib.import_module(module or "harness.train")
+        # mpirun sends SIGTERM to this rank where another one failed; Paddle's handler would print a C++ stack.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        loaded.main(job, origins, **options)
     except Exception as error:  # noqa: BLE001 - the boundary of the process: reported whole, then ended
         if not isinstance(error, ValueError | RunError):
             traceback.print_exc()
@@ -47,18 +50,18 @@ def _check_gpus(job: env.Job, *, precision: bool) -> float:
     """
     host = socket.gethostname()
     with nvidia.opened() as (handles, absence):
-        if len(handles) < job.dgxngpu:
+        if len(handles) < job.cluster.dgxngpu:
             has = f"{host} has {len(handles)} GPUs" + (f" ({absence})" if absence else "")
-            raise ValueError(f"DGXNGPU={job.dgxngpu}: {has}: set it to fewer, or DEVICE=cpu")
-        gpus = [nvidia.gpu_of(handle) for handle in handles[: job.dgxngpu]]
+            raise ValueError(f"DGXNGPU={job.cluster.dgxngpu}: {has}: set it to fewer, or DEVICE=cpu")
+        gpus = [nvidia.gpu_of(handle) for handle in handles[: job.cluster.dgxngpu]]
     for gpu in gpus if precision else ():
         capability = gpu.capability or AMPERE
-        if job.knobs.resnet_unit and not AMPERE <= capability < HOPPER:
+        if job.model.knobs.resnet_unit and not AMPERE <= capability < HOPPER:
             raise ValueError(
                 f"STRATEGY: resnet_unit=1: {gpu.name} of {host} has compute capability {capability / 10:.1f}, "
                 "its kernel takes 8.0 to 8.9: leave it out"
             )
-        if job.precision == "tf32" and capability < AMPERE:
+        if job.model.precision == "tf32" and capability < AMPERE:
             raise ValueError(f"PRECISION=tf32: {gpu.name} of {host} does not have it: set fp32, amp_o1 or amp_o2")
     return min(gpu.memory_gib or math.inf for gpu in gpus)
 
@@ -67,7 +70,6 @@ def _abort(error: Exception, code: int) -> int:
     from mpi4py import MPI
 
     text = " ".join(str(error).split()) or type(error).__name__
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # mpirun's, to the others: Paddle would print a stack
     sys.stderr.write(f"error: {text}\n")  # at once: two ranks write into one file
     sys.stderr.flush()
     time.sleep(MPIRUN_READS_S if MPI.COMM_WORLD.Get_rank() == 0 else LOG_CLOSES_S)

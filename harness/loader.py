@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from harness import memory
-from harness.env import Job
+from harness.job import Job
 from harness.sampling import Plan
 from runlog.errors import RunError
 
@@ -40,8 +40,10 @@ class ReaderConfig:
     @classmethod
     def of_rank(cls, job: Job, local_rank: int, image: Any, *, batch: int, seed: int) -> "ReaderConfig":
         """How this rank of a job reads batches of images of this format."""
-        threads = job.data_threads or job.threads_per_rank
-        return cls(batch=batch, image=image, device=job.device, device_id=local_rank, threads=threads, seed=seed)
+        threads = job.data.threads or job.cluster.threads_per_rank
+        return cls(
+            batch=batch, image=image, device=job.cluster.device, device_id=local_rank, threads=threads, seed=seed
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import psutil
 
-from harness.env import Job
 from harness.hooks.watchdog import WATCHDOG
+from harness.job import Job
 from runlog.errors import RunError
 
 GIB = 2**30
@@ -19,18 +19,6 @@ GIB = 2**30
 
 WORKSPACE_LIMIT = "FLAGS_conv_workspace_size_limit"  # MiB; cuDNN's exhaustive search takes all that it may
 SMALL_CARD_GIB, WORKSPACE_MIB, SMALL_WORKSPACE_MIB = 20, 4000, 1000
-# Peak of Paddle's allocator in MiB by images at once, as the null GPU shows it (docs/program.md).
-ALLOCATED_MIB = {
-    ("rn50", "fp32"): {32: 2798, 64: 5597, 128: 10951, 192: 16328, 256: 20922},
-    ("rn50", "amp_o1"): {32: 1821, 64: 3386, 128: 6516, 192: 9642, 256: 12772},
-    ("rn50", "amp_o2"): {32: 1868, 64: 3435, 128: 6565, 192: 9699, 256: 12829},
-    ("hrnet", "fp32"): {2: 2614, 4: 5165, 8: 10256},
-    ("hrnet", "amp_o1"): {2: 1416, 4: 2740, 8: 5388},
-    ("hrnet", "amp_o2"): {2: 1435, 4: 2758, 8: 5406},
-}
-PIXELS = {"rn50": 224 * 224, "hrnet": 1024 * 512}  # of an image, a training crop, of these peaks
-# Recipes of which no peak was taken; empty is the default, one of the others.
-SMALL_IMAGES = ("", "digits_small", "scenes_small")
 # CUDA's context, the code and handles of cuDNN and cuBLAS, the buffers of NCCL and DALI: assumed, as no vendor's
 # figure was found for their sum, and no GPU has confirmed it.
 BESIDE_MIB = 1536
@@ -42,15 +30,24 @@ def workspace_limit_mib(card_gib: float) -> int:
 
 
 def program_mib(job: Job) -> float | None:
-    """What the training program takes of each GPU; None for a job of which no peak was taken."""
-    precision = "fp32" if job.precision == "tf32" else job.precision  # the same program
-    peaks = ALLOCATED_MIB.get((job.workload, precision))
-    knobs = job.knobs
-    if peaks is None or knobs.auto or job.recipe in SMALL_IMAGES:
+    """Return the MiB that the training program takes of each GPU; None for a job of which no peak was taken.
+
+    Between the measured numbers of images it is interpolated, and beyond the largest in proportion to it.
+    """
+    model, memory = job.model, job.model.traits.memory
+    if memory is None or model.knobs.auto or model.recipe in memory.other_recipes:
         return None
-    area = job.image_size**2 / PIXELS[job.workload] if job.image_size else 1.0
-    images, most = area * job.batchsize / knobs.gradient_merge, max(peaks)
-    return float(np.interp(images, list(peaks), list(peaks.values()))) * max(1.0, images / most)
+    precision = "fp32" if model.precision == "tf32" else model.precision  # the same program
+    peaks = memory.mib.get(precision)
+    if peaks is None:
+        return None
+
+    images = model.batchsize / model.knobs.gradient_merge
+    if model.image_size:
+        images *= model.image_size**2 / memory.crop_pixels
+    most_images = max(peaks)
+    within = float(np.interp(images, list(peaks), list(peaks.values())))
+    return within * max(1.0, images / most_images)
 
 
 # ---- what Paddle says when it ran out
@@ -80,8 +77,8 @@ def explained(job: Job) -> Iterator[None]:
         if text in _OF_CPP:
             raise RunError(f"{text} in a library while {doing}, which names no amount; {where}") from error
         parts = "BATCHSIZE, or compute the update in parts: STRATEGY=gradient_merge=N, N a divisor of BATCHSIZE"
-        lower = parts if job.batchsize > 1 else "IMAGE_SIZE or DGXNGPU"
-        said = f"out of memory at BATCHSIZE={job.batchsize} while {doing}: {where}: lower {lower}"
+        lower = parts if job.model.batchsize > 1 else "IMAGE_SIZE or DGXNGPU"
+        said = f"out of memory at BATCHSIZE={job.model.batchsize} while {doing}: {where}: lower {lower}"
         raise RunError(said) from error
 
 

@@ -18,11 +18,11 @@ def node_address(job: env.Job, node: int) -> str:
 
     Raises RunError where the node has no such address.
     """
-    if job.dgxnnodes == 1:
+    if job.cluster.dgxnnodes == 1:
         return "127.0.0.1"
 
     here = socket.gethostname()
-    hosts = job.hosts.split(",")
+    hosts = job.cluster.hosts.split(",")
     own = hosts[node]
     other = hosts[1 if node == 0 else 0]
     try:
@@ -55,7 +55,8 @@ def nccl_settings(job: env.Job, node: int) -> dict[str, str]:
     By itself NCCL takes the first one that is up, which may be a bridge of containers or of virtual machines. The
     setting is empty where HOSTS leads to no interface of this node: NCCL then chooses.
     """
-    if job.device != "gpu" or job.dgxnnodes == 1 or len(job.hosts.split(",")) != job.dgxnnodes:
+    cluster = job.cluster
+    if not cluster.on_gpu or cluster.dgxnnodes == 1 or len(cluster.hosts.split(",")) != cluster.dgxnnodes:
         return {}
     try:
         interface = interface_of(node_address(job, node))

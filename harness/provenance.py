@@ -94,8 +94,8 @@ def node() -> schema.Node:
 
 def clear_caches(job: env.Job) -> schema.CacheState:
     """Flushes this node's page cache, so that a first epoch reads from the disk; what was done, or why not."""
-    done, by, reason = bool(job.cache_cleared), job.cache_cleared or "rank", "CLEAR_CACHES=0"
-    if job.clear_caches and not done:
+    done, by, reason = bool(job.data.cache_cleared), job.data.cache_cleared or "rank", "CLEAR_CACHES=0"
+    if job.data.clear_caches and not done:
         os.sync()
         try:
             DROP_CACHES.write_text("3\n")

@@ -82,13 +82,14 @@ def start(job: env.Job) -> Ranks:
     if env.is_rank():
         # mpirun: a killed one cannot end its ranks, and the log is closed when it is gone
         end_with_parent(signal.SIGKILL)
-    WATCHDOG.start(job.hang_timeout_s, rank=ranks.rank, node=ranks.node)
-    if ranks.size != job.world_size:
+    WATCHDOG.start(job.cluster.hang_timeout_s, rank=ranks.rank, node=ranks.node)
+    if ranks.size != job.cluster.world_size:
         raise ValueError(
-            f"{ranks.size} ranks were started, but DGXNNODES={job.dgxnnodes} x DGXNGPU={job.dgxngpu} is "
-            f"{job.world_size}: start the job by ./run_and_time.sh"
+            f"{ranks.size} ranks were started, but DGXNNODES={job.cluster.dgxnnodes} x DGXNGPU={job.cluster.dgxngpu} "
+            f"is {job.cluster.world_size}: start the job by ./run_and_time.sh"
         )
-    env.export(network.nccl_settings(job, ranks.rank // job.dgxngpu))  # before the log tells the libraries' variables
+    # Before the log tells the libraries' variables.
+    env.export(network.nccl_settings(job, ranks.rank // job.cluster.dgxngpu))
     return ranks
 
 
@@ -118,7 +119,7 @@ def _check_free(port: int) -> None:
 
 def _address(job: env.Job, ranks: Ranks) -> str:
     """The address of this rank's node at which the other ranks reach it. Raises RunError where it has none."""
-    return network.node_address(job, ranks.rank // job.dgxngpu)
+    return network.node_address(job, ranks.rank // job.cluster.dgxngpu)
 
 
 def _listen_on(own: str, meeting: str) -> None:
@@ -158,12 +159,12 @@ def connect(job: env.Job, ranks: Ranks) -> None:
     """Tells Paddle's fleet about the ranks and, on a CPU, opens gloo between them."""
     endpoints = ranks.comm.allgather(f"{_address(job, ranks)}:{_hold_port()}")
     env.export_trainer(ranks.rank, endpoints)
-    if job.device == "cpu" and ranks.size > 1:
+    if job.cluster.device == "cpu" and ranks.size > 1:
         import paddle
 
-        if ranks.is_first and job.gloo_port:
-            _check_free(job.gloo_port)
-        port = ranks.comm.bcast(job.gloo_port or _hold_port())
+        if ranks.is_first and job.cluster.gloo_port:
+            _check_free(job.cluster.gloo_port)
+        port = ranks.comm.bcast(job.cluster.gloo_port or _hold_port())
         host = endpoints[0].rpartition(":")[0]
         # Paddle forks helpers for the rendezvous; mpirun would wait for whoever holds a dead rank's pipes.
         os.register_at_fork(after_in_child=lambda: end_with_parent(signal.SIGKILL))

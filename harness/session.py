@@ -12,9 +12,9 @@ from paddle import static
 
 from harness import env, memory, provenance, ranks, sampling
 from harness.embedded import make
-from harness.env import MODELS, Job, Origins
 from harness.hooks import Hook, checkpoint, telemetry
 from harness.hooks.watchdog import WATCHDOG
+from harness.job import Job, Origins
 from harness.progress import Progress, Timing
 from harness.ranks import Ranks
 from harness.workload import Workload
@@ -63,24 +63,24 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
     """
     recipe = task.workload.recipe
     identity = {  # what a checkpoint's state depends on: a run may go on only from one with the same
-        "workload": job.workload,
+        "workload": job.model.workload,
         "recipe": recipe.name,
         "image_size": recipe.image_size,
-        "precision": job.precision,
+        "precision": job.model.precision,
         "train_samples": task.dataset.train_samples,
         "epochs": task.epochs,
     }
     start = checkpoint.find(job, me, identity)
     if start.position.epoch > task.epochs:
         raise ValueError(f"{start.path}: its run has done all of its {task.epochs} epochs: set RESUME=no")
-    seed = start.position.seed if start.path else me.comm.bcast(job.seed if job.seed >= 0 else secrets.randbits(31))
+    seed = start.position.seed if start.path else me.comm.bcast(_seed(job.course.seed))
     steps = sampling.steps_per_epoch(task.dataset.train_samples, job.global_batch)
-    total_steps = task.epochs * steps if job.mode == "train" else job.warmup_steps + job.measured_steps
+    total_steps = task.epochs * steps if job.course.trains else job.course.throughput_steps
     with (
-        open_log(Path(job.result_file) if me.is_first else None) as log,
+        open_log(Path(job.trials.result_file) if me.is_first else None) as log,
         memory.explained(job),
         ranks.lost_peer(),
-        Progress((job.progress or "plain") if me.is_first else "none", total_steps) as progress,
+        Progress((job.course.progress or "plain") if me.is_first else "none", total_steps) as progress,
         checkpoint.Keeper(job, me, log, start=start, run=identity, seed=seed, steps_per_epoch=steps) as keeper,
         contextlib.ExitStack() as stack,
     ):
@@ -104,16 +104,21 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
         )
 
 
+def _seed(asked: int) -> int:
+    """Return SEED, or a seed from the operating system where it is -1."""
+    return asked if asked >= 0 else secrets.randbits(31)
+
+
 def executor(job: Job, me: Ranks) -> build.Executor:
     """That of this rank's device."""
-    return build.Executor(paddle.CUDAPlace(me.local_rank) if job.device == "gpu" else paddle.CPUPlace())
+    return build.Executor(paddle.CUDAPlace(me.local_rank) if job.cluster.device == "gpu" else paddle.CPUPlace())
 
 
 def data_set(job: Job, me: Ranks, embedded: Any) -> tuple[str, Path]:
     """Name and folder of the data set; the embedded one is made here by its module, once on each node."""
-    if job.datadir:
-        return Path(job.datadir).name, Path(job.datadir)
-    folder = Path(job.data_cache) / embedded.NAME
+    if job.data.folder:
+        return Path(job.data.folder).name, Path(job.data.folder)
+    folder = Path(job.data.embedded_in) / embedded.NAME
     if me.local_rank == 0:
         make(folder, embedded.write)
     me.comm.Barrier()
@@ -123,19 +128,19 @@ def data_set(job: Job, me: Ranks, embedded: Any) -> tuple[str, Path]:
 def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:
     """Provenance, submission and cache events, up to `init_start`; `recipe` is the workload's frozen dataclass."""
     nodes = {node.host: node for node in ranks.comm.allgather(provenance.node())}
-    hardware = schema.Hardware(nodes=list(nodes.values()), device=job.device, math_mode=job.precision)
+    hardware = schema.Hardware(nodes=list(nodes.values()), device=job.cluster.device, math_mode=job.model.precision)
     log.section(schema.LOG, schema.Format())
-    log.section(schema.SOURCE, provenance.source(job.source_commit, job.image_digest))
-    log.section(schema.CONFIG, origins | _flat("RECIPE", recipe, f"{job.package}/config.py"))
+    log.section(schema.SOURCE, provenance.source(job.submission.source_commit, job.submission.image_digest))
+    log.section(schema.CONFIG, origins | _flat("RECIPE", recipe, f"{job.model.package}/config.py"))
     log.section(schema.ENVIRONMENT, env.libraries())
     log.section(schema.PACKAGES, provenance.packages())
     log.section(schema.HARDWARE, hardware)
     log.section(schema.DATASET, dataset)
-    log.event(schema.SUBMISSION_BENCHMARK, {"rn50": "resnet"}.get(job.workload, job.workload))
-    log.event(schema.SUBMISSION_ORG, job.submission_org)
-    log.event(schema.SUBMISSION_DIVISION, job.submission_division)
-    log.event(schema.SUBMISSION_STATUS, job.submission_status)
-    log.event(schema.SUBMISSION_PLATFORM, job.submission_platform or job.dgxsystem)
+    log.event(schema.SUBMISSION_BENCHMARK, job.model.row.benchmark)
+    log.event(schema.SUBMISSION_ORG, job.submission.org)
+    log.event(schema.SUBMISSION_DIVISION, job.submission.division)
+    log.event(schema.SUBMISSION_STATUS, job.submission.status)
+    log.event(schema.SUBMISSION_PLATFORM, job.submission.platform or job.cluster.dgxsystem)
     WATCHDOG.beat("flushing the page cache and building the programs")
     done = provenance.clear_caches(job) if ranks.local_rank == 0 else None
     for flushed in ranks.comm.allgather(done):
@@ -159,9 +164,9 @@ def _log_task(log: RunLog, job: Job, task: Task, *, seed: int) -> None:
     log.event(schema.TRAIN_SAMPLES, task.dataset.train_samples)
     log.event(schema.EVAL_SAMPLES, task.dataset.eval_samples)
     log.event(schema.GLOBAL_BATCH_SIZE, job.global_batch)
-    log.event(schema.GRADIENT_ACCUMULATION_STEPS, job.knobs.gradient_merge)
+    log.event(schema.GRADIENT_ACCUMULATION_STEPS, job.model.knobs.gradient_merge)
     log.event(schema.MODEL_BN_SPAN, task.workload.bn_span)
-    if not job.knobs.auto:  # else Paddle chooses it: the log's section "program" says which
+    if not job.model.knobs.auto:  # else Paddle chooses it: the log's section "program" says which
         recipe = task.workload.recipe
         log_optimizer(log, task.schedule, recipe.optimizer, warmup_epochs=recipe.warmup_epochs)
 
@@ -188,17 +193,17 @@ def run_summary(log: RunLog, job: Job, *, resumed: bool = False) -> None:
     log.event(
         schema.RUN_SUMMARY,
         schema.RunSummary(
-            devices=job.world_size,
-            nodes=job.dgxnnodes,
-            batch_per_device=job.batchsize,
-            precision=job.precision,
-            math_mode=job.precision,
-            mode=job.mode,
-            data=job.data,
+            devices=job.cluster.world_size,
+            nodes=job.cluster.dgxnnodes,
+            batch_per_device=job.model.batchsize,
+            precision=job.model.precision,
+            math_mode=job.model.precision,
+            mode=job.course.mode,
+            data=job.data.kind,
             resumed=resumed,
-            profiled=bool(job.profile),
+            profiled=bool(job.course.profile),
             framework=f"paddlepaddle {paddle.__version__}",
-            model=MODELS[job.workload],
+            model=job.model.row.model,
         ),
     )
 

@@ -11,8 +11,8 @@ from typing import Any
 from paddle import static
 
 from harness import loader, ranks, sampling, session, state, workload
-from harness.env import Job, Origins
 from harness.hooks import checkpoint
+from harness.job import Job, Origins
 from harness.loop import COUNTED, CapturedStep, Evaluator, LaunchedStep, NotFinite, Trainer
 from program import build
 from runlog import schema
@@ -28,18 +28,18 @@ def main(job: Job, origins: Origins) -> None:
         model, eval_image, eval_batch = task.workload, task.eval_image, task.eval_batch
         training = model.training_program(task.schedule, seed=run.seed + me.rank + 1)
         evaluation = build.evaluation(lambda: model.evaluation_totals(eval_image, eval_batch), training, model.plan)
-        made = model.synthetic(model.image, batch=job.batchsize, seed=run.seed + me.rank)
+        made = model.synthetic(model.image, batch=job.model.batchsize, seed=run.seed + me.rank)
         synthetic = synthetic_eval = loader.resident(made, run.executor.place)
-        if (eval_image, eval_batch) != (model.image, job.batchsize):
+        if (eval_image, eval_batch) != (model.image, job.model.batchsize):
             synthetic_eval = model.synthetic(eval_image, batch=eval_batch, seed=run.seed)
         trainer, evaluator = prepared(run, training, evaluation, synthetic, synthetic_eval)
 
         # ---- input: nothing is read before the first batch is asked for
-        reader = loader.ReaderConfig.of_rank(job, me.local_rank, model.image, batch=job.batchsize, seed=run.seed)
+        reader = loader.ReaderConfig.of_rank(job, me.local_rank, model.image, batch=job.model.batchsize, seed=run.seed)
         at, share = run.start.position, {"rank": me.rank, "ranks": me.size}
         order = sampling.training_plan(
             task.dataset.train_samples,
-            batch=job.batchsize,
+            batch=job.model.batchsize,
             seed=run.seed,
             epoch=at.epoch,
             first_step=at.epoch_step,
@@ -51,15 +51,17 @@ def main(job: Job, origins: Origins) -> None:
             task.eval_samples, order, dataclasses.replace(reader, image=eval_image, batch=eval_batch)
         )
         batches.write_to(trainer.step.inputs)
-        source = itertools.repeat(synthetic) if job.data == "synthetic" else batches
+        source = itertools.repeat(synthetic) if job.data.kind == "synthetic" else batches
 
         # ---- the timed run
         session.run_summary(run.log, job, resumed=bool(run.start.path))
         session.start_clock(run.log, me)
         try:
-            if job.mode == "throughput":
-                trainer.run(source, steps=job.warmup_steps, epoch=1, done=0, phase="warmup")
-                trainer.run(source, steps=job.measured_steps, epoch=1, done=job.warmup_steps, phase="measured")
+            if job.course.mode == "throughput":
+                trainer.run(source, steps=job.course.warmup_steps, epoch=1, done=0, phase="warmup")
+                trainer.run(
+                    source, steps=job.course.measured_steps, epoch=1, done=job.course.warmup_steps, phase="measured"
+                )
             else:
                 to_target(run, trainer, source, lambda: evaluated(evaluator, eval_batches, task))
         except NotFinite as error:
@@ -78,7 +80,9 @@ def configured(job: Job, me: ranks.Ranks) -> session.Task:
     name, root = session.data_set(job, me, model.EMBEDDED)
     train_samples, eval_samples = (model.DATA.find(root, part, recipe.classes) for part in ("train", "val"))
     count = len(train_samples)
-    if job.data == "synthetic" and not job.datadir:  # as on the recipe's data set: the embedded one may be too small
+    if (
+        job.data.kind == "synthetic" and not job.data.folder
+    ):  # as on the recipe's data set: the embedded one may be too small
         count = max(recipe.train_samples, job.global_batch)
     eval_image, eval_batch = model.eval_input(eval_samples)
     sizes = {"samples": count, "global_batch": job.global_batch}
@@ -86,7 +90,7 @@ def configured(job: Job, me: ranks.Ranks) -> session.Task:
         name=name,
         train_samples=count,
         eval_samples=len(eval_samples),
-        synthetic=job.data == "synthetic",
+        synthetic=job.data.kind == "synthetic",
         form=train_samples.form,
     )
     return session.Task(
@@ -96,8 +100,8 @@ def configured(job: Job, me: ranks.Ranks) -> session.Task:
         eval_samples=eval_samples,
         eval_image=eval_image,
         eval_batch=eval_batch,
-        epochs=job.max_epochs or recipe.most_epochs(**sizes),
-        schedule=recipe.make_schedule(**sizes, epochs=job.max_epochs),
+        epochs=job.course.max_epochs or recipe.most_epochs(**sizes),
+        schedule=recipe.make_schedule(**sizes, epochs=job.course.max_epochs),
     )
 
 
@@ -109,13 +113,13 @@ def prepared(
     """
     job, model, executor = run.job, run.task.workload, run.executor
     run.log.section(schema.PROGRAM, schema.Program(**build.summary(training)))
-    if job.knobs.auto:
+    if job.model.knobs.auto:
         for line in training.verified:
             run.progress.say(line)
     trainer = Trainer(
-        step=(CapturedStep if job.knobs.cuda_graph else LaunchedStep)(executor, training),
+        step=(CapturedStep if job.model.knobs.cuda_graph else LaunchedStep)(executor, training),
         global_batch=job.global_batch,
-        print_steps=job.print_steps,
+        print_steps=job.course.print_steps,
         ranks=run.ranks,
         log=run.log,
         progress=run.progress,
@@ -127,10 +131,10 @@ def prepared(
         totals=(model.QUALITY, COUNTED),
         ranks=run.ranks,
     )
-    first_weights = model.pretrained(job.pretrained, training.main)
+    first_weights = model.pretrained(job.model.pretrained, training.main)
     executor.run(training.startup)
     trainer.warm_up(synthetic)
-    if job.mode == "train":
+    if job.course.mode == "train":
         evaluator.warm_up(synthetic_eval)
     build.keep_communicators(training.startup)
     executor.run(training.startup)

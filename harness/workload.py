@@ -5,22 +5,19 @@
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 import paddle
 from paddle import static
 
-from harness.env import Job
+from harness import refusals
+from harness.job import Job
 from harness.loader import Batch, Loader, ReaderConfig
 from harness.sampling import Plan as SamplePlan
 from program import build
 from program.optimizers import Schedule
 from program.precision import PRECISIONS, captured_loss_scale
-from program.strategy import AUTO_RANKS
-
-MOST_PIXELS = 64 * 1024 * 512  # of a mean whose gradients FP16 was shown to hold (docs/program.md)
 
 
 class Workload(ABC):
@@ -97,8 +94,8 @@ def add_to_total(name: str, value: static.Variable) -> None:
 
 def of_job(job: Job) -> Workload:
     """A job's workload, by its recipe and plan. Raises ValueError where the job asks for what cannot be built."""
-    workload: type[Workload] = importlib.import_module(f"{job.package}.train").WORKLOAD
-    return workload(job.hyperparameters, plan_of(job), batch=job.batchsize, ranks=job.world_size)
+    workload: type[Workload] = importlib.import_module(f"{job.model.package}.train").WORKLOAD
+    return workload(job.hyperparameters, plan_of(job), batch=job.model.batchsize, ranks=job.cluster.world_size)
 
 
 def plan_of(job: Job) -> build.Plan:
@@ -106,42 +103,15 @@ def plan_of(job: Job) -> build.Plan:
 
     Raises ValueError where STRATEGY names what is unknown or refused, or what does not go with the rest of the job.
     """
-    if refusal := next(_refusals(job), ""):
-        raise ValueError(refusal)
-    chosen, knobs = PRECISIONS[job.precision], job.knobs
+    refusals.raise_first(refusals.of_program(job))
+    knobs = job.model.knobs
+    loss_scale = float(job.model.loss_scale)
+    if not loss_scale and knobs.cuda_graph:
+        loss_scale = captured_loss_scale(job.global_batch)
     return build.Plan(
-        device=job.device,
-        precision=chosen,
+        device=job.cluster.device,
+        precision=PRECISIONS[job.model.precision],
         strategy=knobs,
-        layout="NCHW" if job.workload == "hrnet" else job.layout or chosen.layout,
-        loss_scale=job.loss_scale or (captured_loss_scale(job.global_batch) if knobs.cuda_graph else 0.0),
+        layout=refusals.layout_of(job),
+        loss_scale=loss_scale,
     )
-
-
-def _refusals(job: Job) -> Iterator[str]:
-    """Why the program cannot be built, or would not do what the job says."""
-    knobs, auto = job.knobs, "STRATEGY=auto: Paddle's automatic mode"
-    if job.workload == "hrnet" and job.layout == "NHWC":
-        yield "LAYOUT=NHWC: FCN-HRNetW18 is built in NCHW only: leave LAYOUT empty"
-    if job.batchsize % knobs.gradient_merge:
-        yield f"STRATEGY: gradient_merge={knobs.gradient_merge}: must divide BATCHSIZE={job.batchsize}"
-    if knobs.auto and (job.device != "gpu" or job.world_size != AUTO_RANKS):
-        yield f"{auto} divides the state over {AUTO_RANKS} GPUs: set DGXNNODES and DGXNGPU to so many"
-    if knobs.auto and job.loss_scale:
-        yield f"{auto} scales its loss by itself: set LOSS_SCALE=0"
-    if knobs.auto and job.precision != "amp_o1":
-        yield f"{auto} trains in mixed precision: set PRECISION=amp_o1"
-    if job.mode != "train":
-        return
-    if knobs.auto:
-        lacks = "no rank has the whole state to evaluate or save"
-        yield f"{auto} trains by LARS, not by the recipe, and {lacks}: set MODE=throughput"
-    if knobs.perturb_input:
-        yield "STRATEGY: perturb_input=1 is a control of tools.tune: set MODE=throughput"
-    if job.workload == "hrnet" and PRECISIONS[job.precision].is_half:  # its loss is a mean over pixels too
-        most = MOST_PIXELS // (job.hyperparameters.image_width * job.hyperparameters.image_height)
-        if job.global_batch > most:
-            yield (
-                f"BATCHSIZE={job.batchsize}: at no loss scale does FP16 hold gradients of {job.global_batch} such "
-                f"crops: train {most} at most over all ranks, or set PRECISION=fp32 or tf32"
-            )

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from harness import env
-from harness.processes import adopt_orphans, end_descendants, on_signals
+from harness.processes import adopt_orphans, end_descendants, end_with_parent, on_signals
 from harness.provenance import code_sha256
 from launch.times import TIMES
 
@@ -95,7 +95,7 @@ def job_folder(job: env.Job) -> Iterator[Path]:
     Its path is the same on every node, because mpirun's daemons start each other with the first node's ssh command.
     """
     user = user_name()
-    folder = Path(f"/tmp/nodes-{os.getuid()}-{job.ssh_port}")
+    folder = Path(f"/tmp/nodes-{os.getuid()}-{job.cluster.ssh_port}")
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid() or folder.is_symlink():
         fail(f"{folder} belongs to somebody else: remove it, or choose another SSH_PORT")
@@ -103,17 +103,17 @@ def job_folder(job: env.Job) -> Iterator[Path]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            fail(f"another job on this node uses port {job.ssh_port}: choose another SSH_PORT")
+            fail(f"another job on this node uses port {job.cluster.ssh_port}: choose another SSH_PORT")
         for left in folder.iterdir():  # of a job that was killed
             if left.name != "lock":
                 left.unlink()
         for_others = os.umask(0o077)
-        public = take_key(Path(job.job_key), folder, user)
+        public = take_key(Path(job.cluster.job_key), folder, user)
         (folder / "authorized_keys").write_text(f"restrict {public}\n")
         (folder / "known_hosts").write_text(f"job {public}\n")
-        values = {"port": job.ssh_port, "user": user, "folder": folder}
+        values = {"port": job.cluster.ssh_port, "user": user, "folder": folder}
         values |= {name.lower(): TIMES[name] for name in ("ALIVE_S", "ALIVE_COUNT")}
-        values["listen"] = f"ListenAddress {job.ssh_address}" if job.ssh_address else ""
+        values["listen"] = f"ListenAddress {job.cluster.ssh_address}" if job.cluster.ssh_address else ""
         for name in ("ssh_config", "sshd_config"):
             (folder / name).write_text(Path(__file__).with_name(name).read_text().format(**values))
         os.mkfifo(folder / "lifeline")
@@ -143,14 +143,14 @@ def start_sshd(folder: Path) -> subprocess.Popen[bytes]:
 
 def serve(job: env.Job, hosts: list[str], folder: Path) -> int:
     """Runs sshd until the first node ends the job, or is lost; the job's exit status."""
-    (folder / "hello").write_text(json.dumps({"rank": job.node_rank, "code": code_sha256()}) + "\n")
+    (folder / "hello").write_text(json.dumps({"rank": job.cluster.node_rank, "code": code_sha256()}) + "\n")
     lifeline = os.open(folder / "lifeline", os.O_RDONLY | os.O_NONBLOCK)
     sshd = start_sshd(folder)
-    me, first = f"node {job.node_rank}", f"the first node{', ' + hosts[0] if hosts else ''},"
-    say(f"{me}: waiting on port {job.ssh_port} for {first} at most {job.node_wait_s} s")
+    me, first = f"node {job.cluster.node_rank}", f"the first node{', ' + hosts[0] if hosts else ''},"
+    say(f"{me}: waiting on port {job.cluster.ssh_port} for {first} at most {job.cluster.node_wait_s} s")
     poll = select.poll()
     poll.register(lifeline, select.POLLIN)
-    deadline = time.monotonic() + job.node_wait_s
+    deadline = time.monotonic() + job.cluster.node_wait_s
     received = b""
     asked: list[int] = []  # signals that came once the job ran
 
@@ -186,7 +186,7 @@ def serve(job: env.Job, hosts: list[str], folder: Path) -> int:
         if late and not received:
             seen = [line for line in log if "Connection" in line or "Failed" in line]
             why = f"; sshd says: {seen[-1]}" if seen else " and nobody called"
-            fail(f"{me}: {first} did not come within {job.node_wait_s} s{why}")
+            fail(f"{me}: {first} did not come within {job.cluster.node_wait_s} s{why}")
 
 
 # --- the first node ---------------------------------------------------------------------------------------------------
@@ -269,12 +269,12 @@ class Lifeline(threading.Thread):
 def lead(job: env.Job, hosts: list[str], folder: Path, command: list[str]) -> int:
     """Waits for the other nodes, runs the command over them, and tells them how it ended."""
     start = time.monotonic()
-    others = [Lifeline(rank, host, folder, start + job.node_wait_s) for rank, host in enumerate(hosts) if rank]
+    others = [Lifeline(rank, host, folder, start + job.cluster.node_wait_s) for rank, host in enumerate(hosts) if rank]
     status = 1
     try:
         for other in others:
             other.start()
-        join(others, start, job.node_wait_s)
+        join(others, start, job.cluster.node_wait_s)
         say(f"{len(hosts)} nodes joined after {time.monotonic() - start:.1f} s")
         status = run_command(command, mpirun_settings(job, hosts, folder), folder, others)
     except SystemExit as end:
@@ -306,7 +306,7 @@ def join(others: list[Lifeline], start: float, wait_s: int) -> None:
 def mpirun_settings(job: env.Job, hosts: list[str], folder: Path) -> dict[str, str]:
     """What mpirun needs in the environment of the command, which gets the reason for its end by a file."""
     hostfile = folder / "hosts"
-    hostfile.write_text("".join(f"{host} slots={job.dgxngpu}\n" for host in hosts))
+    hostfile.write_text("".join(f"{host} slots={job.cluster.dgxngpu}\n" for host in hosts))
     return {
         "HOSTS": ",".join(hosts),
         "ABORT_REASON_FILE": str(folder / "abort_reason"),
@@ -358,13 +358,14 @@ def hosts_of(job: env.Job) -> list[str]:
     Raises ValueError where they are not as many as DGXNNODES, or one is named twice; OSError where HOSTFILE cannot be
     read.
     """
-    words = [line.split("#")[0].split() for line in Path(job.hostfile).read_text().splitlines()] if job.hostfile else []
-    hosts = [word[0] for word in words if word] or [host for host in job.hosts.split(",") if host]
+    hostfile = job.cluster.hostfile
+    words = [line.split("#")[0].split() for line in Path(hostfile).read_text().splitlines()] if hostfile else []
+    hosts = [word[0] for word in words if word] or [host for host in job.cluster.hosts.split(",") if host]
     if twice := sorted({host for host in hosts if hosts.count(host) > 1}):
         raise ValueError(f"HOSTS names {', '.join(twice)} more than once: give each node once")
-    if len(hosts) != job.dgxnnodes and (hosts or job.node_rank == 0):
+    if len(hosts) != job.cluster.dgxnnodes and (hosts or job.cluster.node_rank == 0):
         raise ValueError(
-            f"DGXNNODES={job.dgxnnodes} needs HOSTS, the nodes' names with commas between (or a HOSTFILE), "
+            f"DGXNNODES={job.cluster.dgxnnodes} needs HOSTS, the nodes' names with commas between (or a HOSTFILE), "
             f"but HOSTS names {len(hosts)}"
         )
     return hosts
@@ -381,13 +382,16 @@ def main() -> int:
         hosts = hosts_of(job)
     except (ValueError, OSError) as error:
         fail(str(error), 2)
-    if not job.job_key:
+    if not job.cluster.job_key:
         fail(
-            f"DGXNNODES={job.dgxnnodes} needs JOB_KEY, the file of its private ssh key (ssh-keygen -t ed25519 -N '')", 2
+            f"DGXNNODES={job.cluster.dgxnnodes} needs JOB_KEY, the file of its private ssh key (ssh-keygen -t ed25519 "
+            "-N '')",
+            2,
         )
     adopt_orphans()
     with job_folder(job) as folder:
         on_signals(stop)
+        end_with_parent(signal.SIGHUP)  # in order; until here run_and_time.sh has had Linux kill this process with it
         try:
             return serve(job, hosts, folder) if args.role == "serve" else lead(job, hosts, folder, args.command)
         except SystemExit as end:

@@ -1,4 +1,4 @@
-"""What a command tells its caller when it cannot go on: ValueError for wrong use, RunError for a failed run."""
+"""How a command ends when it cannot go on: ValueError for wrong use, RunError for a failed run."""
 
 import functools
 import sys
@@ -13,14 +13,17 @@ class RunError(Exception):
 
 
 def one_line(main: Callable[_P, int]) -> Callable[_P, int]:
-    """A command that ends with 2 for wrong use and 1 for a failed run, after a line on stderr that says what it was."""
+    """Make a command end with 2 for wrong use and 1 for a failed run, after one line on stderr that says why."""
 
     @functools.wraps(main)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> int:
         try:
             return main(*args, **kwargs)
-        except (ValueError, RunError) as error:
+        except ValueError as error:
             print(f"error: {error}", file=sys.stderr)
-            return 2 if isinstance(error, ValueError) else 1
+            return 2
+        except RunError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
 
     return called

@@ -95,7 +95,7 @@ hints_of = functools.cache(typing.get_type_hints)  # it compiles text each time
 
 
 def parse_json(text: str) -> Any:
-    """The value of JSON `text`, which must hold nothing else.
+    """Return the value of a JSON text that holds nothing else.
 
     Raises ValueError for what the format does not allow, NaN, Infinity, a key given twice and nesting over MAX_NESTING.
     """
@@ -106,43 +106,59 @@ def parse_json(text: str) -> Any:
 
 
 def _scan_value(text: str, start: int) -> tuple[Any, int]:
-    """The JSON value that starts behind the spaces at `start`, and where it ends. Raises ValueError as `parse_json`."""
+    """Return the JSON value that starts behind the spaces at `start`, and the index where it ends.
+
+    Raises ValueError as `parse_json` does.
+    """
     spaces = _SPACES.match(text, start)
     assert spaces
     try:
         value, end = _scan(text, spaces.end())
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
-    if text.count("{") + text.count("[") > MAX_NESTING:  # fewer cannot be deeper
-        level = [value]
-        for _ in range(MAX_NESTING + 1):
-            tables = [list(item.values()) if isinstance(item, dict) else item for item in level]
-            level = [inner for table in tables if isinstance(table, list) for inner in table]
-        if level:
-            raise ValueError(_TOO_DEEP)
+    may_be_too_deep = text.count("{") + text.count("[") > MAX_NESTING
+    if may_be_too_deep and _is_deeper(value, MAX_NESTING):
+        raise ValueError(_TOO_DEEP)
     return value, end
 
 
-def table_of(kind: type[T], value: Any) -> T | None:
-    """The value of an event as the schema's table `kind`, of plain fields; None where it is not one.
+def _is_deeper(value: Any, depth: int) -> bool:
+    """Tell whether lists and objects are nested more than `depth` deep, without recursion."""
+    level = [value]
+    for _ in range(depth + 1):
+        next_level: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                next_level += item.values()
+            elif isinstance(item, list):
+                next_level += item
+        level = next_level
+    return bool(level)
 
-    A field that may be null may be absent, too, as older logs lack some.
+
+def table_of(kind: type[T], value: Any) -> T | None:
+    """Read the value of an event as the schema's table `kind`, of plain fields; return None where it is not one.
+
+    A field that may be null may be absent, too: older logs do not have all of them.
     """
     if not isinstance(value, dict):
         return None
-    found = {}
+    fields = {}
     for name, hint in hints_of(kind).items():  # type: ignore[arg-type]
-        item, kinds = value.get(name), typing.get_args(hint) or (hint,)
-        if type(item) not in kinds and not (type(item) is int and float in kinds and abs(item) < 1e300):
+        item = value.get(name)
+        allowed_types = typing.get_args(hint) or (hint,)
+        is_whole_float = float in allowed_types and type(item) is int and abs(item) < 1e300
+        if type(item) not in allowed_types and not is_whole_float:
             return None
-        found[name] = item
-    return kind(**found)
+        fields[name] = item
+    return kind(**fields)
 
 
 def settings_of(config: Any) -> dict[str, Any]:
-    """The values of a header's configuration; what is no setting is left out."""
-    entries = config.items() if isinstance(config, dict) else ()
-    return {name: entry.get("value") for name, entry in entries if isinstance(entry, dict)}
+    """Return the values of a header's configuration by name; what is no setting is left out."""
+    if not isinstance(config, dict):
+        return {}
+    return {name: entry.get("value") for name, entry in config.items() if isinstance(entry, dict)}
 
 
 class HeldLog(PosixPath):
@@ -152,7 +168,7 @@ class HeldLog(PosixPath):
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "HeldLog":
-        """The log at `path`. Raises OSError if it cannot be read, ValueError if it is no regular file."""
+        """Read the log at `path`. Raises OSError if it cannot be read, ValueError if it is no regular file."""
         held = cls(path)
         with open_log(Path(path)) as stream:
             held.data = stream.read()
@@ -160,7 +176,7 @@ class HeldLog(PosixPath):
 
 
 def open_log(path: str | os.PathLike[str]) -> BinaryIO:
-    """`path` opened for reading bytes. Raises OSError if it cannot be read, ValueError if it is no regular file."""
+    """Open `path` for reading bytes. Raises OSError if it cannot be read, ValueError if it is no regular file."""
     if isinstance(path, HeldLog) and path.data is not None:
         return BytesIO(path.data)
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe must not wait
@@ -171,27 +187,28 @@ def open_log(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_log(path: str | os.PathLike[str]) -> Iterator[Entry]:
-    """Events, header sections and problems of the log at `path`, in file order. Raises as `open_log` does."""
+    """Yield events, header sections and problems of the log at `path`, in file order. Raises as `open_log` does."""
     with open_log(path) as stream:
         yield from read_stream(stream)
 
 
 def read_text(text: str | bytes) -> Iterator[Entry]:
-    """The same of a log in memory."""
-    yield from read_stream(BytesIO(text.encode() if isinstance(text, str) else text))
+    """Yield events, header sections and problems of a log in memory, in its order."""
+    data = text.encode() if isinstance(text, str) else text
+    yield from read_stream(BytesIO(data))
 
 
 def read_stream(stream: BinaryIO) -> Iterator[Entry]:
-    """The same of an open binary stream."""
-    line, offset = 1, 0  # of the first byte of `rest`
+    """Yield events, header sections and problems of an open binary stream, in its order."""
     rest = b""  # the line that the last chunk broke off
+    line = 1  # of the first byte of `rest`
+    offset = 0  # of the first byte of `rest`
     saw_nul = False
     while chunk := stream.read(BLOCK_BYTES):
-        if not saw_nul and (nul := chunk.find(b"\0")) >= 0:
+        if not saw_nul and b"\0" in chunk:
             saw_nul = True
-            packed = not offset and not rest and chunk.startswith(_PACKED)
-            message = "the file is packed: unpack it first" if packed else "a NUL byte: the file is no text"
-            yield Problem("nul", message, line + chunk.count(b"\n", 0, nul), "")
+            is_start = offset == 0 and not rest
+            yield _nul_problem(chunk, line, is_start=is_start)
         data = rest + chunk
         cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         for whole in data[:cut].splitlines(keepends=True):
@@ -200,18 +217,31 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
             offset += len(whole)
         rest = data[cut:]
         if len(rest) > MAX_LINE_BYTES:  # no event: all that is still asked of it is whether it holds a token
-            kept = rest[:MAX_LINE_BYTES] + b" " + (TOKEN if TOKEN in rest else rest[-len(TOKEN) :])
+            end = TOKEN if TOKEN in rest else rest[-len(TOKEN) :]
+            kept = rest[:MAX_LINE_BYTES] + b" " + end
             offset += len(rest) - len(kept)
             rest = kept
     yield from _entries(rest, line, offset)
 
 
+def _nul_problem(chunk: bytes, line: int, *, is_start: bool) -> Problem:
+    """Report the first NUL byte of a chunk whose first byte is on `line`."""
+    message = "a NUL byte: the file is no text"
+    if is_start and chunk.startswith(_PACKED):
+        message = "the file is packed: unpack it first"
+    lines_before = chunk.count(b"\n", 0, chunk.find(b"\0"))
+    return Problem("nul", message, line + lines_before, "")
+
+
 def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
-    """What a line holds; `offset` is that of its first byte."""
+    """Yield what a line holds; `offset` is that of its first byte."""
     at = raw.find(TOKEN)
     if at < 0:
-        if (at := raw.find(HEADER)) >= 0 and (found := _header(raw[:at], raw[at:].rstrip(b"\r\n"), line)):
-            yield found
+        at = raw.find(HEADER)
+        if at >= 0:
+            header = _header(raw[:at], raw[at:].rstrip(b"\r\n"), line)
+            if header is not None:
+                yield header
         return
     raw = raw.rstrip(b"\r\n")
     if len(raw) > MAX_LINE_BYTES:
@@ -232,10 +262,10 @@ def _shown(text: bytes) -> str:
 
 
 def _header(prefix: bytes, raw: bytes, line: int) -> Header | None:
-    """The section of a `# {...}` line, behind a launcher's prefix or not; None for another kind of comment."""
+    """Read a `# {...}` line, behind a launcher's prefix or not; return None for another kind of comment."""
     prefix = prefix.removeprefix(_BYTE_ORDER_MARK).strip()
-    of_launcher = prefix.startswith(b"[") and prefix.endswith((b":", b"]", b">")) and len(prefix) < 80
-    if (prefix and not of_launcher) or len(raw) > MAX_LINE_BYTES:
+    is_launchers = prefix.startswith(b"[") and prefix.endswith((b":", b"]", b">")) and len(prefix) < 80
+    if (prefix and not is_launchers) or len(raw) > MAX_LINE_BYTES:
         return None
     try:
         sections = parse_json(raw[2:].decode())
@@ -248,17 +278,20 @@ def _header(prefix: bytes, raw: bytes, line: int) -> Header | None:
 
 
 def _event(raw: bytes, line: int, offset: int, rank: int | None) -> list[Entry]:
-    """The event of `raw`, which starts with the token and ends with its line (or the next token), and what is wrong."""
-    found: list[Entry] = []
+    """Read `raw`, which starts with the token and ends with its line (or the next token).
+
+    Returns what is wrong with it, then the event if it can be taken as one.
+    """
+    entries: list[Entry] = []
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        found.append(Problem("encoding", f"not UTF-8 at byte {error.start} of the event", line, _shown(raw)))
+        entries.append(Problem("encoding", f"not UTF-8 at byte {error.start} of the event", line, _shown(raw)))
         text = raw.decode("utf-8", "replace")
 
     def problem(kind: str, message: str) -> list[Entry]:
-        found.append(Problem(kind, message, line, text[:200]))
-        return found
+        entries.append(Problem(kind, message, line, text[:200]))
+        return entries
 
     if not text.startswith(":::MLLOG "):
         return problem("json", "no space after :::MLLOG: the official parser overlooks it")
@@ -268,15 +301,19 @@ def _event(raw: bytes, line: int, offset: int, rank: int | None) -> list[Entry]:
         return problem("duplicate-key", str(error))
     except ValueError as error:
         return problem("json", f"no JSON object: {error}")
-    if end < len(text) and (rest := text[end:].strip(" \t")):
+    rest = text[end:].strip(" \t")
+    if rest:
         for code in _ANSI_RESET:
             rest = rest.replace(code, "")
-        what = "text" if rest.strip() else "a colour code"
-        problem("trailing-text", f"{what} follows the event: the official parser rejects the line")
+        trailing = "text" if rest.strip() else "a colour code"
+        problem("trailing-text", f"{trailing} follows the event: the official parser rejects the line")
     if type(fields) is not dict:
         return problem("fields", "not a JSON object")
     try:
-        key, value, metadata, time_ms = fields["key"], fields["value"], fields["metadata"], fields["time_ms"]
+        key = fields["key"]
+        value = fields["value"]
+        metadata = fields["metadata"]
+        time_ms = fields["time_ms"]
     except KeyError as error:
         return problem("fields", f"the field {error} is missing")
     event_type = fields.get("event_type")
@@ -289,4 +326,4 @@ def _event(raw: bytes, line: int, offset: int, rank: int | None) -> list[Entry]:
         return problem("fields", "key is no text")
     if type(metadata) is not dict:
         return problem("fields", "metadata is no JSON object")
-    return [*found, Event(key, value, metadata, time_ms, event_type, line, offset, rank)]
+    return [*entries, Event(key, value, metadata, time_ms, event_type, line, offset, rank)]

@@ -22,7 +22,6 @@ _PHASES = {  # what goes on after an event
     schema.EVAL_STOP.key: "training",
 }
 _NUMBERED = {"epoch": "epoch_num", "eval": "epoch_num", "block": "first_epoch_num"}  # where an interval has its number
-_OF_EPOCH = ("images_per_s", "images", "time_s", "data_wait_s")
 
 
 class Mark(NamedTuple):
@@ -37,7 +36,7 @@ class Mark(NamedTuple):
 
 @dataclass(kw_only=True, slots=True)
 class Interval:
-    """An epoch, an evaluation, or a block of epochs: a start and the next stop of the same number; one may lack."""
+    """An epoch, an evaluation, or a block of epochs: a start and the next stop of its number; either may be missing."""
 
     start: Mark | None = None
     stop: Mark | None = None
@@ -66,7 +65,7 @@ class Accuracy(NamedTuple):
 
 @dataclass(kw_only=True)
 class Run:
-    """What the events have told so far, each list in file order. `take` adds an entry."""
+    """The course of a run as far as its events have told it. `take` adds an entry; each list is in file order."""
 
     headers: dict[str, Header] = field(default_factory=dict)  # the first of each section
     first: dict[str, Event] = field(default_factory=dict)  # the first event of each key of the schema
@@ -85,7 +84,7 @@ class Run:
     _open: dict[tuple[str, Any], Interval] = field(default_factory=dict)  # by kind and number
 
     def take(self, entry: Entry) -> None:
-        """The next entry of the log."""
+        """Add the next entry of the log."""
         if isinstance(entry, Event):
             self.last_ms = entry.time_ms
             if entry.key in schema.EVENTS:
@@ -96,11 +95,13 @@ class Run:
             self.headers.setdefault(entry.section, entry)
 
     def _take(self, event: Event) -> None:
-        key, metadata = event.key, event.metadata
+        key = event.key
+        metadata = event.metadata
         self.phase = _PHASES.get(key, self.phase)
         kind, _, end = key.rpartition("_")
         if kind in _NUMBERED and end in ("start", "stop"):
-            number, count = scalar(metadata.get(_NUMBERED[kind])), scalar(metadata.get("epoch_count"))
+            number = scalar(metadata.get(_NUMBERED[kind]))
+            count = scalar(metadata.get("epoch_count"))
             self._bound(kind, end, Mark(event.line, event.time_ms, number, count))
         elif key == schema.RUN_START.key:
             self.starts.append(Mark(event.line, event.time_ms))
@@ -111,56 +112,80 @@ class Run:
         elif key in ("eval_accuracy", "eval_mean_iou"):
             self.accuracies.append(Accuracy(event.line, key, scalar(metadata.get("epoch_num")), scalar(event.value)))
         elif key == schema.RANK_TIMES.key:
-            if times := table_of(schema.RankTimes, event.value):
+            times = table_of(schema.RankTimes, event.value)
+            if times is not None:
                 self.rank_times[scalar(metadata.get("step"))] = times
         elif key == schema.STEP_WINDOW.key:
             self.windows.append(event)
         elif key == schema.EPOCH_THROUGHPUT.key:
-            value = event.value if isinstance(event.value, dict) else {}
-            said = [metadata.get("epoch_num"), *(value.get(name) for name in _OF_EPOCH)]
-            self.rates.append(Rate(event.line, key, *map(scalar, said)))
+            self.rates.append(_own_rate(event))
         elif key in ("throughput", "tracked_stats"):
-            rate = event.value
-            if isinstance(rate, dict):
-                rate = rate.get("throughput", rate.get("imgs_sec"))
-            number = scalar(metadata.get("epoch_num", metadata.get("step")))
-            self.rates.append(Rate(event.line, key, number, scalar(rate)))
+            self.rates.append(_foreign_rate(event))
 
     def _bound(self, kind: str, end: str, mark: Mark) -> None:
-        """A start or a stop of an interval."""
+        """Take the start or the stop of an interval; a stop belongs to the open interval of its number, if any."""
         intervals = {"epoch": self.epochs, "block": self.blocks, "eval": self.evaluations}[kind]
-        interval = self._open.pop((kind, mark.number), None) if end == "stop" else None
-        if interval is None:
-            interval = Interval()
-            intervals.append(interval)
         if end == "start":
+            interval = Interval(start=mark)
+            intervals.append(interval)
             self._open[kind, mark.number] = interval
-        setattr(interval, end, mark)
+            return
+        started = self._open.pop((kind, mark.number), None)
+        if started is None:
+            intervals.append(Interval(stop=mark))
+        else:
+            started.stop = mark
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The values of the header's configuration; what is no setting is left out."""
+        """The values of the header's configuration by name; what is no setting is left out."""
         config = self.headers.get(schema.CONFIG.name)
-        return settings_of(config and config.value)
+        return settings_of(None if config is None else config.value)
 
     def last_value(self, point: schema.Point[Any]) -> Any:
-        """The last value of an event; None where it was not met."""
-        return self.last[point.key].value if point.key in self.last else None
+        """Return the last value of an event; None where the log does not have it."""
+        event = self.last.get(point.key)
+        return None if event is None else event.value
+
+
+def _own_rate(event: Event) -> Rate:
+    """Read an epoch_throughput of ours."""
+    value = event.value if isinstance(event.value, dict) else {}
+    return Rate(
+        line=event.line,
+        key=event.key,
+        number=scalar(event.metadata.get("epoch_num")),
+        images_per_s=scalar(value.get("images_per_s")),
+        images=scalar(value.get("images")),
+        time_s=scalar(value.get("time_s")),
+        data_wait_s=scalar(value.get("data_wait_s")),
+    )
+
+
+def _foreign_rate(event: Event) -> Rate:
+    """Read the throughput that other submitters print: a number, or a table that has it under one of two names."""
+    rate = event.value
+    if isinstance(rate, dict):
+        rate = rate.get("throughput", rate.get("imgs_sec"))
+    number = event.metadata.get("epoch_num", event.metadata.get("step"))
+    return Rate(line=event.line, key=event.key, number=scalar(number), images_per_s=scalar(rate))
 
 
 def scalar(value: Any) -> Any:
-    """A JSON value as it is; the start of a long one's text."""
-    if value is None or isinstance(value, int | float) or (isinstance(value, str) and len(value) <= LONGEST_TEXT):
+    """Return a JSON scalar as it is, and of anything longer the start of its text."""
+    if value is None or isinstance(value, int | float):
+        return value
+    if isinstance(value, str) and len(value) <= LONGEST_TEXT:
         return value
     return str(value)[:LONGEST_TEXT]
 
 
 def real(value: Any) -> float | None:
-    """A finite number; None for anything else, booleans included."""
+    """Return a finite number as a float; None for anything else, booleans included."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        found = float(value)
+        number = float(value)
     except OverflowError:  # JSON's whole numbers have no bound
         return None
-    return found if math.isfinite(found) else None
+    return number if math.isfinite(number) else None

@@ -1,4 +1,4 @@
-"""What a log of ours holds, each event and header section once: key, type, unit and meaning.
+"""The contents of a log of ours, each event and header section once: key, type, unit and meaning.
 
 A log opens with lines `# {"<section>": ...}` of JSON, goes on with MLLOG lines of rank 0 (ruleset 4.0.0) and holds
 lines for people between them. `python -m runlog schema` prints this file as JSON Schema.
@@ -242,7 +242,7 @@ class EpochThroughput:
 
 @dataclass(frozen=True, kw_only=True)
 class TelemetrySummary:
-    """What the nodes' samplers saw. A run that failed has none; the telemetry files beside its log have the samples."""
+    """Peaks and totals of the nodes' samplers. A run that failed has none; its telemetry files have the samples."""
 
     peak_gpu_memory_mib: Annotated[float | None, "MiB", "most of a GPU"]
     peak_gpu_temperature_c: Annotated[float | None, "degrees C", "highest of a GPU"]
@@ -300,36 +300,38 @@ ABORT_REASON = Point("abort_reason", str, "why the run ended, in one line")
 _BY_HOW_MUCH = "by which somebody set the system's clock (below 0: back); durations stay right"
 CLOCK_SET = Point("clock_set", float, _BY_HOW_MUCH, unit="s", metadata=AtStep)
 
+
 # Hyperparameters by the optimizer's name; rates are of the global batch.
-OPTIMIZER: dict[str, dict[str, Point[float]]] = {
-    kind: {
-        name: Point(f"{kind}_opt_{name}", float, meaning, unit=unit)
-        for name, unit, meaning in (
-            ("base_learning_rate", "", "after the warm-up"),
-            ("end_learning_rate", "", "where the decay ends"),
-            ("learning_rate_decay_poly_power", "", "of a polynomial decay"),
-            ("learning_rate_decay_steps", "steps", "length of the schedule"),
-            ("momentum", "", "share of the last update"),
-            ("weight_decay", "", "factor of the L2 penalty"),
-        )
-    }
-    for kind in ("sgd", "lars")
-}
+def _optimizer_points(kind: str) -> dict[str, Point[float]]:
+    """Return the events of an optimizer's hyperparameters by their names without its prefix."""
+    prefix = f"{kind}_opt_"
+    points = [
+        Point(f"{prefix}base_learning_rate", float, "after the warm-up"),
+        Point(f"{prefix}end_learning_rate", float, "where the decay ends"),
+        Point(f"{prefix}learning_rate_decay_poly_power", float, "of a polynomial decay"),
+        Point(f"{prefix}learning_rate_decay_steps", float, "length of the schedule", unit="steps"),
+        Point(f"{prefix}momentum", float, "share of the last update"),
+        Point(f"{prefix}weight_decay", float, "factor of the L2 penalty"),
+    ]
+    return {point.key.removeprefix(prefix): point for point in points}
+
+
+OPTIMIZER = {"sgd": _optimizer_points("sgd"), "lars": _optimizer_points("lars")}
 WARMUP_EPOCHS = {
-    kind: Point(f"{prefix}opt_learning_rate_warmup_epochs", float, "length of the warm-up", unit="epochs")
-    for kind, prefix in (("sgd", ""), ("lars", "lars_"))
+    "sgd": Point("opt_learning_rate_warmup_epochs", float, "length of the warm-up", unit="epochs"),
+    "lars": Point("lars_opt_learning_rate_warmup_epochs", float, "length of the warm-up", unit="epochs"),
 }
 LARS_EPSILON = Point("lars_epsilon", float, "added to the denominator of the trust ratio")
 
 _ALL = [value for value in globals().values() if isinstance(value, Point | Mark)]
-_ALL += [*WARMUP_EPOCHS.values(), *(point for kind in OPTIMIZER.values() for point in kind.values())]
+_ALL += [*WARMUP_EPOCHS.values(), *OPTIMIZER["sgd"].values(), *OPTIMIZER["lars"].values()]
 EVENTS: dict[str, Point[Any] | Mark] = {event.key: event for event in _ALL}
 
 # ---- as JSON Schema, and values as JSON
 
 
 def json_schema() -> Table:
-    """Schema of one line of a log, less its token (`:::MLLOG ` or `# `)."""
+    """Return the JSON Schema of one line of a log without its token (`:::MLLOG ` or `# `)."""
     lines = {f"event {key}": _event(event) for key, event in EVENTS.items()}
     for name, section in SECTIONS.items():
         lines[f"section {name}"] = _object({name: _type(section.value)}, [name]) | {"description": section.meaning}
@@ -371,7 +373,7 @@ _PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(
 
 
 def _type(kind: Any) -> Table:
-    """A type as JSON Schema."""
+    """Return the JSON Schema of a type."""
     if kind is Any:
         return {}
     if kind in _PLAIN:
@@ -381,7 +383,7 @@ def _type(kind: Any) -> Table:
         unit, meaning = kind.__metadata__
         return _type(inner[0]) | ({"unit": unit} if unit else {}) | {"description": meaning}
     if origin in (types.UnionType, typing.Union):
-        return {"anyOf": [_type(one) for one in inner]}
+        return {"anyOf": [_type(member) for member in inner]}
     if origin is list:
         return {"type": "array", "items": _type(inner[0])}
     if origin is dict:
@@ -393,10 +395,16 @@ def _type(kind: Any) -> Table:
 
 
 def as_json(value: Any) -> Any:
-    """A value of the types above as JSON holds it."""
+    """Return a value of the types above as JSON holds it; an optional field that is None is left out."""
     if dataclasses.is_dataclass(value):
-        items = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
-        return {f.name: as_json(item) for f, item in items if item is not None or f.default is not None}
+        table = {}
+        for field in dataclasses.fields(value):
+            item = getattr(value, field.name)
+            if item is not None or field.default is not None:
+                table[field.name] = as_json(item)
+        return table
     if isinstance(value, dict):
         return {name: as_json(item) for name, item in value.items()}
-    return [as_json(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [as_json(item) for item in value]
+    return value

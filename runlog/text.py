@@ -12,25 +12,41 @@ MOST_OF_A_LINE = 10_000
 
 
 def called(module: str) -> str:
-    """How this project's commands are called here: `paddle-reference` where that was, else `python -m MODULE`."""
+    """Return how the user called this command: `paddle-reference` if so, else `python -m MODULE`."""
     name = Path(sys.argv[0]).name
-    return name if name.startswith("paddle-reference") else f"python -m {module}"
+    if name.startswith("paddle-reference"):
+        return name
+    return f"python -m {module}"
 
 
 def visible(value: object, limit: int = 600) -> str:
-    """`value` as one line: what does not print (control characters, reversed writing) is escaped; cut at `limit`."""
+    """Return `value` as one line, cut at `limit` characters.
+
+    What does not print (control characters, reversed writing) is escaped.
+    """
     text = str(value)
-    escaped = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text[:limit])
-    return escaped if len(text) <= limit else f"{escaped}… ({len(text) - limit:,} more characters)"
+    escaped = "".join(_escaped(character) for character in text[:limit])
+    left_out = len(text) - limit
+    if left_out <= 0:
+        return escaped
+    return f"{escaped}… ({left_out:,} more characters)"
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape", "replace").decode()
 
 
 def printable(value: object, limit: int = 160) -> str:
-    """A JSON value of a log, made visible: text without quotes, all else as JSON."""
-    return visible(value if isinstance(value, str) else as_json(value), limit)
+    """Make a JSON value of a log visible: text without quotes, all else as JSON."""
+    if isinstance(value, str):
+        return visible(value, limit)
+    return visible(as_json(value), limit)
 
 
 def as_json(value: object) -> str:
-    """`value` as JSON, or what it is where JSON has no words for it."""
+    """Return `value` as JSON, or the name of its type where JSON cannot hold it."""
     try:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
@@ -38,22 +54,25 @@ def as_json(value: object) -> str:
 
 
 def safe_lines(lines: Iterable[str]) -> str:
-    """Lines for a terminal; what they quote cannot break them or steer it."""
+    """Join lines for a terminal; what they quote cannot break a line or steer the terminal."""
     return "\n".join(visible(line, MOST_OF_A_LINE) for line in lines)
 
 
 def cell(value: object) -> object:
-    """A value of a CSV file: text that a spreadsheet would take as a formula gets an apostrophe before it."""
+    """Return a value for a CSV file; text that a spreadsheet would take as a formula gets an apostrophe before it."""
     if not isinstance(value, str):
         return value
     text = visible(value, limit=4096)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+    if text.startswith(("=", "+", "-", "@")):
+        return f"'{text}"
+    return text
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """A CSV file of rows, each a value for every column; an empty cell is None."""
+    """Return the text of a CSV file; each row has a value for every column, and None is an empty cell."""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
+    for row in rows:
+        writer.writerow({name: cell(value) for name, value in row.items()})
     return stream.getvalue()

@@ -1,4 +1,4 @@
-"""A thing that was checked: its status, what was found, what was wanted, what to do; and how several are shown."""
+"""Verdicts: a check, its status, what was found, what was wanted, what to do; and their form as text and JSON."""
 
 import dataclasses
 import json
@@ -28,39 +28,54 @@ class Verdict:
         assert self.status in STATUSES, self.status
 
     def as_dict(self) -> dict[str, Any]:
-        """What JSON says of it; `where` and `figures` only where there are any."""
+        """Return the fields by name, for JSON; `where` and `figures` only where there are any."""
         fields = dataclasses.asdict(self)
-        return {name: value for name, value in fields.items() if value or name not in ("where", "figures")}
+        for optional in ("where", "figures"):
+            if not fields[optional]:
+                del fields[optional]
+        return fields
 
 
 def judged(
     check: str, good: bool, found: str, wanted: str = "", fix: str = "", *, bad: str = FATAL, **more: Any
 ) -> Verdict:
-    """Ok, or `bad` with what to do; `more` are `where` and `figures`."""
-    status, fix = (OK, "") if good else (bad, fix)
-    return Verdict(check=check, status=status, found=found, wanted=wanted, fix=fix, **more)
+    """Return a verdict that is ok, or of status `bad` with what to do; `more` are `where` and `figures`."""
+    if good:
+        return Verdict(check=check, status=OK, found=found, wanted=wanted, **more)
+    return Verdict(check=check, status=bad, found=found, wanted=wanted, fix=fix, **more)
 
 
 def worst(verdicts: Iterable[Verdict]) -> str:
-    """The worst status of all; ok of none."""
+    """Return the worst status of all verdicts; ok where there are none."""
     return max((verdict.status for verdict in verdicts), key=STATUSES.index, default=OK)
 
 
 def as_json(verdicts: Iterable[Verdict]) -> str:
-    """A list of objects: {check, status, found, wanted, fix}, and {where, figures} where there are any."""
+    """Return a JSON list of objects: {check, status, found, wanted, fix}, and {where, figures} where there are any."""
     return json.dumps([verdict.as_dict() for verdict in verdicts], indent=2) + "\n"
 
 
 def as_text(verdicts: Iterable[Verdict]) -> str:
-    """A table of lines; below each that is not ok what was wanted and what to do. Never wrapped nor padded behind."""
+    """Return a line for each verdict: status, check, where, what was found, in aligned columns.
+
+    Below each that is not ok stand what was wanted and what to do. Lines are not wrapped.
+    """
     shown = list(verdicts)
-    head = [(v.status, v.check, visible(v.where)) for v in shown]
-    widths = [max((len(row[i]) for row in head), default=0) for i in range(3)]
-    lines = []
-    for verdict, row in zip(shown, head, strict=True):
-        columns = [text.ljust(width) for text, width in zip(row, widths, strict=True) if width]
-        lines.append("  ".join([*columns, visible(verdict.found)]).rstrip())
-        if verdict.status != OK:
-            more = (("wanted", verdict.wanted), ("do", verdict.fix))
-            lines += [f"{' ' * widths[0]}  {name}: {visible(text)}" for name, text in more if text]
-    return "\n".join(lines) + "\n" if lines else ""
+    status_width = max((len(verdict.status) for verdict in shown), default=0)
+    check_width = max((len(verdict.check) for verdict in shown), default=0)
+    where_width = max((len(visible(verdict.where)) for verdict in shown), default=0)
+    lines: list[str] = []
+    for verdict in shown:
+        columns = [verdict.status.ljust(status_width), verdict.check.ljust(check_width)]
+        if where_width:
+            columns.append(visible(verdict.where).ljust(where_width))
+        columns.append(visible(verdict.found))
+        lines.append("  ".join(columns).rstrip())
+        if verdict.status == OK:
+            continue
+        margin = " " * (status_width + 2)
+        if verdict.wanted:
+            lines.append(f"{margin}wanted: {visible(verdict.wanted)}")
+        if verdict.fix:
+            lines.append(f"{margin}do: {visible(verdict.fix)}")
+    return "\n".join([*lines, ""]) if lines else ""

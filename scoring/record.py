@@ -78,6 +78,7 @@ class Check:
     ways: tuple[str, ...]  # each with its lines and what it says
     agree: bool
     refused: bool = False  # they lie too far apart for any figure
+    one_sided: bool = False  # one of the ways is missing or cannot be read: nothing was compared
 
     def __str__(self) -> str:
         return f"{self.what}: {'; '.join(self.ways)}"

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from harness import ranks
-from harness.env import Job, Origins
 from harness.hooks import telemetry
 from harness.hooks.watchdog import WATCHDOG
+from harness.job import Job, Origins
 from runlog import schema
 from runlog.errors import RunError
 from runlog.writer import RunLog, open_log
@@ -32,16 +32,16 @@ def main(job: Job, origins: Origins) -> None:
         RunError: a signal asked for the end, or all epochs are done.
     """
     me = ranks.start(job)
-    with open_log(Path(job.result_file) if me.is_first else None) as log, contextlib.ExitStack() as stack:
+    with open_log(Path(job.trials.result_file) if me.is_first else None) as log, contextlib.ExitStack() as stack:
         for hook in telemetry.of_rank(job, me):
             stack.enter_context(hook)
         rank = _Rank(job, me, log)
         rank.begin(origins)
-        if job.mode == "throughput":
-            rank.train(job.warmup_steps, epoch=1, phase="warmup")
-            rank.train(job.measured_steps, epoch=1, phase="measured")
+        if job.course.mode == "throughput":
+            rank.train(job.course.warmup_steps, epoch=1, phase="warmup")
+            rank.train(job.course.measured_steps, epoch=1, phase="measured")
         else:
-            rank.train_to_target(job.max_epochs or 2)
+            rank.train_to_target(job.course.max_epochs or 2)
         me.comm.Barrier()
         log.mark(schema.RUN_STOP, schema.Ended(status="success"))
 
@@ -57,15 +57,19 @@ class _Rank:
         log.section(schema.LOG, schema.Format())
         log.section(schema.CONFIG, origins)
         log.event(schema.SUBMISSION_BENCHMARK, "resnet")
-        log.event(schema.SUBMISSION_PLATFORM, job.dgxsystem)
+        log.event(schema.SUBMISSION_PLATFORM, job.cluster.dgxsystem)
         log.mark(schema.INIT_START)
-        log.event(schema.SEED, job.seed if job.seed >= 0 else 1)
+        log.event(schema.SEED, job.course.seed if job.course.seed >= 0 else 1)
         log.event(schema.GLOBAL_BATCH_SIZE, job.global_batch)
         WATCHDOG.beat("setting up")
         time.sleep(SET_UP_S)
-        summary: dict[str, Any] = {name: getattr(job, name) for name in ("precision", "mode", "data")}
-        summary |= {"devices": job.world_size, "nodes": job.dgxnnodes, "batch_per_device": job.batchsize}
-        summary |= {"math_mode": job.precision, "resumed": False, "profiled": False}
+        summary: dict[str, Any] = {name: job.value(name.upper()) for name in ("precision", "mode", "data")}
+        summary |= {
+            "devices": job.cluster.world_size,
+            "nodes": job.cluster.dgxnnodes,
+            "batch_per_device": job.model.batchsize,
+        }
+        summary |= {"math_mode": job.model.precision, "resumed": False, "profiled": False}
         summary |= {"framework": "a stand-in", "model": "resnet50_v1.5"}
         log.event(schema.RUN_SUMMARY, schema.RunSummary(**summary))
         log.mark(schema.INIT_STOP)
@@ -79,7 +83,7 @@ class _Rank:
             self._step, since = self._step + 1, since + 1
             WATCHDOG.beat(f"computing step {self._step}")
             time.sleep(STEP_S)
-            if number % self._job.print_steps and number < steps:
+            if number % self._job.course.print_steps and number < steps:
                 continue
             loss = self._ranks.comm.allreduce(1 + 1 / self._step) / self._ranks.size
             took = {"time_s": round(time.perf_counter() - began_s, 6), "data_wait_s": 0.0}
@@ -90,7 +94,7 @@ class _Rank:
             self._end_if_asked()
 
     def _end_if_asked(self) -> None:
-        if self._job.mode == "throughput":
+        if self._job.course.mode == "throughput":
             return  # it has nothing to save: a signal ends the rank at once
         for number in SIGNALS:  # only now, as the trainer does: before there is anything to save a signal ends the rank
             signal.signal(number, self._on_signal)

@@ -31,7 +31,8 @@ import paddle
 import pytest
 from paddle.optimizer import lr
 
-from harness import env, session, workload
+from harness import session, workload
+from harness.job import job_of
 from harness.sampling import steps_per_epoch
 from paddle_hrnet import config as hrnet
 from paddle_hrnet import data as hrnet_data
@@ -282,7 +283,7 @@ def test_the_last_epoch_of_a_point_is_an_evaluations_and_later_than_its_slowest_
 )
 def test_what_a_workload_does_not_have_is_refused(job: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        workload.of_job(env.Job(**{"dgxngpu": 1, **job}))
+        workload.of_job(job_of(**{"dgxngpu": 1, **job}))
 
 
 def test_another_image_size_scales_the_evaluation_too() -> None:

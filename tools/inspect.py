@@ -11,9 +11,11 @@ from typing import Any
 import yaml
 
 from harness import env, workload
+from harness.job import PRECISIONS
 from program.count import Work, buckets, counts_of, layout, works
 from program.ops import MIB, OPTIMIZE
 from program.proof import kernels
+from runlog import workloads
 from runlog.errors import one_line
 from scoring.published.table import Card, Published, figures_of, nearest, note, read_cards
 
@@ -77,13 +79,13 @@ def quoted(figure: Published) -> dict[str, Any]:
 def estimates(update: Sequence[Any], job: env.Job) -> list[dict[str, Any]]:
     """On each card: the roofline of the job's update, the nearest published figure, and the traffic."""
     operators, found = in_order(update), list[dict[str, Any]]()
-    sizes = {"batch": job.batchsize, "ranks": job.world_size}
+    sizes = {"batch": job.model.batchsize, "ranks": job.cluster.world_size}
     for card in read_cards():
         figure = None
-        if not job.knobs.auto:  # Paddle chose that program, not who published
-            figures = figures_of(card, model=env.MODELS[job.workload], precision=job.precision)
-            figure = nearest(figures, batch=job.batchsize, devices=job.world_size)
-        bound = roofline(operators, tf32=job.precision == "tf32", card=card, **sizes)
+        if not job.model.knobs.auto:  # Paddle chose that program, not who published
+            figures = figures_of(card, model=job.model.row.model, precision=job.model.precision)
+            figure = nearest(figures, batch=job.model.batchsize, devices=job.cluster.world_size)
+        bound = roofline(operators, tf32=job.model.precision == "tf32", card=card, **sizes)
         found.append(
             {"device": f"{card.name} {card.memory_gib} GB"}
             | (bound or {"roofline_images_per_s": None})
@@ -108,7 +110,7 @@ def build(job: env.Job) -> Any:
     """The `TrainingProgram` of rank 0 of a job. Raises ValueError where the job asks for what cannot be built."""
     import paddle
 
-    env.export_trainer(0, [f"127.0.0.1:{FIRST_PORT + rank}" for rank in range(job.world_size)])
+    env.export_trainer(0, [f"127.0.0.1:{FIRST_PORT + rank}" for rank in range(job.cluster.world_size)])
     paddle.enable_static()
     model = workload.of_job(job)
     model.plan = dataclasses.replace(model.plan, ranks_listen=False)
@@ -123,15 +125,15 @@ def inspect(job: env.Job) -> dict[str, Any]:
     training = build(job)
     main = training.main
     head = {
-        "system": job.dgxsystem,
-        "workload": job.workload,
-        "recipe": job.recipe,
-        "precision": job.precision,
+        "system": job.cluster.dgxsystem,
+        "workload": job.model.workload,
+        "recipe": job.model.recipe,
+        "precision": job.model.precision,
         "layout": layout(main),
-        "batch_per_device": job.batchsize,
-        "ranks": job.world_size,
-        "strategy": job.strategy,
-        "micro_steps": job.knobs.gradient_merge,
+        "batch_per_device": job.model.batchsize,
+        "ranks": job.cluster.world_size,
+        "strategy": job.model.strategy,
+        "micro_steps": job.model.knobs.gradient_merge,
     }
     return head | counts_of(main) | {"verified": list(training.verified), "estimate": estimates(training.update, job)}
 
@@ -147,9 +149,9 @@ def main() -> int:
     """`python -m tools.inspect`: the training program of a configuration, built without a GPU."""
     parser = argparse.ArgumentParser(prog="python -m tools.inspect", description=main.__doc__)
     parser.add_argument("--system", dest="DGXSYSTEM", required=True, help="SYSTEM of a config_<SYSTEM>.sh")
-    workloads = f"one of {', '.join(env.WORKLOADS)}; rn50 if not given"
-    parser.add_argument("--workload", dest="WORKLOAD", default="rn50", help=workloads)
-    parser.add_argument("--precision", dest="PRECISION", help=f"one of {', '.join(env.PRECISIONS)}")
+    choices = f"one of {', '.join(workloads.NAMES)}; rn50 if not given"
+    parser.add_argument("--workload", dest="WORKLOAD", default="rn50", help=choices)
+    parser.add_argument("--precision", dest="PRECISION", help=f"one of {', '.join(PRECISIONS)}")
     parser.add_argument("--batch", dest="BATCHSIZE", help="images a device; the config's if not given")
     parser.add_argument("--ranks", dest="DGXNGPU", help="ranks of the job; the config's if not given")
     parser.add_argument("--recipe", dest="RECIPE", help="the config's if not given")

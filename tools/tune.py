@@ -70,12 +70,12 @@ CONTROL = Candidate(name="control", knobs=("perturb_input=1",))
 
 def candidates(job: env.Job) -> list[Candidate]:
     """The strategies that make sense for the job beside its base. Raises ValueError where that is STRATEGY=auto."""
-    base = job.knobs
+    base = job.model.knobs
     if base.auto:
         raise ValueError("STRATEGY=auto: it is measured as one of the strategies where it can run: unset STRATEGY")
-    gpu, half = job.device == "gpu", job.precision in ("amp_o1", "amp_o2")
-    nhwc = half and job.workload == "rn50" and job.layout != "NCHW"
-    lars, ranks = "lars" in job.recipe, job.dgxngpu
+    gpu, half = job.cluster.device == "gpu", job.model.precision in ("amp_o1", "amp_o2")
+    nhwc = half and "NHWC" in job.model.traits.layouts and job.model.layout != "NCHW"
+    lars, ranks = "lars" in job.model.recipe, job.cluster.dgxngpu
     makes_sense = {
         f"enable_inplace={0 if gpu else 1}": True,
         "merged_lars=1": lars,
@@ -84,11 +84,13 @@ def candidates(job: env.Job) -> list[Candidate]:
         "fuse_elewise_add_act_ops=0": not nhwc,
         **{f"fuse_grad_size_in_MB={size}": ranks > 1 for size in (1, 4, 64)},
         "resnet_unit=1": gpu and nhwc,
-        "cuda_graph=1": gpu and job.workload == "rn50" and base.gradient_merge == 1,
+        "cuda_graph=1": gpu and job.model.traits.captures_steps and base.gradient_merge == 1,
         **dict.fromkeys(("enable_addto=0", "cudnn_exhaustive_search=0", "cudnn_batchnorm_spatial_persistent=0"), gpu),
         **{f"conv_workspace_size_limit={size}": gpu for size in (512, 8000)},
     }
-    changes = (knob for knob, so in makes_sense.items() if so and strategy.parse(f"{job.strategy},{knob}") != base)
+    changes = (
+        knob for knob, so in makes_sense.items() if so and strategy.parse(f"{job.model.strategy},{knob}") != base
+    )
     found = [Candidate(name=knob, knobs=(knob,)) for knob in changes]
     serial = "1" if gpu else "0"  # the other way than harness/env.py has it
     found.append(Candidate(name=f"{SERIAL}={serial}", variables=((SERIAL, serial),)))
@@ -99,7 +101,7 @@ def candidates(job: env.Job) -> list[Candidate]:
     # The same update by fewer processes with more threads each: batch norm sees the same images together.
     for fewer in (count for count in range(1, ranks) if ranks % count == 0):
         times = ranks // fewer
-        variables = (("DGXNGPU", str(fewer)), ("BATCHSIZE", str(job.batchsize * times)))
+        variables = (("DGXNGPU", str(fewer)), ("BATCHSIZE", str(job.model.batchsize * times)))
         knobs = (f"gradient_merge={times * base.gradient_merge}",)
         found.append(Candidate(name=f"DGXNGPU={fewer}", knobs=knobs, variables=variables))
     return found
@@ -123,10 +125,10 @@ class Runner:
     """Starts runs of the job, each with a folder of its own: a trial of so many steps, on the same samples."""
 
     def __init__(self, job: env.Job) -> None:
-        self.folder = Path(job.logdir).resolve() / "tune" / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        seed = str(job.seed if job.seed >= 0 else 1)
+        self.folder = Path(job.trials.logdir).resolve() / "tune" / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        seed = str(job.course.seed if job.course.seed >= 0 else 1)
         self.variables = {"MODE": "throughput", "NEXP": "1", "SEED": seed, "PROGRESS": "plain", "CLEAR_CACHES": "0"}
-        self.strategy = job.strategy  # of the base
+        self.strategy = job.model.strategy  # of the base
         self.records: list[Record] = []  # of all runs so far
 
     def _logdir(self, way: Candidate, turn: str) -> Path:
@@ -244,7 +246,7 @@ def finalists(verdicts: dict[Candidate, Verdict]) -> list[Candidate]:
 
 def tune(args: argparse.Namespace, job: env.Job) -> int:
     """Measures the strategies and writes the config file."""
-    name = args.name or f"{job.dgxsystem}_tuned"
+    name = args.name or f"{job.cluster.dgxsystem}_tuned"
     path = args.folder / f"config_{name}.sh"
     if path.exists():
         raise ValueError(f"{path}: exists, results are never overwritten: move it or give --name")
@@ -300,8 +302,8 @@ def judged(
 
 def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterable[str]) -> str:
     """`config_<name>.sh`: the winner's exports over those of the system's file, for what was measured alone."""
-    system, measured = job.dgxsystem, f"{job.workload}_{job.precision}".upper()
-    chosen = {f"{measured}_{n}": value for n, value in winner.exports(job.strategy).items()}
+    system, measured = job.cluster.dgxsystem, f"{job.model.workload}_{job.model.precision}".upper()
+    chosen = {f"{measured}_{n}": value for n, value in winner.exports(job.model.strategy).items()}
     lines = [
         "# shellcheck shell=bash",
         f"# {system} as tuned on one machine:  DGXSYSTEM={name} ./run_and_time.sh",
@@ -317,9 +319,13 @@ def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterabl
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
     """Where the figures come from: day, code, machine, base and method; `record` is of any of the runs."""
     source = record.header["source"]
-    steps = f"{job.warmup_steps} + {job.measured_steps} steps"
+    steps = f"{job.course.warmup_steps} + {job.course.measured_steps} steps"
     names = ("workload", "recipe", "precision", "batchsize", "dgxnnodes", "dgxngpu", "data", "image_size", "strategy")
-    base = {name.upper(): value for name in names if (value := getattr(job, name)) not in ("", 0)}
+    base = {}
+    for name in names:
+        value = job.value(name.upper())
+        if value not in ("", 0):
+            base[name.upper()] = value
     return [
         f"by python -m tools.tune, {time.strftime('%Y-%m-%d', time.gmtime())}, commit {source['commit']}"
         + (", with changes" if source["dirty"] else ""),
@@ -386,9 +392,9 @@ def main() -> int:
     if args.repeats < least:
         raise ValueError(f"--repeats {args.repeats}: must be at least {least}")
     job, _ = env.read(env.resolve())
-    _ = job.knobs, job.hyperparameters  # what is wrong in them is said now
-    if job.dgxnnodes > 1:
-        raise ValueError(f"DGXNNODES={job.dgxnnodes}: runs are started on this node alone: set DGXNNODES=1")
+    _ = job.model.knobs, job.hyperparameters  # what is wrong in them is said now
+    if job.cluster.dgxnnodes > 1:
+        raise ValueError(f"DGXNNODES={job.cluster.dgxnnodes}: runs are started on this node alone: set DGXNNODES=1")
     return (sweep if args.batches else tune)(args, job)
 
 

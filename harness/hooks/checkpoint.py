@@ -27,8 +27,8 @@ from mpi4py import MPI
 from paddle import static
 
 from harness import state
-from harness.env import Job
 from harness.hooks import Hook
+from harness.job import Job
 from harness.progress import Timing
 from harness.ranks import Ranks
 from program import build
@@ -127,8 +127,8 @@ def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 def folder_of(job: Job) -> Path:
     """Where a trial's checkpoints are: beside its log, the same for the trial and for those that go on with it."""
-    log = Path(job.result_file)
-    return Path(job.checkpoint_dir or log.with_name(log.name.partition(".")[0] + ".checkpoints"))
+    log = Path(job.trials.result_file)
+    return Path(job.checkpoints.folder or log.with_name(log.name.partition(".")[0] + ".checkpoints"))
 
 
 def _newest_first(folder: Path) -> list[Path]:
@@ -154,7 +154,7 @@ def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
 
     Raises ValueError where the checkpoint is of another run.
     """
-    if job.resume == "no":
+    if job.checkpoints.resume == "no":
         return Start()
     start = _find(job, run, ranks.size) if ranks.is_first else Start()
     position, path = ranks.comm.bcast((start.position, start.path))
@@ -178,7 +178,7 @@ def _find(job: Job, run: dict[str, Any], ranks: int) -> Start:
                 f"{path}: its run had {position.global_batch} images a step, this one has {job.global_batch}: the "
                 f"recipe depends on it: set BATCHSIZE={position.global_batch / ranks:g} for {ranks} ranks"
             )
-        if job.seed not in (-1, position.seed):
+        if job.course.seed not in (-1, position.seed):
             raise ValueError(f"{path}: its run had SEED={position.seed}: set that, or SEED=-1 to take it over")
         return Start(position=position, path=str(path), arrays=arrays)
     print(f"warning: RESUME=auto: {folder} has no good checkpoint: starting at step 0", file=sys.stderr, flush=True)
@@ -267,7 +267,7 @@ class Keeper(Hook):
         """`run` and `start` are those of `find`. Raises ValueError where the folder has another run's checkpoints."""
         self._job, self._ranks, self._log, self._run = job, ranks, log, run
         self._seed, self._steps_per_epoch, self._folder = seed, steps_per_epoch, folder_of(job)
-        self._active = job.mode == "train" and bool(job.checkpoint_epochs or job.checkpoint_minutes)
+        self._active = job.course.mode == "train" and bool(job.checkpoints.epochs or job.checkpoints.minutes)
         self._kept = [Path(start.path)] if start.path else []
         if self._active and ranks.is_first:
             if not self._kept and (old := _newest_first(self._folder)):
@@ -306,7 +306,7 @@ class Keeper(Hook):
         self._report()
         if not self._handlers:  # only now: before there is anything to save a signal ends the run at once
             self._handlers = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
-        every_s = 60 * self._job.checkpoint_minutes
+        every_s = 60 * self._job.checkpoints.minutes
         late = self._ranks.is_first and bool(every_s) and time.monotonic() - self._last_s >= every_s
         asked = self._ranks.comm.allreduce(2 * self._signal + late, op=MPI.MAX)
         if not asked:
@@ -324,7 +324,7 @@ class Keeper(Hook):
 
     def epoch_ended(self, main: Any, epoch: int) -> None:
         """Called on every rank after an epoch and its evaluation."""
-        every = self._job.checkpoint_epochs
+        every = self._job.checkpoints.epochs
         if self._active and every and epoch % every == 0:
             self._save(main, step=epoch * self._steps_per_epoch, epoch=epoch + 1, epoch_step=0)
 
@@ -375,7 +375,7 @@ class Keeper(Hook):
                 raise OSError(f"{self._folder} has {free / MIB:.0f} MiB left, {needed / MIB:.0f} are needed")
             write(path, arrays, metadata)
             self._kept.append(path)
-            while len(self._kept) > self._job.checkpoint_keep:
+            while len(self._kept) > self._job.checkpoints.keep:
                 self._kept.pop(0).unlink(missing_ok=True)
             self._outcome = schema.Checkpoint(
                 step=step,

@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 
 from harness import nvidia
-from harness.env import Job, traced_steps
 from harness.hooks import Hook
+from harness.job import Job
 from harness.progress import Timing
 from harness.ranks import Ranks
 from runlog.schema import TelemetrySummary
@@ -255,11 +255,14 @@ class Tracer(Hook):
 
 def of_rank(job: Job, ranks: Ranks) -> list[Hook]:
     """What the job asks of this rank: on the first of a node its sampler, on the first of all the tracer."""
-    log, hooks = Path(job.result_file), list[Hook]()
-    if job.telemetry_s and not ranks.local_rank:
-        path = log.with_suffix(f".node{ranks.rank // job.dgxngpu}.telemetry.jsonl")
-        gpus = job.dgxngpu if job.device == "gpu" else 0
-        hooks.append(Sampler(path, every_s=job.telemetry_s, job_gpus=gpus, prometheus=job.telemetry_prometheus))
-    if job.profile and ranks.is_first:
-        hooks.append(Tracer(*traced_steps(job.profile), log, on_gpu=job.device == "gpu"))
+    log, hooks = Path(job.trials.result_file), list[Hook]()
+    if job.course.telemetry_s and not ranks.local_rank:
+        path = log.with_suffix(f".node{ranks.rank // job.cluster.dgxngpu}.telemetry.jsonl")
+        gpus = job.cluster.dgxngpu if job.cluster.device == "gpu" else 0
+        hooks.append(
+            Sampler(path, every_s=job.course.telemetry_s, job_gpus=gpus, prometheus=job.course.telemetry_prometheus)
+        )
+    steps = job.course.traced
+    if steps and ranks.is_first:
+        hooks.append(Tracer(steps.start, steps.stop - 1, log, on_gpu=job.cluster.on_gpu))
     return hooks

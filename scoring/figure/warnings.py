@@ -296,7 +296,7 @@ def of_record(record: Record) -> Iterator[Verdict]:
     for problem in record.problems[:3]:
         yield warning("option_contradicts_log" if "the options" in problem else "log_problem", problem, record)
     for check in record.checks:
-        if not check.agree:
+        if not check.agree and not check.one_sided:
             yield warning("ways_disagree", str(check), record)
     if record.math_mode == "tf32" and record.precision == "fp32":
         message = "FP32 here is TF32: not to be compared with FP32 of older devices"
@@ -332,6 +332,8 @@ def of_mixture(records: Sequence[Record]) -> Iterator[Verdict]:
     ):
         values = [value for record in records if (value := getattr(record, field))]
         spelled = {"".join(filter(str.isalnum, str(value).lower())): value for value in values}  # a model in many ways
+        if field == "precision" and spelled and "fp32" not in values and len(values) < len(records):
+            spelled["unsaid"] = "not said"  # it may be FP32 beside the half precision of the others
         if len(spelled) > 1:
             yield warning(rule, f"{name} differs: {', '.join(map(str, sorted(spelled.values())))}")
     versions: dict[str, set[str]] = {}

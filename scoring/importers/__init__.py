@@ -15,22 +15,23 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from runlog.reader import open_log
 from runlog.text import safe_lines
-from scoring.importers import checks, dllogger, gluoncv, keras, mllog, mmseg, oneflow, paddle
+from scoring.importers import checks, dllogger, gluoncv, keras, mllog, mmseg, oneflow, paddle, paddleclas
+from scoring.importers.evidence import Fact
 from scoring.importers.lines import Lines, Span
-from scoring.importers.table import Fact, Table
+from scoring.importers.table import Table
 from scoring.record import FACTS, Check, InputError, Record
 
-MOST = 10**9  # of anything that is counted
+MOST = 10**9  # no number of devices, images or runs lies beyond
 _FIELDS = {field.name for field in dataclasses.fields(Record)}
 
 FORMATS: dict[str, type[Table]] = {
     "mllog": mllog.MLLog,
-    "paddleclas_static": paddle.Static,
-    "paddleclas_dygraph": paddle.Dygraph,
+    "paddleclas_static": paddleclas.Static,
+    "paddleclas_dygraph": paddleclas.Dygraph,
     "paddleseg": paddle.PaddleSeg,
     "paddle18": paddle.Paddle18,
     "oneflow": oneflow.OneFlow,
@@ -43,53 +44,70 @@ FORMATS: dict[str, type[Table]] = {
     "nvidia_nvlog": dllogger.NvLog,
     "gluoncv": gluoncv.GluonCV,
     "keras": keras.Keras,
-    "mmcv_json": mmseg.MMCVJson,
     "mmseg": mmseg.MMSeg,
 }
 
 
+class Fingerprint(NamedTuple):
+    """What identifies the text of a log."""
+
+    sha256: str
+    lines: int  # an unfinished last line included
+
+
 def recognise(path: str | os.PathLike[str]) -> str:
-    """The format of the log at `path`. Raises InputError for a log of no known format, or of two."""
-    rows = [(name, one.clue or one.marker, one.recognised_by or one.row) for name, one in FORMATS.items()]
-    found: dict[str, int] = {}
+    """Return the format of the log at `path`. Raises InputError for a log of no known format, or of two."""
+    first_lines: dict[str, int] = {}  # the first row's line, by format
     number = 0
     with _opened(path) as stream:
         for number, text in enumerate(Lines(stream).texts(), 1):
-            for name, clue, row in rows:
-                if clue in text and name not in found and row.search(text) is not None:
-                    found[name] = number
-    if not found:
+            for name, table in FORMATS.items():
+                clue = table.clue or table.marker
+                row = table.recognised_by or table.row
+                if clue in text and name not in first_lines and row.search(text) is not None:
+                    first_lines[name] = number
+
+    if not first_lines:
         raise InputError(f"{path}: no line of a known format in {number} lines; known are {', '.join(FORMATS)}")
-    if len(found) > 1:
-        where = ", ".join(f"{name} (line {line})" for name, line in found.items())
+    if len(first_lines) > 1:
+        where = ", ".join(f"{name} (line {line})" for name, line in first_lines.items())
         raise InputError(f"{path}: lines of more than one format: {where}; say which one with --format")
-    return next(iter(found))
+    return next(iter(first_lines))
 
 
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """The bytes of the log at `path`, unpacked if it is a gzip file."""
+    """Yield the bytes of the log at `path`, unpacked if it is a gzip file. Raises InputError where it cannot."""
     try:
         raw = open_log(path)
     except ValueError as error:
         raise InputError(str(error)) from None
+
     with raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         try:
-            yield cast(BinaryIO, gzip.GzipFile(fileobj=raw) if packed else io.BufferedReader(cast(io.RawIOBase, raw)))
+            if packed:
+                yield cast(BinaryIO, gzip.GzipFile(fileobj=raw))
+            else:
+                yield io.BufferedReader(cast(io.RawIOBase, raw))
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InputError(f"{path}: a broken gzip file ({error}); unpack what can be saved with `zcat`") from None
 
 
-def _fingerprint(path: str | os.PathLike[str]) -> tuple[str, int]:
-    """SHA-256 and lines of the log's text, an unfinished last line included."""
-    digest, newlines, last = hashlib.sha256(), 0, b"\n"
+def _fingerprint(path: str | os.PathLike[str]) -> Fingerprint:
+    """Return digest and number of lines of the log's text, unpacked."""
+    digest = hashlib.sha256()
+    newlines = 0
+    last = b"\n"
     with _opened(path) as stream:
         while data := stream.read(1 << 17):
             digest.update(data)
-            newlines, last = newlines + data.count(b"\n"), data[-1:]
-    return digest.hexdigest(), newlines + (last != b"\n")
+            newlines += data.count(b"\n")
+            last = data[-1:]
+
+    unfinished_line = last != b"\n"
+    return Fingerprint(digest.hexdigest(), newlines + int(unfinished_line))
 
 
 def read_record(
@@ -100,29 +118,31 @@ def read_record(
     batch_per_device: int | None = None,
     segment: int | None = None,
 ) -> Record:
-    """The run that the log at `path` tells of, streamed: memory is that of its rows.
+    """Return the run that the log at `path` tells of. The log is streamed: only its rows are held in memory.
 
     `devices` and `batch_per_device` stand in for what the log does not say; where it says otherwise they win,
-    and the record tells so. Raises InputError for a log of no known format, without any row, or of several runs
-    where `segment` does not say which of them, from 1.
+    and the record tells so. Raises InputError for a log of no known format, without any row, of anything but images,
+    or of several runs where `segment` does not say which of them, from 1.
     """
     name = format or recognise(path)
     if name not in FORMATS:
         raise InputError(f"no format {name!r}; known are {', '.join(FORMATS)}")
+
     whole: Span = (1, None)
     table = _read(path, name, whole)
-    sha256, line_count = _fingerprint(path)
-    span = _one_run(path, table.lines.runs(table.restarts), line_count, segment)
+    fingerprint = _fingerprint(path)
+    span = _one_run(path, table.lines.runs(table.restarts), fingerprint.lines, segment)
     if span != whole:
         table = _read(path, name, span)
+
     given = _take_options(table, {"devices": devices, "batch_per_device": batch_per_device})
     _complete_batch(table)
     facts = {field: fact for field, fact in table.said.items() if field in _FIELDS}
     record = Record(
         file=os.fspath(path),
-        sha256=sha256,
-        lines=line_count,
-        segment=None if span == whole else (span[0], span[1] or line_count),
+        sha256=fingerprint.sha256,
+        lines=fingerprint.lines,
+        segment=None if span == whole else (span[0], span[1] or fingerprint.lines),
         format=name,
         windows=tuple(table.windows),
         epochs=tuple(table.epochs),
@@ -131,11 +151,12 @@ def read_record(
         software=table.software,
         field_lines={field: fact.line for field, fact in facts.items() if fact.line},
         from_options=given,
+        checks=tuple(table.checks),
         header=table.header,
         **{field: fact.value for field, fact in facts.items()},
     )
     _complete_windows(record)
-    if not record.windows and record.run_start_s is None:  # a run that began and came to nothing is the worst
+    if not record.windows and record.run_start_s is None:  # a run that began and came to nothing is one, the worst
         raise InputError(f"{path}: a {name} log without one training row: nothing was measured")
     return dataclasses.replace(
         record,
@@ -145,7 +166,7 @@ def read_record(
 
 
 def _read(path: str | os.PathLike[str], name: str, span: Span) -> Table:
-    """What the lines of `span` say in the format of that name."""
+    """Return the reader of the format `name` after it has read the lines of `span`."""
     with _opened(path) as raw:
         table = FORMATS[name](Lines(raw, span))
         try:
@@ -156,7 +177,7 @@ def _read(path: str | os.PathLike[str], name: str, span: Span) -> Table:
 
 
 def _one_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, segment: int | None) -> Span:
-    """The lines of the run that `segment` says, or of the only one. Raises InputError where it is not clear."""
+    """Return the lines of the run that `segment` says, or of the only one. Raises InputError where it is not clear."""
     spans = [f"{number}: lines {first} to {last or lines}" for number, (first, last) in enumerate(runs, 1)]
     if segment is None and len(runs) > 1:
         more = f", and {len(runs) - 6} more; of several ranks' rows, keep one rank's" if len(runs) > 6 else ""
@@ -169,13 +190,13 @@ def _one_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, seg
 
 
 def _take_options(table: Table, options: dict[str, int | None]) -> tuple[str, ...]:
-    """Put what the command line says in the place of what the log says; the fields that it gave."""
+    """Put the command line's values in the place of the log's, and return the fields that changed by it."""
     given = []
     for field, value in options.items():
         logged = table.said.get(field)
         if value is None or (logged is not None and logged.value == value):
             continue
-        if logged is not None:  # of many problems only the first are shown
+        if logged is not None:  # first of the problems: of many only the first are shown
             table.problems.insert(0, f"line {logged.line}: the log says {field} {logged.value}, the options {value}")
         table.said[field] = Fact(value, 0)
         given.append(field)
@@ -183,14 +204,17 @@ def _take_options(table: Table, options: dict[str, int | None]) -> tuple[str, ..
 
 
 def _complete_batch(table: Table) -> None:
-    """Devices, the batch of one and that of all: two of them make the third; three are a check."""
-    total, devices, batch = (table.value(name) for name in ("batch_of_all", "devices", "batch_per_device"))
+    """Set the third of devices, the batch of one and that of all where two are known; three are a check."""
+    total = table.value("batch_of_all")
+    devices = table.value("devices")
+    batch = table.value("batch_per_device")
     if not total:
         return
+
     line = table.said["batch_of_all"].line
     if devices and batch:
-        places = " and ".join(sorted({str(table.said[name].line) for name in ("devices", "batch_per_device")}))
-        ways = (f"line {line}: {total} over all devices", f"line {places}: {devices} devices x {batch}")
+        lines = sorted({str(table.said[name].line) for name in ("devices", "batch_per_device")})
+        ways = (f"line {line}: {total} over all devices", f"line {' and '.join(lines)}: {devices} devices x {batch}")
         table.checks.append(Check(what="batch", ways=ways, agree=devices * batch == total))
     elif devices and total % devices == 0:
         table.say("batch_per_device", total // devices, line)
@@ -199,22 +223,30 @@ def _complete_batch(table: Table) -> None:
 
 
 def _complete_windows(record: Record) -> None:
-    """Steps of the first row, where the next tells them, and images where the global batch is known."""
+    """Set the steps of the first row, where the next row tells them, and images where the global batch is known."""
     if len(record.windows) > 1:
-        first, second = record.windows[:2]
-        # Where the first row's counter equals the interval of the next, the run began there: it has as many steps.
-        if first.steps is None and first.step is not None and first.step + 1 - record.first_step == second.steps:
-            first.steps = second.steps
-            # One row's times are means a step: seconds follow as in the other rows.
-            if first.printed_step_time_s is not None and second.seconds is not None:
-                first.seconds = first.printed_step_time_s * second.steps
+        _complete_first_window(record)
+    batch = record.global_batch
     for window in record.windows:
-        if record.global_batch is not None and window.images is None and window.steps is not None:
-            window.images = window.steps * record.global_batch
+        if batch is not None and window.images is None and window.steps is not None:
+            window.images = window.steps * batch
+
+
+def _complete_first_window(record: Record) -> None:
+    """Set steps and seconds of the first row where its counter equals the interval of the second.
+
+    The run then began with it, and it has as many steps. Its time is a mean over a step, from which seconds follow.
+    """
+    first, second = record.windows[:2]
+    if first.steps is not None or first.step is None or first.step + 1 - record.first_step != second.steps:
+        return
+    first.steps = second.steps
+    if first.printed_step_time_s is not None and second.seconds is not None:
+        first.seconds = first.printed_step_time_s * second.steps
 
 
 def count(text: str) -> int:
-    """A whole number over 0, and below any that would overflow."""
+    """Return a whole number over 0, and below any that would overflow. Raises ValueError for another text."""
     value = int(text)
     if not 0 < value < MOST:
         raise ValueError(text)
@@ -222,13 +254,14 @@ def count(text: str) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `python -m scoring import`."""
     parser.add_argument("logs", nargs="+", metavar="LOG")
     add_log_options(parser)
     parser.add_argument("--json", action="store_true", help="the whole record, one JSON list")
 
 
 def add_log_options(parser: argparse.ArgumentParser, kind: Callable[[str], Any] = count) -> None:
-    """Options that say what a log does not; `kind` reads the numbers."""
+    """Add the options that say what a log does not; `kind` reads the numbers."""
     parser.add_argument("--devices", type=kind, help="devices of the run, where the log does not say")
     parser.add_argument("--batch", type=kind, help="images a step of one device, where the log does not say")
     parser.add_argument("--segment", type=count, metavar="N", help="of a log that holds several runs, the Nth")
@@ -236,36 +269,44 @@ def add_log_options(parser: argparse.ArgumentParser, kind: Callable[[str], Any] 
 
 
 def read_records(args: argparse.Namespace) -> list[Record]:
-    """The record of each of the command line's logs, as its options say."""
-    return [
-        read_record(path, format=args.format, devices=args.devices, batch_per_device=args.batch, segment=args.segment)
-        for path in args.logs
-    ]
+    """Return the record of each of the command line's logs, as its options say."""
+    records = []
+    for path in args.logs:
+        record = read_record(
+            path, format=args.format, devices=args.devices, batch_per_device=args.batch, segment=args.segment
+        )
+        records.append(record)
+    return records
 
 
 def main(args: argparse.Namespace) -> int:
+    """Print what each log says, as JSON or in lines. Returns 0."""
     records = read_records(args)
     if args.json:
         sys.stdout.writelines(_json_text(records))
     else:
-        print("\n".join(safe_lines(record_lines(record)) for record in records))
+        for record in records:
+            print(safe_lines(record_lines(record)))
     return 0
 
 
 def _json_text(records: Sequence[Record]) -> Iterator[str]:
-    """A list of records, a row at a time: a million as one text would take gigabytes."""
+    """Yield a JSON list of records, a row at a time: a million rows as one text would take gigabytes."""
     yield "["
     for at, record in enumerate(records):
         fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
         windows = fields.pop("windows")
-        yield f'{"," if at else ""}\n{json.dumps(jsonable(fields))[:-1]}, "windows": ['
-        yield from (f"{',' if row else ''}\n {json.dumps(jsonable(window))}" for row, window in enumerate(windows))
+        head = json.dumps(jsonable(fields))[:-1]  # without its closing brace
+        yield f'{"," if at else ""}\n{head}, "windows": ['
+        for row, window in enumerate(windows):
+            between = "," if row else ""
+            yield f"{between}\n {json.dumps(jsonable(window))}"
         yield "]}"
     yield "\n]\n"
 
 
 def jsonable(value: Any) -> Any:
-    """`value` with what JSON lacks (NaN, infinity) as text, and dataclasses as tables."""
+    """Return `value` with numbers that JSON does not have (NaN, infinity) as text, and dataclasses as tables."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -278,24 +319,55 @@ def jsonable(value: Any) -> Any:
 
 
 def record_lines(record: Record) -> list[str]:
-    """The record in lines for a reader; log text is shown with control characters escaped."""
-    shown: list[tuple[str, str]] = []
+    """Return the record in lines for a reader; log text is shown with control characters escaped."""
+    lines = [f"{record.file}  ({record.format}, {record.lines} lines, sha256 {record.sha256[:12]})"]
+
+    def show(name: str, text: str) -> None:
+        lines.append(f"  {name:17}{text}")
+
     if record.segment is not None:
-        shown.append(("this run", f"lines {record.segment[0]} to {record.segment[1]}"))
+        show("this run", f"lines {record.segment[0]} to {record.segment[1]}")
     for name in (*FACTS, "status"):
-        value = getattr(record, name)
-        where = f"line {record.field_lines[name]}" if name in record.field_lines else "by its format"
-        where = "from the options" if name in record.from_options else where
-        shown.append((name, "not said" if value is None else f"{str(value)!a}"[1:-1] + f"  ({where})"))
+        show(name, _fact_text(record, name))
+    show("windows", _windows_text(record))
+    if record.run_time_s is not None:
+        show("run time", f"{record.run_time_s / 60:.3f} min")
+    if record.quality:
+        last = record.quality[-1]
+        show("quality", f"{last.name} {last.value:g}  (line {last.line})")
+    for check in record.checks:
+        show(_check_word(check), str(check))
+    if record.truncated:
+        show("truncated", "the log ends before its run does")
+    for problem in record.problems:
+        show("problem", f"{problem!a}")
+    return lines
+
+
+def _fact_text(record: Record, name: str) -> str:
+    """Return a field of the record and where it comes from."""
+    value = getattr(record, name)
+    if value is None:
+        return "not said"
+    where = "by its format"
+    if name in record.from_options:
+        where = "from the options"
+    elif name in record.field_lines:
+        where = f"line {record.field_lines[name]}"
+    escaped = f"{str(value)!a}"[1:-1]
+    return f"{escaped}  ({where})"
+
+
+def _windows_text(record: Record) -> str:
+    """Return how many windows there are, on which lines, and whose rates they print."""
     span = f", lines {record.windows[0].line} to {record.windows[-1].line}" if record.windows else ""
     kind = "running averages of the epoch" if record.cumulative else "each of its own steps"
     scope = "one device" if record.rate_scope == "device" else "all devices"
-    shown.append(("windows", f"{len(record.windows)}{span}; {kind}; rates of {scope}"))
-    if record.run_time_s is not None:
-        shown.append(("run time", f"{record.run_time_s / 60:.3f} min"))
-    shown += [("quality", f"{last.name} {last.value:g}  (line {last.line})") for last in record.quality[-1:]]
-    shown += [("checked" if check.agree else "DISAGREE", str(check)) for check in record.checks]
-    shown += [("truncated", "the log ends before its run does")] * bool(record.truncated)
-    shown += [("problem", f"{problem!a}") for problem in record.problems]
-    head = f"{record.file}  ({record.format}, {record.lines} lines, sha256 {record.sha256[:12]})"
-    return [head, *(f"  {name:17}{text}" for name, text in shown)]
+    return f"{len(record.windows)}{span}; {kind}; rates of {scope}"
+
+
+def _check_word(check: Check) -> str:
+    """Return the word for how a check came out."""
+    if check.one_sided:
+        return "NOT CHECKED"
+    return "checked" if check.agree else "DISAGREE"

@@ -1,6 +1,6 @@
-"""What a log says in two ways: each figure against a clock that it was not made of, and against what else is printed.
+"""Comparisons of what a log says in two ways: each figure against a clock that it was not made of, or another print.
 
-A row of `CHECKS` is a function that compares the two ways; it gives None where the log has not both.
+A row of `CHECKS` is a function that compares the two ways; it returns None where the log does not have both.
 """
 
 import bisect
@@ -8,15 +8,17 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from scoring.record import Check, Record, Window
 
 REFUSED = 1.5  # a factor that no pause explains: one of the two is wrong
 AGREES = 0.02  # share by which two ways may differ beyond what their print rounds off
-CLOCK_AGREES = 0.05  # the same of two clocks: a run of whole epochs has its evaluations between them
+CLOCK_AGREES = 0.05  # share by which two clocks may differ: a run of whole epochs has its evaluations between them
 PAUSE = 1.5  # a gap between two rows longer than this factor is an evaluation, a checkpoint or a stall
-EPOCHS_AND_RUN = "epochs against the run's time"  # a check, of which a figure says nothing twice
-CLOCKS = (  # checks that set a figure against another clock: a record with none of these has one
+STAMP_S = 2.0  # two stamps of whole seconds may be off by so much together
+EPOCHS_AND_RUN = "epochs against the run's time"  # the check that a warning about the run's time would repeat
+CLOCKS = (  # checks that set a figure against another clock: a record with one of these has a second clock
     "time",
     "steps, batch and rate against time",
     "time with pauses",
@@ -25,89 +27,127 @@ CLOCKS = (  # checks that set a figure against another clock: a record with none
 )
 
 
+class Gap(NamedTuple):
+    """The time from one row to the next."""
+
+    clock_s: float  # by their time stamps
+    row_s: float  # by the columns of the later row
+    row: Window  # the later row
+
+
+class RunRate(NamedTuple):
+    """Images/s over a run's time."""
+
+    text: str  # the lines, the time and the rate in words
+    images_per_s: float
+
+
 def of_record(record: Record) -> list[Check]:
-    """Every check that the log allows."""
-    return [check for compare in CHECKS if (check := compare(record)) is not None]
+    """Return every check that the log allows."""
+    checks = []
+    for compare in CHECKS:
+        check = compare(record)
+        if check is not None:
+            checks.append(check)
+    return checks
 
 
 def has_second_clock(record: Record) -> bool:
-    """Whether something in the log confirms its times."""
+    """Say whether something in the log confirms its times."""
     return any(check.what in CLOCKS for check in record.checks)
 
 
 def _check(what: str, first: str, second: str, ratio: float, *, rounding: float = 0.0, refusable: bool = True) -> Check:
-    """Two ways in words and their ratio; `rounding` is that of the ratio, by the digits that are printed."""
-    agree = abs(ratio - 1) <= (CLOCK_AGREES if what in CLOCKS else AGREES) + rounding
-    refused = refusable and not 1 / REFUSED - rounding <= ratio <= REFUSED + rounding
-    return Check(what=what, ways=(first, second), agree=agree, refused=refused)
+    """Return the check of two ways in words, whose `ratio` the printed digits leave open by `rounding`."""
+    tolerance = CLOCK_AGREES if what in CLOCKS else AGREES
+    agree = abs(ratio - 1) <= tolerance + rounding
+    close = 1 / REFUSED - rounding <= ratio <= REFUSED + rounding
+    return Check(what=what, ways=(first, second), agree=agree, refused=refusable and not close)
 
 
 def _total(rows: Iterable[Window], name: str) -> float:
+    """Return the sum of a field over rows; a row without it counts as 0."""
     return math.fsum(getattr(row, name) or 0.0 for row in rows)
 
 
 def set_back(windows: Sequence[Window]) -> list[tuple[Window, Window]]:
-    """Each two stamped rows that follow one another of which the later has the earlier stamp: the clock was set."""
-    stamped = [(window.end_s, window) for window in windows if window.end_s is not None]
-    return [(before, row) for (a, before), (b, row) in itertools.pairwise(stamped) if b < a]
+    """Return each two successive stamped rows of which the later has the earlier stamp: the clock was set back."""
+    stamped = [window for window in windows if window.end_s is not None]
+    pairs = []
+    for before, row in itertools.pairwise(stamped):
+        if (row.end_s or 0.0) < (before.end_s or 0.0):
+            pairs.append((before, row))
+    return pairs
 
 
 def problems(record: Record) -> list[str]:
-    """What is impossible in the time stamps."""
-    back = set_back(record.windows)
-    more = f", and {len(back) - 1} more such rows" if len(back) > 1 else ""
+    """Return what is impossible in the time stamps, in words; only the first of several is described."""
+    pairs = set_back(record.windows)
+    if not pairs:
+        return []
+    before, row = pairs[0]
+    back_s = (before.end_s or 0.0) - (row.end_s or 0.0)
+    more = f", and {len(pairs) - 1} more such rows" if len(pairs) > 1 else ""
     return [
-        f"line {row.line}: its time stamp is {(before.end_s or 0.0) - (row.end_s or 0.0):.6g} s before that of line "
-        f"{before.line}{more}: the clock was set"
-        for before, row in back[:1]
+        f"line {row.line}: its time stamp is {back_s:.6g} s before that of line {before.line}{more}: the clock was set"
     ]
 
 
 def row_s(record: Record, window: Window) -> float | None:
-    """Seconds of a row by its own columns: its step time, or its images / rate."""
+    """Return a row's seconds by its own columns: its time, or its images / rate; None where it has neither."""
     if window.seconds:
         return window.seconds
+    if not window.printed_rate:
+        return None
+
     images = window.images
-    if record.rate_scope != "global":
-        images = window.steps * record.batch_per_device if window.steps and record.batch_per_device else None
-    return images / window.printed_rate if images and window.printed_rate else None
+    if record.rate_scope != "global":  # the rate is that of one device
+        has_both = window.steps and record.batch_per_device
+        images = (window.steps or 0) * (record.batch_per_device or 0) if has_both else None
+    return images / window.printed_rate if images else None
 
 
 def _lines(windows: Sequence[Window]) -> str:
+    """Return the first and the last line of rows, in words."""
     return f"lines {windows[0].line} to {windows[-1].line}"
 
 
-def _gaps(record: Record, *, in_epochs: bool) -> list[tuple[float, float, Window]]:
-    """(seconds by the clock, by the row, the row) of each row after another one, no evaluation between them."""
+def _gaps(record: Record) -> list[Gap]:
+    """Return the gap before each row, but for those that a line or a counter explains.
+
+    Gaps with an evaluation in them are left out, and those between two epochs: there the model is evaluated and saved.
+    """
     evaluated = sorted(quality.line for quality in record.quality)
     gaps = []
     for before, row in itertools.pairwise(record.windows):
-        time_s = row_s(record, row)
-        if before.end_s is None or row.end_s is None or not time_s:
+        seconds = row_s(record, row)
+        if before.end_s is None or row.end_s is None or not seconds:
             continue
+
         clock_s = row.end_s - before.end_s
+        clock_was_set = clock_s < 0
         evaluations = bisect.bisect(evaluated, row.line) - bisect.bisect(evaluated, before.line)
-        if clock_s >= 0 and not evaluations and (before.epoch == row.epoch or not in_epochs):  # below 0: it was set
-            gaps.append((clock_s, time_s, row))
+        if not clock_was_set and not evaluations and before.epoch == row.epoch:
+            gaps.append(Gap(clock_s, seconds, row))
     return gaps
 
 
 def _stamps(record: Record) -> Check | None:
-    """Time stamps against the rows' step times, or against steps x batch / rate. Pauses are left out."""
-    gaps = _gaps(record, in_epochs=True)
+    """Compare time stamps with the rows' step times, or with steps x batch / rate. Pauses are left out."""
+    gaps = _gaps(record)
     if len(gaps) < 2:
         return None
-    digit_s = 1.0 if all(clock_s == int(clock_s) for clock_s, _, _ in gaps) else 0.01
-    if statistics.median(time_s for _, time_s, _ in gaps) >= 2 * digit_s:
-        usual = statistics.median(clock_s / time_s for clock_s, time_s, _ in gaps)
-    else:  # single gaps are lost in the rounding of the stamps
-        most = sorted(gaps, key=lambda gap: gap[0] - gap[1])[: math.ceil(0.9 * len(gaps))]
-        usual = math.fsum(clock_s for clock_s, _, _ in most) / math.fsum(time_s for _, time_s, _ in most)
-    kept = [gap for gap in gaps if gap[0] <= PAUSE * max(1.0, usual) * gap[1] + 2 * digit_s]
+
+    whole_seconds = all(gap.clock_s == int(gap.clock_s) for gap in gaps)
+    digit_s = 1.0 if whole_seconds else 0.01
+    usual = _usual_ratio(gaps, digit_s)
+    kept = [gap for gap in gaps if gap.clock_s <= PAUSE * max(1.0, usual) * gap.row_s + 2 * digit_s]
     if not kept:
         return None
-    stamps_s, rows_s = math.fsum(gap[0] for gap in kept), math.fsum(gap[1] for gap in kept)
-    lines = _lines([row for _, _, row in kept])
+
+    stamps_s = math.fsum(gap.clock_s for gap in kept)
+    rows_s = math.fsum(gap.row_s for gap in kept)
+    lines = _lines([gap.row for gap in kept])
     timed = record.windows[-1].seconds is not None
     return _check(
         "time" if timed else "steps, batch and rate against time",
@@ -118,19 +158,36 @@ def _stamps(record: Record) -> Check | None:
     )
 
 
-def _pauses(record: Record) -> Check | None:
-    """From stamp to stamp, pauses included, against the rows' own times, where no evaluation tells what else was done.
+def _usual_ratio(gaps: Sequence[Gap], digit_s: float) -> float:
+    """Return the usual ratio of clock and row: the median, or the shortest nine tenths' where stamps are coarse."""
+    if statistics.median(gap.row_s for gap in gaps) >= 2 * digit_s:
+        return statistics.median(gap.clock_s / gap.row_s for gap in gaps)
 
-    A figure of throughput leaves pauses out: they are said, and no reason to refuse it.
+    # Single gaps are lost in the rounding of the stamps.
+    shortest = sorted(gaps, key=_excess_s)[: math.ceil(0.9 * len(gaps))]
+    return math.fsum(gap.clock_s for gap in shortest) / math.fsum(gap.row_s for gap in shortest)
+
+
+def _excess_s(gap: Gap) -> float:
+    """Return how much longer a gap is by the clock than by its row, in seconds."""
+    return gap.clock_s - gap.row_s
+
+
+def _pauses(record: Record) -> Check | None:
+    """Compare time from stamp to stamp, pauses included, with the rows' own times, within epochs.
+
+    Returns None where they agree. A figure of throughput leaves pauses out: they are said, and no reason to refuse it.
     """
-    gaps = _gaps(record, in_epochs=False)
-    rows_s, stamps_s = math.fsum(gap[1] for gap in gaps), math.fsum(gap[0] for gap in gaps)
-    if len(gaps) < 2 or stamps_s - 2.0 <= (1 + CLOCK_AGREES) * rows_s:  # stamps may be of whole seconds
+    gaps = _gaps(record)
+    rows_s = math.fsum(gap.row_s for gap in gaps)
+    stamps_s = math.fsum(gap.clock_s for gap in gaps)
+    if len(gaps) < 2 or stamps_s - STAMP_S <= (1 + CLOCK_AGREES) * rows_s:
         return None
-    lines = _lines([row for _, _, row in gaps])
+
+    lines = _lines([gap.row for gap in gaps])
     return _check(
         "time with pauses",
-        f"{lines}: time stamps, {stamps_s:.6g} s, with evaluations, ends of epochs and pauses of which no line tells",
+        f"{lines}: time stamps, {stamps_s:.6g} s, with pauses of which no line tells",
         f"{lines}: the rows' own times, {rows_s:.6g} s",
         stamps_s / rows_s,
         refusable=False,
@@ -138,56 +195,76 @@ def _pauses(record: Record) -> Check | None:
 
 
 def _epoch_rows(record: Record) -> list[Window]:
-    """The rows of a log of whole epochs, each once and in order; empty for any other log."""
-    rows = [w for w in record.windows if w.step is None and w.images and w.end_s and w.seconds and w.epoch is not None]
+    """Return the rows of a log of whole epochs, each once and in order; none of any other log."""
+    rows = []
+    for window in record.windows:
+        is_epoch = window.step is None and window.epoch is not None
+        if is_epoch and window.images and window.end_s and window.seconds:
+            rows.append(window)
+
     numbers = [row.epoch or 0 for row in rows]
     whole = len(rows) >= max(2, len(record.windows)) and numbers == sorted(set(numbers))
     return rows if whole and record.train_samples else []
 
 
-def run_rate(record: Record) -> tuple[str, float] | None:
-    """Images/s by the run's time, in words and as a number: from run_start to run_stop where the log has both.
+def run_rate(record: Record) -> RunRate | None:
+    """Return images/s by the run's time: from run_start to run_stop, or from the first epoch to the last one.
 
-    A row may be of several epochs, and epochs between two rows may have none.
+    A row may be of several epochs, and epochs between two rows may have none. None for logs of other rows, and where
+    the clock was set.
     """
-    rows, samples = _epoch_rows(record), record.train_samples
+    rows = _epoch_rows(record)
+    samples = record.train_samples
     if not rows or not samples:
         return None
+
     first, last = rows[0], rows[-1]
-    what, run_s = "run_start to run_stop", record.run_time_s
+    what = "run_start to run_stop"
+    run_s = record.run_time_s
     if run_s is None:
-        what, run_s = "first to last epoch", (last.end_s or 0.0) - ((first.end_s or 0.0) - (first.seconds or 0.0))
-    if run_s <= 0:  # the clock was set, which is said by itself
+        what = "first to last epoch"
+        begin_s = (first.end_s or 0.0) - (first.seconds or 0.0)
+        run_s = (last.end_s or 0.0) - begin_s
+    if run_s <= 0:  # the clock was set, which has its own message
         return None
-    rate = ((last.epoch or 0) - (first.epoch or 0) + (first.images or 0.0) / samples) * samples / run_s
-    return f"{_lines(rows)}: {what}, {run_s:.6g} s, which is {rate:.6g} images/s", rate
+
+    epochs = (last.epoch or 0) - (first.epoch or 0) + (first.images or 0.0) / samples
+    rate = epochs * samples / run_s
+    return RunRate(f"{_lines(rows)}: {what}, {run_s:.6g} s, which is {rate:.6g} images/s", rate)
 
 
 def _run(record: Record) -> Check | None:
-    """Rows of whole epochs against the run's time, evaluations included.
+    """Compare rows of whole epochs with the run's time, evaluations included.
 
     Where the program runs ahead of the devices an epoch's own stamps are those of its launch, and the work is waited
     for at an evaluation: MLPerf's largest runs print 5.8 times the images/s that their time makes.
     """
-    run, rows = run_rate(record), _epoch_rows(record)
+    run = run_rate(record)
     if run is None:
         return None
+
+    rows = _epoch_rows(record)
     rows_s = _total(rows, "seconds")
     rate = _total(rows, "images") / rows_s
     second = f"{_lines(rows)}: the epochs' own times, {rows_s:.6g} s, which is {rate:.6g} images/s"
-    return _check(EPOCHS_AND_RUN, run[0], second, rate / run[1])
+    return _check(EPOCHS_AND_RUN, run.text, second, rate / run.images_per_s)
 
 
 def _epoch_timer(record: Record) -> Check | None:
-    """The rates of the rows against those that the epochs' summaries make of their own seconds."""
-    epochs = {one.epoch: one for one in record.epochs if one.seconds and one.printed_rate}
-    rows = [w for w in record.windows if w.step is not None and w.steps and w.printed_rate and w.epoch in epochs]
+    """Compare the rates of the rows with those that the epochs' summaries make of their own seconds."""
+    epochs = {epoch.epoch: epoch for epoch in record.epochs if epoch.seconds and epoch.printed_rate}
+    rows = []
+    for window in record.windows:
+        if window.step is not None and window.steps and window.printed_rate and window.epoch in epochs:
+            rows.append(window)
     if not rows:
         return None
-    timed = [epochs[number] for number in dict.fromkeys(row.epoch for row in rows)]
+
+    numbers = dict.fromkeys(row.epoch for row in rows)  # each once, in their order
+    timed = [epochs[number] for number in numbers]
     seconds = _total(timed, "seconds")
-    epochs_rate = math.fsum((one.seconds or 0.0) * (one.printed_rate or 0.0) for one in timed) / seconds
-    rows_rate = _total(rows, "steps") / math.fsum((w.steps or 0) / (w.printed_rate or 1.0) for w in rows)
+    epochs_rate = math.fsum((epoch.seconds or 0.0) * (epoch.printed_rate or 0.0) for epoch in timed) / seconds
+    rows_rate = _total(rows, "steps") / math.fsum((row.steps or 0) / (row.printed_rate or 1.0) for row in rows)
     return _check(
         "rates against the epochs' time",
         f"{_lines(timed)}: the epochs' own {seconds:.6g} s, {epochs_rate:.6g} images/s",
@@ -197,12 +274,19 @@ def _epoch_timer(record: Record) -> Check | None:
 
 
 def _counted(record: Record) -> Check | None:
-    """The images that our own windows count, against steps x batch. Elsewhere images are made from the steps."""
-    rows = [w for w in record.windows if w.phase is not None and w.images and w.steps]
+    """Compare the images that our own windows count with steps x batch.
+
+    Rows of other formats, and windows that count none that can be read, have the images of their steps: no two ways.
+    """
+    if any(check.what == "images" and check.one_sided for check in record.checks):
+        return None
+    rows = [window for window in record.windows if window.phase is not None and window.images and window.steps]
     batch = record.global_batch
     if not rows or not batch:
         return None
-    images, steps = _total(rows, "images"), int(_total(rows, "steps"))
+
+    images = _total(rows, "images")
+    steps = int(_total(rows, "steps"))
     return _check(
         "images",
         f"{_lines(rows)}: counted, {images:.0f}",
@@ -212,12 +296,13 @@ def _counted(record: Record) -> Check | None:
 
 
 def _printed(record: Record) -> Check | None:
-    """The printed rates against images / time, where rows have both: epochs of an MLPerf log."""
-    rows = [w for w in record.windows if w.printed_rate and w.images and w.seconds]
+    """Compare the printed rates with images / time, where rows have both: epochs of an MLPerf log."""
+    rows = [window for window in record.windows if window.printed_rate and window.images and window.seconds]
     if record.rate_scope != "global" or not rows:
         return None
+
     images = _total(rows, "images")
-    printed = images / math.fsum((w.images or 0.0) / (w.printed_rate or 1.0) for w in rows)
+    printed = images / math.fsum((row.images or 0.0) / (row.printed_rate or 1.0) for row in rows)
     made = images / _total(rows, "seconds")
     return _check(
         "rate",
@@ -228,16 +313,20 @@ def _printed(record: Record) -> Check | None:
 
 
 def _batch(record: Record) -> Check | None:
-    """The batch that the options say against rate x step time of the rows, where rates are of one device."""
-    rows = [w for w in record.windows if w.printed_rate and w.printed_step_time_s]
+    """Compare the batch that the options say with rate x step time of the rows, where rates are of one device.
+
+    The log's own batch was held against the rows as it was read: that it agrees is not said twice.
+    """
+    rows = [window for window in record.windows if window.printed_rate and window.printed_step_time_s]
     batch = record.batch_per_device
     if record.rate_scope != "device" or not rows or not batch:
         return None
-    images = statistics.median((w.printed_rate or 0.0) * (w.printed_step_time_s or 0.0) for w in rows)
-    given = "batch_per_device" in record.from_options
-    if abs(images / batch - 1) <= AGREES and not given:  # the log's own was set against the rows as it was read
+
+    images = statistics.median((row.printed_rate or 0.0) * (row.printed_step_time_s or 0.0) for row in rows)
+    from_options = "batch_per_device" in record.from_options
+    if abs(images / batch - 1) <= AGREES and not from_options:
         return None
-    where = "the options" if given else f"line {record.field_lines['batch_per_device']}"
+    where = "the options" if from_options else f"line {record.field_lines['batch_per_device']}"
     return _check(
         "batch",
         f"{where}: {batch} a device",
@@ -247,22 +336,21 @@ def _batch(record: Record) -> Check | None:
 
 
 def _summary(record: Record) -> Check | None:
-    """The closing figure against the mean, the harmonic mean or the median of the rows' rates: it has its own rule."""
+    """Compare the log's closing figure with mean, harmonic mean and median of its rates: the nearest one counts."""
     rates = [window.printed_rate for window in record.windows if window.printed_rate]
     summary = record.summary_rate
     if summary is None or len(rates) < 2:
         return None
-    ways = {
-        "mean": statistics.fmean(rates),
-        "harmonic mean": statistics.harmonic_mean(rates),
-        "median": statistics.median(rates),
-    }
-    name = min(ways, key=lambda way: abs(ways[way] - summary))
+
+    nearest, value = "mean", statistics.fmean(rates)
+    for name, average in (("harmonic mean", statistics.harmonic_mean(rates)), ("median", statistics.median(rates))):
+        if abs(average - summary) < abs(value - summary):
+            nearest, value = name, average
     return _check(
         "rate",
         f"line {record.field_lines['summary_rate']}: the log's own summary, {summary:.6g} images/s",
-        f"{_lines(record.windows)}: {name} of the rates, {ways[name]:.6g} images/s",
-        ways[name] / summary,
+        f"{_lines(record.windows)}: {nearest} of the rates, {value:.6g} images/s",
+        value / summary,
     )
 
 

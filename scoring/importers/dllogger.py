@@ -15,23 +15,47 @@ NVLOG       :::NVLOGv0.2.3 resnet <stamp> (benchmark_hooks.py:59) iteration: 200
 
 import json
 import re
+from typing import NamedTuple
 
+from scoring.importers.evidence import Fact
 from scoring.importers.lines import Lines
-from scoring.importers.table import At, Columns, EpochTable, Fact, Table
+from scoring.importers.table import At, Columns, EpochTable, Table
 from scoring.importers.text import NUMBER, RowPattern, field, integer
 
 _STAMP = r"(?:DLL (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) - )?"
 _STEP_HEAD = re.compile(_STAMP + r"Epoch: (\d{1,9}) Iteration: (\d{1,9})(?= )")
-_LOSS, _WAIT, _TIME = field(r" train\.loss : "), field(r" train\.data_time : "), field(r" train\.batch_time : ")
+_LOSS = field(r" train\.loss : ")
+_WAIT = field(r" train\.data_time : ")
+_TIME = field(r" train\.batch_time : ")
 _IPS = field(r" train\.ips : ", r"(?=\s|$)")
 _UNIT = re.compile(r" train\.(?:total_)?ips : \S+ (\w+)/s")
 _OTHERS_OF_ROW = (_TIME, _LOSS, _WAIT, _UNIT)
 _NVLOG = r":::NVLOG\S* \S+ (\d{9,}\.\d+) \([^)]*\)"
 _EPOCH = r"Epoch: (?P<epoch>\d{1,9})\b(?!.*Iteration)"
-_PARAMETER = re.compile(r"(?:^|[\s(])(arch|batch_size|amp|dtype|world_size|gpus)(?: : |='?)(\[[^\]]*\]|[^\s,')]+)")
+_PARAMETERS = "arch|batch_size|amp|use_tf_amp|fp16|dtype|precision|world_size|gpus"
+_PARAMETER = re.compile(rf"(?:^|[\s(])({_PARAMETERS})(?: : |='?)(\[[^\]]*\]|[^\s,')]+)")
 # The table that NVIDIA's MXNet benchmark.py prints last: batch sizes above, devices on the left.
 _TABLE_HEAD = re.compile(r" {10,11}\|\s+(\d{1,9})\s+\|\s*$")
 _TABLE_ROW = re.compile(r"\s+(\d{1,9})\s+\|\s+[\d.e+]+\s+\|\s*$")
+
+# A parameter and its value, and the precision that it switches on.
+_HALF_SWITCHES = {
+    ("amp", "true"): "amp",
+    ("use_tf_amp", "true"): "amp",
+    ("fp16", "true"): "fp16",
+    ("dtype", "float16"): "fp16",
+    ("precision", "fp16"): "fp16",
+    ("precision", "amp"): "amp",
+}
+# Parameters and values that state single precision, where no switch of half precision is on.
+_SINGLE_SWITCHES = (
+    ("amp", "false"),
+    ("use_tf_amp", "false"),
+    ("fp16", "false"),
+    ("dtype", "float32"),
+    ("precision", "fp32"),
+    ("precision", "tf32"),
+)
 
 
 class PyTorch(EpochTable):
@@ -54,56 +78,82 @@ class PyTorch(EpochTable):
         rf".*?\btrain\.(?:total_)?ips : (?P<rate>{NUMBER})(?=\s|$)"
     )
     evaluation = re.compile(rf"{_EPOCH}.*?\b(?P<name>val\.(?:top1|accuracy)) : (?P<value>{NUMBER})")
-    batch_field = "batch_per_device"  # of the record: what the parameter `batch_size` states
+    batch_field = "batch_per_device"  # the field of the record that the parameter `batch_size` states
 
     def before(self, line: int, text: str) -> None:
+        """Read a line before the first row; the parameters stand behind one of two words."""
         super().before(line, text)
         text = _as_text(text)
-        head = next((head for head in ("PARAMETER", "Start with arguments") if head in text), None)
-        for name, value in _PARAMETER.findall(text.split(head, 1)[1]) if head else ():
-            self.say(name, value, line)
+        for head in ("PARAMETER", "Start with arguments"):
+            if head in text:
+                for name, value in _PARAMETER.findall(text.split(head, 1)[1]):
+                    self.say(name, value, line)
+                return
 
     def after(self, line: int, text: str) -> None:
+        """Read a line after the first row, in JSON or not."""
         super().after(line, _as_text(text))
 
     def device_counts(self) -> dict[str, Fact]:
-        """What the log says of the devices, by the place."""
-        counts = {}
-        if world := self.said.get("world_size"):
+        """Return the number of devices by each place that states one."""
+        counts: dict[str, Fact] = {}
+        world = self.said.get("world_size")
+        if world:
             counts["world_size"] = Fact(integer(world.value) or None, world.line)
-        if gpus := self.said.get("gpus"):
+        gpus = self.said.get("gpus")
+        if gpus:
             counts["gpus"] = Fact(len(re.findall(r"\d+", gpus.value)) or None, gpus.line)
         return counts
 
     def finish(self) -> None:
+        """Set devices, model, batch and precision by the parameters."""
+        stated = self.precision()
         self.agreed("devices", self.device_counts())
         self.derive("model", "arch")
         self.derive(self.batch_field, "batch_size")
         super().finish()
-        for name, half in (("amp", "True"), ("dtype", "float16")):
-            if self.value(name) == half:
-                self.derive("precision", name, "amp")
-        for name in ("amp", "dtype"):
-            self.derive("precision", name, "fp32")
+        if stated:
+            self.say("precision", stated.value, stated.line)
+
+    def precision(self) -> Fact | None:
+        """Return the precision that the parameters state.
+
+        A switch of half precision that is on has the last word over those that are off: examples with both `fp16` and
+        `amp` print `fp16 : True` beside `amp : False`.
+        """
+        for (name, value), precision in _HALF_SWITCHES.items():
+            if self._is(name, value):
+                return Fact(precision, self.said[name].line)
+        for name, value in _SINGLE_SWITCHES:
+            if self._is(name, value):
+                return Fact("fp32", self.said[name].line)
+        return None
+
+    def _is(self, name: str, value: str) -> bool:
+        """Say whether the parameter `name` has that value, in letters of any case."""
+        return str(self.value(name)).lower() == value
 
 
 def _as_text(text: str) -> str:
-    """A line of JSON that is no row as DLLogger's standard output has it; any other line as it is."""
+    """Return a line of JSON that is no row as DLLogger's standard output has it, and any other line as it is."""
     if "DLLL {" not in text:
         return text
     try:
         event = json.loads(text[text.index("DLLL ") + 5 :])
-        step, values = event["step"], event["data"]
-        fields = "  ".join(f"{key} : {value}" for key, value in values.items())
+        step = event["step"]
+        fields = "  ".join(f"{key} : {value}" for key, value in event["data"].items())
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return text
+
     if step == "PARAMETER":
         return f"PARAMETER {fields} "
-    return f"Epoch: {step[0]}  {fields} " if isinstance(step, list) and step else f"Summary: {fields} "
+    if isinstance(step, list) and step:
+        return f"Epoch: {step[0]}  {fields} "
+    return f"Summary: {fields} "
 
 
 class Paddle(PyTorch):
-    """Paddle's examples."""
+    """Rows of Paddle's examples."""
 
     clue = "train.batch_time"
     row = RowPattern(_STEP_HEAD, (_IPS, _TIME), (_LOSS, _WAIT, _UNIT))
@@ -111,7 +161,7 @@ class Paddle(PyTorch):
 
 
 class MXNet(PyTorch):
-    """MXNet's: the batch is that of all devices; the closing table has the last word on both."""
+    """Rows of MXNet's: the batch is that of all devices; the closing table has the last word on both."""
 
     clue = "train.ips"
     row = RowPattern(re.compile(_STEP_HEAD.pattern + r"(?!.*train\.batch_time)"), (_IPS,), _OTHERS_OF_ROW)
@@ -121,31 +171,40 @@ class MXNet(PyTorch):
 
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
-        self._batch: Fact | None = None
-        self._devices: list[Fact] = []  # a row for each of its runs
+        self._table_batch: Fact | None = None
+        self._table_devices: list[Fact] = []  # a row for each of the benchmark's runs
 
     def after(self, line: int, text: str) -> None:
+        """Read a line after the first row, or one of the closing table."""
         super().after(line, text)
-        if found := _TABLE_HEAD.search(text):
-            self._batch = self._batch or Fact(integer(found[1]), line)
-        elif self._batch and (found := _TABLE_ROW.search(text)):
-            self._devices.append(Fact(integer(found[1]), line))
+        head = _TABLE_HEAD.search(text)
+        if head:
+            self._table_batch = self._table_batch or Fact(integer(head[1]), line)
+            return
+        row = _TABLE_ROW.search(text) if self._table_batch else None
+        if row:
+            self._table_devices.append(Fact(integer(row[1]), line))
 
     def device_counts(self) -> dict[str, Fact]:
-        """The table's word, where it is of one run, and mpirun's: a rank a device, of which each writes some line."""
+        """Return the number of devices by each place that states one.
+
+        The closing table counts if it is of one run. mpirun starts a rank a device, each of which writes some line.
+        """
         counts = super().device_counts()
-        if self._batch and len({fact.value for fact in self._devices}) == 1:
-            counts["the closing table"] = self._devices[0]
-            self.said["batch_per_device"] = self._batch
+        if self._table_batch and len({fact.value for fact in self._table_devices}) == 1:
+            counts["the closing table"] = self._table_devices[0]
+            self.said["batch_per_device"] = self._table_batch
+
         last_line = self.windows[-1].line if self.windows else 0
         ranks = {rank: line for rank, line in self.lines.ranks.items() if line <= last_line}
         if len(ranks) > 1:
-            counts["mpirun's ranks"] = Fact(max(ranks) + 1, ranks[max(ranks)])
+            highest = max(ranks)
+            counts["mpirun's ranks"] = Fact(highest + 1, ranks[highest])
         return counts
 
 
 class MXNetSpeed(MXNet):
-    """MXNet's before DLLogger."""
+    """Rows of MXNet's before DLLogger."""
 
     marker = "Epoch["
     clue = " samples/sec\tLR: "
@@ -157,8 +216,24 @@ class MXNetSpeed(MXNet):
     )
 
 
+class Dialect(NamedTuple):
+    """What JSON of one framework's example means."""
+
+    framework: str
+    batch_field: str
+    first_step: int
+
+
+_DIALECTS = {  # by a column of the first row
+    '"train.total_ips"': Dialect("PyTorch", "batch_per_device", 1),
+    '"total_ips"': Dialect("TensorFlow", "batch_per_device", 0),
+    '"train.batch_time"': Dialect("PaddlePaddle", "batch_per_device", 1),
+    '"train.ips"': Dialect("MXNet", "batch_of_all", 0),
+}
+
+
 class Json(MXNet):
-    """JSON of any of the four, as the first row's columns tell."""
+    """Rows in JSON of any of the four, as the first row's columns tell."""
 
     marker = '"step": ['
     clue = tool = "DLLL {"
@@ -176,18 +251,17 @@ class Json(MXNet):
     columns = "stamp epoch step rate time loss wait"
 
     def begins(self, text: str, row: Columns) -> None:
-        """The framework, its batch and the number of its first step."""
-        dialects = {
-            '"train.total_ips"': ("PyTorch", "batch_per_device", 1),
-            '"total_ips"': ("TensorFlow", "batch_per_device", 0),
-            '"train.batch_time"': ("PaddlePaddle", "batch_per_device", 1),
-            "": ("MXNet", "batch_of_all", 0),
-        }
-        self.framework, self.batch_field, self.first_step = next(dialects[clue] for clue in dialects if clue in text)
+        """Set the framework, the meaning of its batch and the number of its first step."""
+        for column, dialect in _DIALECTS.items():
+            if column in text:
+                self.framework = dialect.framework
+                self.batch_field = dialect.batch_field
+                self.first_step = dialect.first_step
+                return
 
 
 class TensorFlow(PyTorch):
-    """TensorFlow's."""
+    """Rows of TensorFlow's."""
 
     marker = " - ("
     clue = " total_ips"
@@ -197,18 +271,25 @@ class TensorFlow(PyTorch):
     framework = "TensorFlow"
     facts = re.compile(
         r"\bNum GPUs:? (?P<devices>\d{1,9})\s*$|\bPer-GPU Batch Size:? (?P<batch_per_device>\d{1,9})\s*$"
-        r'|(?P<precision>AMP is activated)|:::NVLOG.*\) Name: "(?P<model>[\w.]+)"'
+        r'|(?P<amp_line>AMP is activated)|:::NVLOG.*\) Name: "(?P<model>[\w.]+)"'
     )
-    precisions = (("", "amp"),)
+
+    def precision(self) -> Fact | None:
+        """Return AMP where a line says that it is activated, else what the parameters state."""
+        if "amp_line" in self.said:
+            return Fact("amp", self.said["amp_line"].line)
+        return super().precision()
 
     def steps(self, at: At) -> int | None:
-        """The first row's rate is that of its own step or window, not of all steps before: it does not say."""
-        steps = super().steps(at)
-        return steps if self.last else None
+        """Return the steps since the last row.
+
+        None for the first row, whose rate is that of its own step or window: how many steps that has it does not say.
+        """
+        return None if self.last is None else super().steps(at)
 
 
 class NvLog(TensorFlow):
-    """TensorFlow's before DLLogger; a row has two lines."""
+    """Rows of TensorFlow's before DLLogger, each on two lines."""
 
     marker = tool = "iteration: "
     clue = ":::NVLOG"

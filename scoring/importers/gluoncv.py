@@ -4,6 +4,7 @@
 The rate is that of all devices, over the window; batches count from 0 in each epoch. An epoch closes with
 [Epoch 0] speed: 1524 samples/sec\ttime cost: 852.235297 (without its evaluation), and
 [Epoch 0] validation: err-top1=0.904516 err-top5=..
+MXNet's own `Module.fit` prints rows without `lr`, whose batches count otherwise: those are no rows of this format.
 """
 
 import re
@@ -18,8 +19,11 @@ class GluonCV(EpochTable):
     marker = "Epoch["
     clue = "\tSpeed: "
     tool = "poch"
-    row = RowPattern(re.compile(r"\bEpoch\[(\d{1,9})\] Batch \[(\d{1,9})\]"), (field(r"\tSpeed: ", r" samples/sec\t"),))
-    columns = "epoch step rate"
+    row = RowPattern(
+        re.compile(r"\bEpoch\[(\d{1,9})\] Batch \[(\d{1,9})\]"),
+        (field(r"\tSpeed: ", r" samples/sec\t"), field(r"\tlr=")),
+    )
+    columns = "epoch step rate learning_rate"
     needs = "rate"
     first_step = 0
     rate_scope = "global"
@@ -35,8 +39,8 @@ class GluonCV(EpochTable):
     )
 
     def finish(self) -> None:
-        """Truncated is a log whose last epochs do not close."""
+        """Set whether the log is truncated: whether fewer epochs close than the arguments ask for."""
         super().finish()
-        epochs = integer(self.value("epochs_wanted"))
-        done = max((epoch.epoch or 0 for epoch in self.epochs), default=-1) + 1
-        self.truncated = done < epochs if epochs is not None else None
+        epochs_wanted = integer(self.value("epochs_wanted"))
+        closed = max((epoch.epoch or 0 for epoch in self.epochs), default=-1) + 1
+        self.truncated = None if epochs_wanted is None else closed < epochs_wanted

@@ -3,12 +3,13 @@
 I0826 16:01:52.940788 140244211521280 keras_utils.py:133] TimeHistory: 44.32 seconds, 577.67 examples/second
 between steps 100 and 200
 The rate is that of all devices. The configuration is printed twice, with the command line's options the second time;
-the last line has the Unix time of each row.
+the last line has the Unix time of each row. Language models print the same rows.
 """
 
 import re
 
-from scoring.importers.table import At, Columns, Fact, RowTime, Table
+from scoring.importers.evidence import Fact
+from scoring.importers.table import At, Columns, RowTime, Table
 from scoring.importers.text import NUMBER, RowPattern, field, integer, moment_s, positive
 
 _STAMP = re.compile(r"BatchTimestamp<batch_index: (\d{1,9}), timestamp: (\d+\.\d+)>")
@@ -35,34 +36,43 @@ class Keras(Table):
         r"|'use_per_replica_batch_size': (?P<each>True|False)"
     )
     framework = "TensorFlow"
-    precisions = (("float32", "fp32"), ("", "amp"))
+    precisions = (
+        ("float32", "fp32"),
+        ("float16", "amp"),
+        ("bfloat16", "amp"),
+    )  # set_mixed_precision_policy takes this dtype
     closing = ("step_timestamp_log",)
     evaluation = re.compile(r"'(?P<name>accuracy_top_1)': (?P<value>[\d.]+)")
     summary = re.compile(r"'avg_exp_per_second': ([\d.]+)")
     _part = ""
 
     def state(self, name: str, value: object, line: int) -> None:
-        """The last word counts; of the batch and what stands around it, that of the part that trains."""
-        self._part = str(value) if name == "part" else self._part
+        """Take the last value that is printed; of the data sets' values only those of the training one."""
+        if name == "part":
+            self._part = str(value)
         if self._part == "train" or name in ("gpus", "hosts"):
             self.said[name] = Fact(value, line)
 
     def after(self, line: int, text: str) -> None:
-        """The closing line, with the time of each row."""
+        """Read the closing line, which has the time of each row."""
         super().after(line, text)
-        if stamps := {int(step): moment_s(stamp) for step, stamp in _STAMP.findall(text)}:
+        stamps = {int(step): moment_s(stamp) for step, stamp in _STAMP.findall(text)}
+        if stamps:
             for window in self.windows:
                 window.end_s = stamps.get(window.step or 0)
 
     def finish(self) -> None:
-        """The devices are those of all hosts; the batch is that of one device or of all."""
-        gpus, hosts = integer(self.value("gpus")), (self.value("hosts") or "None").count(",") + 1
-        if gpus:
-            self.derive("nodes", "gpus", hosts)
-            self.derive("devices", "gpus", gpus * hosts)
+        """Set devices and nodes, where the hosts are stated, and the batch as that of one device or of all."""
+        gpus = integer(self.value("gpus"))
+        hosts = self.value("hosts")
+        if gpus and hosts is not None:
+            nodes = hosts.count(",") + 1  # `None` is one host
+            self.derive("nodes", "gpus", nodes)
+            self.derive("devices", "gpus", gpus * nodes)
         if "each" in self.said:
             self.derive("batch_per_device" if self.value("each") == "True" else "batch_of_all", "batch")
         super().finish()
 
     def time(self, at: At, row: Columns) -> RowTime:
-        return max(0, at.step - int(row["from"] or 0)), positive(row["window_s"]), None
+        """Return the steps between the two that a row names, and the seconds that it prints."""
+        return RowTime(max(0, at.step - int(row["from"] or 0)), positive(row["window_s"]), None)

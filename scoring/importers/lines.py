@@ -2,17 +2,18 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO, NamedTuple
 
-MAX_LINE_BYTES = 1 << 16  # of a longer line only the start is read
-_BLOCK_LINES = 1_000  # from the first of them with rows it shows which ranks print any
-_CUT = "\x03"  # stands after a line of which the end is missing: a number right before it may be half of one
+MAX_LINE_BYTES = 1 << 16  # only the start of a longer line is read
+_BLOCK_LINES = 1_000  # the first block of lines with a row shows which ranks print rows
+_PREFIX_CHARS = 40  # a tag that starts later in a line is another process's text inside it
+_CUT = "\x03"  # stands after a line whose end is missing: a number right before it may be half of one
 _COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07)")
 # Open MPI's --tag-output: `[1,0]<stdout>:`, `[prterun-host-1@1,0]<stdout>: `; --timestamp-output puts the
 # time before it. A prefix may stand inside a line, where a process wrote the line in pieces.
 _TAG = re.compile(r"\[(?:[\w.-]+@)?\d{1,9},(\d{1,9})\]<std(?:out|err|diag)>:")
-# What a run prints as it begins. One that a start prints once tells two starts apart though the first printed no row.
+# Words that every start of a tool prints exactly once: the second of them tells that the first start came to nothing.
 _ONCE = (
     "powered by PaddlePaddle",
     "Environment Information",
@@ -22,6 +23,7 @@ _ONCE = (
     "Base params: {",
     "Namespace(batch_",
 )
+# Words that tools print as they start.
 STARTS = (
     *_ONCE,
     "--  Configuration ",
@@ -36,78 +38,125 @@ STARTS = (
 Span = tuple[int, "int | None"]  # first and last line of a run; None: to the end of the log
 
 
+class TaggedLine(NamedTuple):
+    """A line without its mpirun prefix, and the rank that the prefix named."""
+
+    number: int
+    text: str
+    rank: int | None
+
+
 class Lines:
-    """The lines of a stream without colours, NUL bytes and mpirun's prefixes."""
+    """The lines of a stream, and where the runs in it begin.
+
+    The reader of a format calls `start` for each line that is no row and `row` for each line that is one. From these
+    calls `runs` tells how many runs the log holds.
+    """
 
     def __init__(self, stream: BinaryIO, span: Span = (1, None)) -> None:
         self.stream = stream
         self.span = span
-        self.ranks: dict[int, int] = {}  # of every prefix met so far, and its first line
-        self._begun: list[int] = []  # first lines of the runs of which a row was met
-        self._start = span[0]  # of what may become the next run
-        self._in_run = False  # whether a row was met since
-        self._seen: set[str] = set()  # of STARTS, since then
+        self.ranks: dict[int, int] = {}  # rank of each prefix, and the first line that has it
+        self._first_lines: list[int] = []  # first line of each run that has a row
+        self._possible_start = span[0]  # first line of the next run, should a row follow
+        self._has_row = False  # whether a row was met since then
+        self._start_words: set[str] = set()  # words of STARTS met since then
 
     def start(self, number: int, text: str) -> None:
-        """Line `number` may be what a run prints as it begins."""
-        if clue := _clue(text):
-            # Where a word that a start prints once comes again the start before came to nothing.
-            self.begin(number, anew=clue in _ONCE and clue in self._seen)
-            self._seen.add(clue)
+        """Take note of line `number` if its text is what a tool prints as it starts."""
+        word = _start_word(text)
+        if word is None:
+            return
+
+        repeated = word in _ONCE and word in self._start_words
+        self.begin(number, anew=repeated)
+        self._start_words.add(word)
 
     def begin(self, number: int, *, anew: bool = False) -> None:
-        """A run begins on line `number`, if a row stands before it, or `anew`."""
-        if self._in_run or anew:
-            self._start, self._in_run, self._seen = number, False, set()
+        """Let a run begin on line `number` if a row was met since the last start, or if `anew` is set."""
+        if self._has_row or anew:
+            self._possible_start = number
+            self._has_row = False
+            self._start_words = set()
 
     def row(self, number: int) -> None:
-        """Line `number` is a row."""
-        if not self._in_run:
-            self._begun.append(self._start)
-            self._in_run = True
+        """Take note that line `number` is a row: the start before it is the start of a run."""
+        if not self._has_row:
+            self._first_lines.append(self._possible_start)
+            self._has_row = True
 
     def runs(self, restarts: Iterable[tuple[int, int]]) -> list[Span]:
-        """The runs of the log. Starts without a row behind them are none.
+        """Return first and last line of each run of the log. A start that no row follows is no run.
 
-        `restarts` are (line of a row, line of the next), whose counters went back; a start may stand between them.
+        `restarts` are pairs of lines of successive rows between which the counters went back. Such a pair begins a run
+        unless a start was met between its two rows.
         """
-        unsaid = [row for before, row in restarts if not any(before < first <= row for first in self._begun)]
-        firsts = sorted([*self._begun, *unsaid]) or [self.span[0]]
-        return list(zip(firsts, [*(first - 1 for first in firsts[1:]), self.span[1]], strict=True))
+        firsts = list(self._first_lines)
+        for before, row in restarts:
+            if not any(before < first <= row for first in self._first_lines):
+                firsts.append(row)
+        if not firsts:
+            return [self.span]
+
+        firsts.sort()
+        spans: list[Span] = []
+        for first, following in itertools.zip_longest(firsts, firsts[1:]):
+            last = self.span[1] if following is None else following - 1
+            spans.append((first, last))
+        return spans
 
     def texts(self) -> Iterator[str]:
-        """Each line of the stream, prefixes included."""
+        """Yield each line of the stream with its prefix, without colours and NUL bytes."""
         while raw := self.stream.readline(MAX_LINE_BYTES):
             rest = raw
-            while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):  # passed over
+            while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):  # the rest of a long line is dropped
                 rest = self.stream.readline(MAX_LINE_BYTES)
+
             text = _COLOUR.sub(b"", raw.replace(b"\x00", b"")).decode("utf-8", "replace")
             yield text[:-1] if text.endswith("\n") else text + _CUT
 
     def of_lowest_rank(self, marker: str) -> Iterator[tuple[int, str]]:
-        """(1-based number, text) of each line, less the lines with `marker` of all ranks but the lowest."""
+        """Yield (1-based number, text) of each line, leaving out what ranks above the lowest one repeat.
+
+        `marker` stands in rows. The lowest rank of the first block of lines in which any rank prints a row is the one
+        whose rows count; of the other ranks, rows and starts are left out and all other lines are kept.
+        """
         speaker: int | None = None
         first, last = self.span
         numbered = itertools.islice(enumerate(self.texts(), 1), first - 1, last)
-        while block := [(line, *self._untagged(line, text)) for line, text in itertools.islice(numbered, _BLOCK_LINES)]:
+        while block := list(itertools.islice(numbered, _BLOCK_LINES)):
+            tagged = [self._untagged(number, text) for number, text in block]
             if speaker is None:
-                ranks = [rank for _, text, rank in block if rank is not None and marker in text]
-                speaker = min(ranks, default=None)
-            for line, text, rank in block:
-                if rank is None or speaker in (None, rank) or (marker not in text and _clue(text) is None):
-                    yield line, text
+                speaker = _lowest_rank(tagged, marker)
+            for line in tagged:
+                counts = line.rank is None or speaker is None or line.rank == speaker
+                repeated = marker in line.text or _start_word(line.text) is not None
+                if counts or not repeated:
+                    yield line.number, line.text
 
-    def _untagged(self, number: int, line: str) -> tuple[str, int | None]:
-        """The line without prefixes, and the rank that the first of them names."""
-        match = _TAG.search(line) if "]<std" in line else None
+    def _untagged(self, number: int, text: str) -> TaggedLine:
+        """Return the line without mpirun's prefixes; a tag inside a line is removed but names no rank."""
+        match = _TAG.search(text) if "]<std" in text else None
         if match is None:
-            return line, None
-        self.ranks.setdefault(int(match[1]), number)
-        if match.start() > 40:  # no prefix: some other process's line, or a piece of one
-            return _TAG.sub("", line), None
-        return _TAG.sub("", line[match.end() :].removeprefix(" ")), int(match[1])
+            return TaggedLine(number, text, None)
+
+        rank = int(match[1])
+        self.ranks.setdefault(rank, number)
+        if match.start() > _PREFIX_CHARS:
+            return TaggedLine(number, _TAG.sub("", text), None)
+        behind_prefix = text[match.end() :].removeprefix(" ")
+        return TaggedLine(number, _TAG.sub("", behind_prefix), rank)
 
 
-def _clue(text: str) -> str | None:
-    """The word of STARTS that the line holds."""
-    return next((clue for clue in STARTS if clue in text), None)
+def _lowest_rank(lines: Sequence[TaggedLine], marker: str) -> int | None:
+    """Return the lowest rank that prints a line with `marker`; None where no rank does."""
+    ranks = [line.rank for line in lines if line.rank is not None and marker in line.text]
+    return min(ranks, default=None)
+
+
+def _start_word(text: str) -> str | None:
+    """Return the first word of STARTS that the line holds; None where it holds none."""
+    for word in STARTS:
+        if word in text:
+            return word
+    return None

@@ -2,26 +2,30 @@
 
 A submission without `step_window` gives one window an epoch, from epoch_start to epoch_stop; its images are
 `train_samples`. Where it logs no epochs, one a block of epochs, from block_start to its evaluation or block_stop.
-Throughput is in no MLPerf rule: `throughput` and `tracked_stats` are what submitters print.
+Throughput is in no MLPerf rule: `throughput` and `tracked_stats` are what submitters print. Images are read of ResNet
+alone: samples of the other benchmarks are sentences, clicks or volumes, and SSD's `train_samples` counts batches.
 """
 
 import bisect
 import itertools
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from runlog import run, schema
-from runlog.reader import Event, Header, Problem, read_stream
-from runlog.run import Run, real
+from runlog.reader import Entry, Event, Header, Problem, read_stream
+from runlog.run import Mark, Run, real
 from scoring.importers.lines import Lines
+from scoring.importers.mllog_epochs import read_epochs
 from scoring.importers.table import Table
 from scoring.importers.text import RowPattern, wait_within
-from scoring.record import Quality, Window
+from scoring.importers.values import amount, epoch_number, table_of, text_of, whole
+from scoring.record import Check, Quality, Window
 
+T = TypeVar("T")
+IMAGE_BENCHMARKS = frozenset({"resnet", "resnet50_v1.5"})  # of MLPerf Training, whose train_samples are images
 # Events up to run_start, and the first sections of our own logs' header, which stands before them.
 _OPENING = ("cache_clear", "init_start", "submission_benchmark", schema.RUN_START.key, "log", "source")
-MOST = 10**15  # of anything that is counted, or of images and seconds
 
 
 class MLLog(Table):
@@ -34,181 +38,210 @@ class MLLog(Table):
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
         self.events = Run()
+        self._without_images: list[Window] = []  # windows of ours whose `images` cannot be read
 
     def read(self) -> None:
-        events, (first, last) = self.events, self.lines.span
+        """Read the events into windows: those that the log holds, or else its epochs, or else its blocks of epochs."""
+        first, last = self.lines.span
         for entry in read_stream(self.lines.stream):
             if entry.line < first or (last is not None and entry.line > last):
                 continue
-            if isinstance(entry, Problem):
-                self.problem(f"line {entry.line}: {entry.message}")
-            elif (entry.section if isinstance(entry, Header) else entry.key) in _OPENING:
-                self.lines.begin(entry.line)
-                if isinstance(entry, Event) and entry.key == schema.RUN_START.key:
-                    self.lines.row(entry.line)
-            events.take(entry)
-            if events.windows:  # each is held once
-                logged = events.windows.pop()
-                self._window(logged, events.rank_times.pop(run.scalar(logged.metadata.get("step")), None))
-        self._facts()
-        by_windows = bool(self.windows)
-        for epoch in self._epochs():
-            self.epochs.append(epoch)
-            if not by_windows and (epoch.seconds is not None or epoch.printed_rate is not None):
-                self.add(epoch)
-        for block in () if self.windows else self._blocks():
-            self.add(block)
-        for result in events.accuracies:
-            if (value := real(result.value)) is not None:
-                epoch_num = _epoch_number(result.number)
-                self.qualities.append(Quality(line=result.line, name=result.key, value=value, epoch=epoch_num))
+            self._entry(entry)
 
-    def _facts(self) -> None:
-        """What single events say, and the header of our own logs."""
+        self._header()
+        self._run_summary()
+        self._single_events()
+        self._check_images()
+
+        has_windows = bool(self.windows)
+        samples = self.value("train_samples") if self._samples_are_images() else None
+        self.epochs = read_epochs(self.events, samples=samples, batch=self.value("batch_of_all"))
+        for epoch in self.epochs:
+            if not self._samples_are_images():
+                epoch.printed_rate = None
+            if not has_windows and (epoch.seconds is not None or epoch.printed_rate is not None):
+                self.add(epoch)
+        if not self.windows:
+            for block in self._blocks(samples):
+                self.add(block)
+        self._evaluations()
+
+    def _entry(self, entry: Entry) -> None:
+        """Take one entry: note where a run begins, and read a step window at once, so that it is held only once."""
+        if isinstance(entry, Problem):
+            self.problem(f"line {entry.line}: {entry.message}")
+            return
+
+        name = entry.section if isinstance(entry, Header) else entry.key
+        if name in _OPENING:
+            self.lines.begin(entry.line)
+        if name == schema.RUN_START.key:
+            self.lines.row(entry.line)
+
         events = self.events
-        for name, marks in (("run_start", events.starts), ("run_stop", events.stops)):
-            for mark in marks[:1]:
-                self.say(f"{name}_s", mark.time_ms / 1000, mark.line)
-                self.say("status", _text(mark.status), mark.line)
-            for mark in marks[1:]:
-                self.problem(f"line {mark.line}: {name} again, first on line {marks[0].line}")
+        events.take(entry)
+        if events.windows:
+            logged = events.windows.pop()
+            rank_times = events.rank_times.pop(run.scalar(logged.metadata.get("step")), None)
+            self._window(logged, rank_times)
+
+    def _header(self) -> None:
+        """Read the header of our own logs: sections, versions, and whether the GPUs were null ones."""
+        headers = self.events.headers
+        self.header = {name: header.value for name, header in headers.items()}
+        for name, version in (table_of(self.header.get("packages")) or {}).items():
+            if isinstance(version, str):
+                self.software[name] = version
+
+        environment = headers.get(schema.ENVIRONMENT.name)
+        if environment and "NULL_GPU" in (table_of(environment.value) or {}):
+            self.problem(
+                f"line {environment.line}: null GPUs, which compute nothing: no figure of this run means anything"
+            )
+
+    def _run_summary(self) -> None:
+        """Read `run_summary`, the event that says what ran."""
+        summary = self.events.first.get(schema.RUN_SUMMARY.key)
+        if summary is None:
+            return
+        stated = table_of(summary.value)
+        if stated is None:
+            self.problem(f"line {summary.line}: run_summary without a table of values")
+            return
+
+        self.header.setdefault("run_summary", stated)
+        for name in ("devices", "nodes", "batch_per_device"):
+            self.say(name, self._field(summary, name, stated.get(name), whole), summary.line)
+        for name in ("precision", "math_mode", "mode", "framework", "model"):
+            self.say(name, self._field(summary, name, stated.get(name), text_of), summary.line)
+
+    def _single_events(self) -> None:
+        """Read start and stop of the run, and events that stand once."""
+        events = self.events
+        self._first_mark("run_start", events.starts)
+        self._first_mark("run_stop", events.stops)
         self.truncated = not events.stops
-        self.header = {name: header.value for name, header in events.headers.items()}
-        packages, header = _table(self.header.get("packages")), events.headers.get(schema.ENVIRONMENT.name)
-        self.software = {name: text for name, text in (packages or {}).items() if isinstance(text, str)}
-        if header and isinstance(header.value, dict) and "NULL_GPU" in header.value:
-            self.problem(f"line {header.line}: null GPUs, which compute nothing: no figure of this run means anything")
-        if summary := events.first.get(schema.RUN_SUMMARY.key):
-            if isinstance(said := summary.value, dict):
-                self.header.setdefault("run_summary", said)
-                for name in ("devices", "nodes", "batch_per_device"):
-                    self.say(name, _count(said.get(name)), summary.line)
-                for name in ("precision", "math_mode", "mode", "framework", "model"):
-                    self.say(name, _text(said.get(name)), summary.line)
-            else:
-                self.problem(f"line {summary.line}: run_summary without a table of values")
-        for name, event, of in (
-            ("telemetry", events.first.get(schema.TELEMETRY_SUMMARY.key), _table),
-            ("batch_of_all", events.first.get(schema.GLOBAL_BATCH_SIZE.key), _count),
-            ("platform", events.first.get(schema.SUBMISSION_PLATFORM.key), _text),
-            ("model", events.first.get(schema.SUBMISSION_BENCHMARK.key), _text),  # where no run_summary names it
-            ("train_samples", events.last.get(schema.TRAIN_SAMPLES.key), _count),
-        ):
-            if event:
-                self.say(name, of(event.value), event.line)
+
+        first = events.first
+        self._event("telemetry", first.get(schema.TELEMETRY_SUMMARY.key), table_of)
+        self._event("batch_of_all", first.get(schema.GLOBAL_BATCH_SIZE.key), whole)
+        self._event("platform", first.get(schema.SUBMISSION_PLATFORM.key), text_of)
+        self._event("model", first.get(schema.SUBMISSION_BENCHMARK.key), text_of)  # where no run_summary names it
+        self._event("train_samples", events.last.get(schema.TRAIN_SAMPLES.key), whole)
         self.say("rate_scope", self.rate_scope)
 
-    def _window(self, logged: Event, rank_times: schema.RankTimes | None) -> None:
-        table, beside = _table(logged.value) or {}, logged.metadata
-        steps, seconds = _count(table.get("steps")), _amount(table.get("time_s"))
-        if steps is None or seconds is None:
-            lacks = "steps or time" if isinstance(logged.value, dict) else "a table of values"
-            self.problem(f"line {logged.line}: step_window without {lacks}")
-            return
-        self.add(
-            Window(
-                line=logged.line,
-                step=_count(beside.get("step")),
-                epoch=_count(beside.get("epoch_num")),
-                steps=steps,
-                images=_amount(table.get("images")),
-                seconds=seconds,
-                data_wait_s=wait_within(real(table.get("data_wait_s")), seconds),
-                printed_step_time_s=seconds / steps,
-                end_s=logged.time_ms / 1000,
-                phase=_text(beside.get("phase")),
-                loss=real(table.get("loss")),
-                gpu_memory_mib=real(table.get("gpu_memory_mib")),
-                power_w=real(table.get("power_w")),
-                rank_times=rank_times,
-            )
-        )
+    def _first_mark(self, name: str, marks: list[Mark]) -> None:
+        """Take time and status of the first mark; each further one is a problem."""
+        for mark in marks[:1]:
+            self.say(f"{name}_s", mark.time_ms / 1000, mark.line)
+            self.say("status", text_of(mark.status), mark.line)
+        for mark in marks[1:]:
+            self.problem(f"line {mark.line}: {name} again, first on line {marks[0].line}")
 
-    def _epochs(self) -> list[Window]:
-        """A window of each epoch that stopped or was given a rate; one that only started is none."""
-        stopped = {interval.stop.number: interval for interval in self.events.epochs if interval.stop}
-        stops = sorted(((i.stop.line, i.stop.number) for i in self.events.epochs if i.stop), key=lambda stop: stop[0])
-        measured: dict[Any, run.Rate] = {}  # our epoch_throughput
-        printed: dict[Any, run.Rate] = {}  # the first that says one
-        for rate in self.events.rates:
-            number = rate.number
-            if number is None:
-                before = bisect.bisect(stops, rate.line, key=lambda stop: stop[0])
-                number = stops[before - 1][1] if before else None
-            if rate.key == schema.EPOCH_THROUGHPUT.key:
-                measured[number] = rate
-            elif _amount(rate.images_per_s) is not None:
-                printed.setdefault(number, rate)
-        found = []
-        for number in {**stopped, **measured, **printed}:
-            interval, summary, rated = stopped.get(number), measured.get(number), printed.get(number)
-            start, stop = (interval.start, interval.stop) if interval else (None, None)
-            seconds = _amount((stop.time_ms - start.time_ms) / 1000) if start and stop else None
-            images = None
-            if summary:
-                seconds, images = _amount(summary.time_s), _amount(summary.images)
-            if images is None and seconds:
-                images = self.value("train_samples")
-            found.append(
-                Window(
-                    line=max([event.line for event in (stop, summary) if event] or [rated.line if rated else 0]),
-                    epoch=_epoch_number(number),
-                    steps=self._steps(images),
+    def _event(self, name: str, event: Event | None, read: Callable[[Any], object]) -> None:
+        """Take the value of an event as the field `name`."""
+        if event:
+            self.say(name, self._field(event, "value", event.value, read), event.line)
+
+    def _field(self, event: Event, name: str, value: Any, read: Callable[[Any], T | None]) -> T | None:
+        """Return a value of an event as `read` makes it; a value that it cannot read is a problem of the log."""
+        result = read(value)
+        nan = isinstance(value, float) and value != value  # a loss may be none
+        if result is None and value is not None and not nan:
+            shown = repr(value)
+            shown = shown if len(shown) <= 40 else f"{shown[:40]}..."
+            self.problem(f"line {event.line}: {event.key}: {name} is {shown}, which cannot be read")
+        return result
+
+    def _window(self, logged: Event, rank_times: schema.RankTimes | None) -> None:
+        """Read a `step_window`; one without steps or time is a problem and no window."""
+        table = table_of(logged.value) or {}
+        steps = self._field(logged, "steps", table.get("steps"), whole)
+        seconds = self._field(logged, "time_s", table.get("time_s"), amount)
+        if steps is None or seconds is None:
+            missing = "steps or time" if isinstance(logged.value, dict) else "a table of values"
+            self.problem(f"line {logged.line}: step_window without {missing}")
+            return
+
+        images = self._field(logged, "images", table.get("images"), amount)
+        window = Window(
+            line=logged.line,
+            step=self._field(logged, "step", logged.metadata.get("step"), whole),
+            epoch=self._field(logged, "epoch_num", logged.metadata.get("epoch_num"), whole),
+            steps=steps,
+            images=images,
+            seconds=seconds,
+            data_wait_s=wait_within(self._field(logged, "data_wait_s", table.get("data_wait_s"), real), seconds),
+            printed_step_time_s=seconds / steps,
+            end_s=logged.time_ms / 1000,
+            phase=text_of(logged.metadata.get("phase")),
+            loss=self._field(logged, "loss", table.get("loss"), real),
+            gpu_memory_mib=self._field(logged, "gpu_memory_mib", table.get("gpu_memory_mib"), real),
+            power_w=self._field(logged, "power_w", table.get("power_w"), real),
+            rank_times=rank_times,
+        )
+        self.add(window)
+        if images is None:
+            self._without_images.append(window)
+
+    def _check_images(self) -> None:
+        """Record that images cannot be held against steps x batch, where a window counts none that can be read.
+
+        Later such windows get the images of their steps: held against those, the count would agree with itself.
+        """
+        if not self._without_images:
+            return
+        first, last = self._without_images[0].line, self._without_images[-1].line
+        count = f"{len(self._without_images)} of {len(self.windows)} windows"
+        ways = (f"lines {first} to {last}: {count} count no images that can be read", "their steps x batch")
+        self.checks.append(Check(what="images", ways=ways, agree=False, one_sided=True))
+
+    def _samples_are_images(self) -> bool:
+        """Say whether samples and rates are of images: in our own logs, and in those of an image benchmark."""
+        return "run_summary" in self.header or self.value("model") in IMAGE_BENCHMARKS
+
+    def _evaluations(self) -> None:
+        """Read the results of evaluations."""
+        for result in self.events.accuracies:
+            value = real(result.value)
+            if value is not None:
+                epoch = epoch_number(result.number)
+                self.qualities.append(Quality(line=result.line, name=result.key, value=value, epoch=epoch))
+
+    def _blocks(self, samples: int | None) -> Iterator[Window]:
+        """Yield a window of each block of epochs; its training ends with its evaluation, or else with itself.
+
+        A block without an end before the next block's start is none.
+        """
+        starts = [block.start for block in self.events.blocks if block.start]
+        ends = [block.stop for block in self.events.blocks if block.stop]
+        ends += [evaluation.start for evaluation in self.events.evaluations if evaluation.start]
+        ends.sort(key=_line_of)
+
+        for start, following in itertools.zip_longest(starts, starts[1:]):
+            at = bisect.bisect(ends, start.line, key=_line_of)
+            end = ends[at] if at < len(ends) else None
+            first_epoch = whole(start.number)
+            epochs = whole(start.count)
+            if end is None or first_epoch is None or epochs is None:
+                continue
+            if following is not None and end.line > following.line:
+                continue
+
+            seconds = (end.time_ms - start.time_ms) / 1000
+            images = samples * epochs if samples else None
+            batch = self.value("batch_of_all")
+            if seconds > 0:
+                yield Window(
+                    line=end.line,
+                    epoch=first_epoch + epochs - 1,
+                    steps=int(images // batch) if images and batch else None,
                     images=images,
                     seconds=seconds,
-                    data_wait_s=real(summary.data_wait_s) if summary else None,
-                    printed_rate=_amount(rated.images_per_s) if rated else None,
-                    end_s=stop.time_ms / 1000 if stop else None,
-                )
-            )
-        return sorted(found, key=lambda epoch: epoch.line)
-
-    def _blocks(self) -> Iterator[Window]:
-        """A window of each block; its training ends with its evaluation, or with itself."""
-        blocks, samples = self.events.blocks, self.value("train_samples")
-        starts = [block.start for block in blocks if block.start]
-        ends = [one.stop for one in blocks if one.stop] + [one.start for one in self.events.evaluations if one.start]
-        ends.sort(key=lambda end: end.line)
-        for start, following in itertools.zip_longest(starts, starts[1:]):
-            first, epochs = _count(start.number), _count(start.count)
-            at = bisect.bisect(ends, start.line, key=lambda end: end.line)
-            if not first or not epochs or at == len(ends) or (following and ends[at].line > following.line):
-                continue
-            images = samples * epochs if samples else None
-            start_s, end_s = start.time_ms / 1000, ends[at].time_ms / 1000
-            if end_s > start_s:
-                yield Window(
-                    line=ends[at].line,
-                    epoch=first + epochs - 1,
-                    steps=self._steps(images),
-                    images=images,
-                    seconds=end_s - start_s,
-                    end_s=end_s,
+                    end_s=end.time_ms / 1000,
                 )
 
-    def _steps(self, images: float | None) -> int | None:
-        batch = self.value("batch_of_all")
-        return int(images // batch) if images and batch else None
 
-
-def _amount(value: Any) -> float | None:
-    """A time, a rate or a number of images; None for what cannot be one."""
-    found = real(value)
-    return found if found is not None and 1e-9 < found < MOST else None
-
-
-def _count(value: Any) -> int | None:
-    found = real(value)
-    return int(found) if found is not None and found == int(found) and 0 < found < MOST else None
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _table(value: Any) -> dict[str, Any] | None:
-    return value if isinstance(value, dict) else None
-
-
-def _epoch_number(value: Any) -> int | None:
-    return value if isinstance(value, int) and abs(value) < MOST else None
+def _line_of(mark: Mark) -> int:
+    """Return the line of a mark."""
+    return mark.line

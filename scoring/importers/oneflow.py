@@ -26,24 +26,30 @@ class OneFlow(EpochTable):
         (field(" loss: "), re.compile(r" samples/s: \S+\s+\[?(\d{9,}\.\d*)\]?")),
     )
     columns = "epoch step rate loss stamp"
-    needs = "rate"  # newer scripts print -1: no rate
+    needs = "rate"  # newer scripts print -1, which is no rate
     rate_scope = "global"
     facts = re.compile(
         rf"\bbatch_size_per_device{_IS}(?P<batch_per_device>\w+)|\b(?:gpu|device)_num_per_node{_IS}(?P<gpus>\w+)"
         rf"|\bnum_nodes{_IS}(?P<nodes>\w+)|\bmodel{_IS}(?P<model>\w+)|\buse_fp16{_IS}(?P<precision>\w+)"
     )
     framework = "OneFlow"
-    precisions = (("True", "amp"), ("1", "amp"), ("", "fp32"))
+    precisions = (("True", "amp"), ("1", "amp"), ("False", "fp32"), ("0", "fp32"))
     evaluation = re.compile(r"validation: epoch (?P<epoch>\d{1,9}),.*? top_1: (?P<value>[\d.]+)")
     quality = "top_1"
 
     def finish(self) -> None:
-        """The devices are those of all nodes."""
+        """Set the devices of all nodes, where the arguments state both nodes and devices of a node."""
         super().finish()
-        gpus, nodes = integer(self.value("gpus")), self.value("nodes")
+        gpus = integer(self.value("gpus"))
+        nodes = self.value("nodes")
         if gpus and nodes:
             self.derive("devices", "gpus", nodes * gpus)
 
     def steps(self, at: At) -> int | None:
-        """The last row of an epoch may hold more steps than the others, and the next one starts anew, or at 0."""
-        return (super().steps(at) or self.usual_steps) if self.last else None
+        """Return the steps since the last row.
+
+        The last row of an epoch may hold more steps than the others. A row that starts anew at 0 has the usual number.
+        """
+        if self.last is None:
+            return None
+        return super().steps(at) or self.usual_steps

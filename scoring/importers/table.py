@@ -3,35 +3,38 @@
 Read `Paddle18` in `paddle.py` first: it is the smallest.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from scoring.importers.evidence import Evidence, Fact
 from scoring.importers.lines import Lines
-from scoring.importers.text import RowPattern, integer, moment_s, number, positive, rows, wait_within
+from scoring.importers.row_batch import RowBatch
+from scoring.importers.text import RowPattern, Values, integer, moment_s, number, positive, rows, wait_within
 from scoring.record import Check, InputError, Quality, Window
 
-Columns = dict[str, "str | None"]  # of a row, by name, as printed
-RowTime = tuple["int | None", "float | None", "float | None"]  # steps of a row, their seconds, and the wait in them
+Columns = dict[str, "str | None"]  # a row's values by column, as printed
 MAX_ROWS = 1_000_000  # of a run, about 300 MB; public logs have some thousand
 MAX_PROBLEMS = 20
 MAX_RESTARTS = 1_000
-_IMAGES = re.compile(r"(?:images?|imgs?|samples?)\Z")  # the units whose rate is one of images
-
-
-class Fact(NamedTuple):
-    """What the log says of one thing, and on which line."""
-
-    value: Any
-    line: int  # 0 where the format itself says it
+WATCHED_ROWS = 100  # the first rows, which are searched for what their samples are
+_IMAGES = re.compile(r"(?:images?|imgs?|samples?)\Z")  # units whose rate may be one of images
+_COUNTS = ("devices", "nodes", "batch_per_device", "batch_of_all")  # fields that hold whole numbers
 
 
 class At(NamedTuple):
-    """Where a row stands: its epoch and its step, as printed."""
+    """The place of a row: its epoch and its step, as printed."""
 
     epoch: int | None
     step: int
+
+
+class RowTime(NamedTuple):
+    """The steps of a row, the seconds that they took, and how long they waited for input; None where not known."""
+
+    steps: int | None
+    seconds: float | None
+    wait_s: float | None
 
 
 class Table:
@@ -52,20 +55,20 @@ class Table:
     needs: str | None = None  # the column without which a row is none: a rate or a time above 0
     first_step = 1  # the number of an epoch's first step
     mean_time = False  # whether the time of a row is the mean over its own steps; else it is that of the last step
-    rate_scope: str | None = "device"  # or "global": whose images/s a row has
+    rate_scope: str | None = "device"  # whose images/s a row has; the other one is "global"
     cumulative = False  # rates are running averages
     rows_tell_batch = False  # the rate is that of one device, over the row's mean time
     segmentation = False  # the program trains segmentation networks alone
     # The lines around them
     facts: re.Pattern[str] | None = None  # of lines before the first row
-    facts_around: re.Pattern[str] | None = None  # the same, of what starts the tool
+    facts_around: re.Pattern[str] | None = None  # of lines before the first row that a launcher or runtime prints
     evaluation: re.Pattern[str] | None = None  # groups: `value`, and `epoch`, `step` or `name` where they are printed
     quality = ""  # name of that value
     epoch_end: re.Pattern[str] | None = None  # groups of an epoch's summary: `epoch`, `rate`, `seconds`
     summary: re.Pattern[str] | None = None  # its group is the log's own closing figure
-    closing: tuple[str, ...] = ()  # words of the log's last line; where there is none the log is truncated
+    closing: tuple[str, ...] = ()  # words of the log's last line; a log without them is truncated
     framework: str | None = None
-    precisions: tuple[tuple[str, str], ...] = ()  # a word of the log, and the record's; "" is any other word
+    precisions: tuple[tuple[str, str], ...] = ()  # a word of the log, and the record's; any other word says nothing
 
     def __init__(self, lines: Lines) -> None:
         self.lines = lines
@@ -79,50 +82,65 @@ class Table:
         self.checks: list[Check] = []
         self.restarts: list[tuple[int, int]] = []  # lines of two rows between which the counters go back
         self.truncated = True if self.closing else None
-        self.usual_steps: int | None = None  # of a row: those of the first row that says
+        self.usual_steps: int | None = None  # steps of the first row that says how many it has
         self.last: At | None = None  # the last row
         self.batch = RowBatch()
+        self.evidence = Evidence()
 
     def say(self, name: str, value: object, line: int = 0) -> None:
-        """The log says `value` of `name`; its first word stands."""
+        """Set `name` to what the log states on `line`, unless an earlier line has set it or `value` is None."""
         if value is not None:
             self.said.setdefault(name, Fact(value, line))
 
     def value(self, name: str) -> Any:
-        """What the log says of `name`; None where it does not."""
+        """Return the value that the log states of `name`; None where it states none."""
         return self.said[name].value if name in self.said else None
 
+    def line(self, name: str) -> int | None:
+        """Return the line that states `name`; None where none does."""
+        return self.said[name].line if name in self.said else None
+
     def derive(self, field: str, name: str, value: object = None) -> None:
-        """What the log says of `name`, or `value` by it, is the `field` of the record."""
+        """Set `field` of the record where the log states `name`: to `value`, or else to the value of `name`."""
         if name in self.said:
             self.say(field, self.value(name) if value is None else value, self.said[name].line)
 
     def agreed(self, name: str, places: Mapping[str, Fact]) -> None:
-        """What the log says of `name` in several places; where they differ it is unknown."""
+        """Set `name` to what the log states of it in several places; forget it where they differ.
+
+        Two places or more are recorded as a check.
+        """
         facts = {place: fact for place, fact in places.items() if fact.value is not None}
         values = {fact.value for fact in facts.values()}
         if len(values) == 1:
             self.said[name] = next(iter(facts.values()))
         elif values:
             self.said.pop(name, None)
+
         if len(facts) > 1:
             ways = tuple(f"line {fact.line}: {place}, {fact.value}" for place, fact in facts.items())
             self.checks.append(Check(what=name, ways=ways, agree=len(values) == 1))
 
     def problem(self, text: str) -> None:
-        """Something in the text that could not be taken as it stands."""
+        """Record something in the text that could not be taken as it stands."""
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(text)
 
     def add(self, window: Window) -> None:
-        """One printed row; a copy of the last one (a log written twice) is passed over."""
+        """Append one printed row; a copy of the last one (a log written twice) is passed over.
+
+        Raises InputError for more rows than a run may have.
+        """
         last = self.windows[-1] if self.windows else None
         if last is not None and last.step is not None and window.step is not None:
-            before, at = (last.epoch or 0, last.step), (window.epoch or 0, window.step)
-            if at == before and (window.seconds, window.printed_rate) == (last.seconds, last.printed_rate):
+            before = (last.epoch or 0, last.step)
+            here = (window.epoch or 0, window.step)
+            same_figures = (window.seconds, window.printed_rate) == (last.seconds, last.printed_rate)
+            if here == before and same_figures:
                 return
-            if at < before and len(self.restarts) < MAX_RESTARTS:
+            if here < before and len(self.restarts) < MAX_RESTARTS:
                 self.restarts.append((last.line, window.line))
+
         if len(self.windows) == MAX_ROWS:
             raise InputError(
                 f"line {window.line}: over {MAX_ROWS:,} rows in one run; print rarer rows, or score a part of the log"
@@ -130,111 +148,188 @@ class Table:
         self.windows.append(window)
 
     def before(self, line: int, text: str) -> None:
-        """A line before the first row."""
-        for pattern in filter(None, (self.facts, self.facts_around)):
-            for found in pattern.finditer(text):
-                for name, value in found.groupdict().items():
+        """Read a line before the first row: state what the groups of `facts` and `facts_around` match in it."""
+        for pattern in (self.facts, self.facts_around):
+            if pattern is None:
+                continue
+            for match in pattern.finditer(text):
+                for name, value in match.groupdict().items():
                     if value is not None:
                         self.state(name, value, line)
 
     def state(self, name: str, value: object, line: int) -> None:
-        """A line before the first row says `value` of `name`."""
+        """Take a value that a line before the first row states of `name`."""
         self.say(name, value, line)
 
     def begins(self, text: str, row: Columns) -> None:
-        """The first row."""
+        """Take note of the first row."""
 
     def after(self, line: int, text: str) -> None:
-        """A line after the first row that is none."""
-        if self.evaluation and self.last and (found := self.evaluation.search(text)):
-            groups = found.groupdict()
-            name, epoch, step = groups.get("name") or self.quality, groups.get("epoch"), groups.get("step")
-            at_epoch = integer(epoch) if epoch or "epoch" not in groups else self.last.epoch
-            at_step = integer(step) if step or "epoch" in groups else self.last.step
-            if (value := number(groups["value"])) is not None:
-                self.qualities.append(Quality(line=line, name=name, value=value, epoch=at_epoch, step=at_step))
-        if self.epoch_end and (found := self.epoch_end.search(text)):
-            rate, seconds = positive(found["rate"]), positive(found["seconds"])
-            self.epochs.append(Window(line=line, epoch=int(found["epoch"]), printed_rate=rate, seconds=seconds))
-        if self.summary and (found := self.summary.search(text)):
-            self.say("summary_rate", positive(found[1]), line)
+        """Read a line after the first row that is no row: an evaluation, an epoch's end or the log's."""
+        self._evaluation(line, text)
+
+        epoch_end = self.epoch_end.search(text) if self.epoch_end else None
+        if epoch_end:
+            self.epochs.append(
+                Window(
+                    line=line,
+                    epoch=int(epoch_end["epoch"]),
+                    printed_rate=positive(epoch_end["rate"]),
+                    seconds=positive(epoch_end["seconds"]),
+                )
+            )
+        summary = self.summary.search(text) if self.summary else None
+        if summary:
+            self.say("summary_rate", positive(summary[1]), line)
         if any(word in text for word in self.closing):
             self.truncated = False
 
+    def _evaluation(self, line: int, text: str) -> None:
+        """Record the result of an evaluation, with the epoch or step that it prints.
+
+        A format that prints neither has the epoch and the step of the row before; one that prints the epoch alone has
+        no step.
+        """
+        match = self.evaluation.search(text) if self.evaluation and self.last else None
+        value = number(match["value"]) if match else None
+        if match is None or value is None or self.last is None:
+            return
+
+        groups = match.groupdict()
+        prints_epoch = "epoch" in groups
+        epoch = integer(groups.get("epoch"))
+        if epoch is None and prints_epoch:
+            epoch = self.last.epoch
+        step = integer(groups.get("step"))
+        if step is None and not prints_epoch:
+            step = self.last.step
+        name = groups.get("name") or self.quality
+        self.qualities.append(Quality(line=line, name=name, value=value, epoch=epoch, step=step))
+
     def finish(self) -> None:
-        """The log has ended: what it states becomes what a record holds."""
-        for field in ("devices", "nodes", "batch_per_device", "batch_of_all"):
-            if (fact := self.said.pop(field, None)) and (count := integer(str(fact.value))):
+        """Turn what the log states into what a record holds, after its last line was read."""
+        for field in _COUNTS:
+            fact = self.said.pop(field, None)
+            count = integer(str(fact.value)) if fact else None
+            if fact and count:
                 self.said[field] = Fact(count, fact.line)
-        if fact := self.said.get("precision"):
-            named = dict(self.precisions)
-            self.said["precision"] = fact._replace(value=named.get(fact.value, named.get("", fact.value)))
+
+        stated = self.said.pop("precision", None)
+        if stated:
+            self.say("precision", dict(self.precisions).get(str(stated.value)), stated.line)
         self.say("framework", self.framework)
 
     def steps(self, at: At) -> int | None:
-        """Steps since the last row, by a counter that runs through the run; None of the first, or if it goes back."""
-        return at.step - self.last.step if self.last and at.step >= self.last.step else None
+        """Return the steps since the last row, by a counter that runs through the run.
+
+        None for the first row, and where the counter goes back.
+        """
+        if self.last is None or at.step < self.last.step:
+            return None
+        return at.step - self.last.step
 
     def time(self, at: At, row: Columns) -> RowTime:
-        """Steps of a row (0: it is a copy), their seconds and the wait in them."""
-        steps, time_s, wait_s = self.steps(at), positive(row.get("time")), number(row.get("wait"))
-        timed = steps if self.mean_time or steps == 1 else None  # of the other steps the log says nothing
-        if timed is None or time_s is None:
-            return steps, None, None
-        return steps, time_s * timed, None if wait_s is None else wait_within(wait_s * timed, time_s * timed)
+        """Return a row's steps (0 for a copy of the last row), their seconds and the wait in them.
+
+        Where a row prints the time of its last step alone, the time of several steps is not known.
+        """
+        steps = self.steps(at)
+        time_s = positive(row.get("time"))
+        wait_s = number(row.get("wait"))
+        timed_steps = steps if self.mean_time or steps == 1 else None
+        if timed_steps is None or time_s is None:
+            return RowTime(steps, None, None)
+
+        seconds = time_s * timed_steps
+        waited = None if wait_s is None else wait_within(wait_s * timed_steps, seconds)
+        return RowTime(steps, seconds, waited)
 
     def read(self) -> None:
-        """Read the log. Raises InputError for a rate of anything but images."""
-        names, of = self.columns.split(), None
+        """Read the log. Raises InputError where its rows are of anything but images, or where nothing shows that."""
+        last_step_wanted: int | None = None
         for line, text, values in rows(self.lines, self.marker, self.tool, self.row):
+            started = bool(self.windows)
+            beyond_first_rows = len(self.windows) >= WATCHED_ROWS
+            self.evidence.read(line, text, configures=not (started if values is None else beyond_first_rows))
             if values is None:
-                (self.after if self.windows else self.before)(line, text)
+                if started:
+                    self.after(line, text)
+                else:
+                    self.before(line, text)
                 continue
-            row: Columns = {}
-            for name, value in zip(names, values, strict=True):
-                row[name] = row.get(name) or value
+
+            row = self._by_column(values)
             at = At(integer(row.get("epoch")), int(row["step"] or 0))
-            if (self.needs and positive(row[self.needs]) is None) or at == self.last:
+            without_figure = self.needs is not None and positive(row[self.needs]) is None
+            if without_figure or at == self.last:
                 continue
-            if (unit := row.get("unit")) and not _IMAGES.match(unit):
-                raise InputError(f"line {line}: a rate in {unit}/s, not in images/s: score logs of networks for images")
-            if self.last is None:
-                self.begins(text, row)
-            if self.rows_tell_batch:
-                self.batch.read(line, row.get("rate"), row["time"])
-            steps, seconds, waited = self.time(at, row)
-            self.last, of = at, integer(row.get("of"))
-            if steps == 0:
-                continue
-            self.usual_steps = self.usual_steps or steps
-            self.add(
-                Window(
-                    line=line,
-                    step=at.step,
-                    epoch=at.epoch,
-                    steps=steps,
-                    seconds=seconds,
-                    data_wait_s=waited,
-                    printed_rate=positive(row.get("rate")),
-                    printed_step_time_s=positive(row.get("time")),
-                    end_s=moment_s(row.get("stamp")),
-                    loss=number(row.get("loss")),
-                    gpu_memory_mib=number(row.get("memory")),
-                )
-            )
-        if of is not None and self.last:
-            self.truncated = self.last.step + (self.usual_steps or self.last.step) <= of
+            self._row(line, text, at, row)
+            last_step_wanted = integer(row.get("of"))
+
+        if last_step_wanted is not None and self.last:
+            usual = self.usual_steps or self.last.step
+            self.truncated = self.last.step + usual <= last_step_wanted
         self.finish()
-        self.batch.finish(self)
+        self.batch.finish(self.said, self.checks)
+        self._refuse_what_is_not_shown()
         for field in ("first_step", "rate_scope", "cumulative"):
             self.say(field, getattr(self, field))
+
+    def _by_column(self, values: Values) -> Columns:
+        """Return a row's values by the names of their columns."""
+        row: Columns = {}
+        for name, value in zip(self.columns.split(), values, strict=True):
+            row[name] = row.get(name) or value
+        return row
+
+    def _row(self, line: int, text: str, at: At, row: Columns) -> None:
+        """Read one row into a window, and move on to it. Raises InputError for a rate of anything but images."""
+        unit = row.get("unit")
+        if unit and not _IMAGES.match(unit):
+            raise InputError(f"line {line}: a rate in {unit}/s, not in images/s: score logs of networks for images")
+        if self.last is None:
+            self.begins(text, row)
+        if self.rows_tell_batch:
+            self.batch.read(line, row.get("rate"), row["time"])
+
+        time = self.time(at, row)  # by the last row, which must still be the one before
+        self.last = at
+        if time.steps == 0:
+            return
+
+        self.usual_steps = self.usual_steps or time.steps
+        self.add(
+            Window(
+                line=line,
+                step=at.step,
+                epoch=at.epoch,
+                steps=time.steps,
+                seconds=time.seconds,
+                data_wait_s=time.wait_s,
+                printed_rate=positive(row.get("rate")),
+                printed_step_time_s=positive(row.get("time")),
+                end_s=moment_s(row.get("stamp")),
+                loss=number(row.get("loss")),
+                gpu_memory_mib=number(row.get("memory")),
+            )
+        )
+
+    def _refuse_what_is_not_shown(self) -> None:
+        """Forget FP32 where a line switches half precision on. Raises InputError where no line shows images."""
+        if self.value("precision") == "fp32" and self.evidence.half_line is not None:
+            for name in ("precision", "math_mode"):
+                self.said.pop(name, None)
+
+        why = self.evidence.why_not_images() if self.windows else None
+        if why is not None:
+            raise InputError(why)
 
 
 class EpochTable(Table):
     """A format whose counter starts anew in each epoch."""
 
     def steps(self, at: At) -> int | None:
-        """Steps since the last row; None of the log's first row, if not of one step."""
+        """Return the steps since the last row; None of the log's first row, unless it has one step."""
         last = self.last
         if last is None:
             self.first_step = min(self.first_step, at.step)
@@ -242,42 +337,3 @@ class EpochTable(Table):
         if last.epoch == at.epoch and at.step >= last.step:
             return at.step - last.step
         return at.step - self.first_step + 1
-
-
-class RowBatch:
-    """The batch of one device by its printed rows: rate x step time, of which each row's digits leave a range."""
-
-    def __init__(self) -> None:
-        self._low, self._high = 0.0, 1e12
-        self._line = 0
-
-    @property
-    def images(self) -> int | None:
-        """The only whole number that all rows so far leave; None where they leave several, or none."""
-        low = math.ceil(self._low)
-        return low if low == math.floor(self._high) else None
-
-    def read(self, line: int, printed_rate: str | None, printed_time: str | None) -> None:
-        """One row's rate and its step time as printed: with how many digits."""
-        rate, time_s = positive(printed_rate), positive(printed_time)
-        if rate is None or time_s is None or "e" in f"{printed_rate}{printed_time}":
-            return
-        half_rate, half_time = (0.5 * 10.0 ** -len(str(one).partition(".")[2]) for one in (printed_rate, printed_time))
-        product = rate * time_s
-        slack = rate * half_time + time_s * half_rate + 1e-4 * product
-        self._low, self._high = max(self._low, product - slack), min(self._high, product + slack)
-        self._line = self._line or line
-
-    def finish(self, table: Table) -> None:
-        """The rows have the last word: what the configuration says otherwise is not what ran."""
-        images, configured = self.images, table.said.get("batch_per_device")
-        if images is None:
-            return
-        if configured is not None:
-            ways = (
-                f"line {configured.line}: the configuration, {configured.value}",
-                f"line {self._line} and the other rows: rate x step time, {images} a device",
-            )
-            table.checks.append(Check(what="batch", ways=ways, agree=configured.value == images))
-        if configured is None or configured.value != images:
-            table.said["batch_per_device"] = Fact(images, self._line)

@@ -6,17 +6,26 @@ import operator
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scoring.importers.lines import Lines
 from scoring.record import Window
 
 MAX_ROW_CHARS = 2_048  # no row is longer; a search over more could take very long
-HALF_ROW_LINES = 5  # a row that foreign text broke in two goes on within so many lines
+HALF_ROW_LINES = 5  # the second half of a row that foreign text broke in two follows within so many lines
 
 NUMBER = r"([-+]?[\d.]+(?:[eE][-+]?\d+)?|-?nan|-?inf)"  # as any of the tools may print one
 _LEAST, _MOST = 1e-9, 1e12  # no rate and no time lies beyond
 
-Row = tuple[int, str, "list[str | None] | None"]  # number of a line, its text, what a row in it says
+Values = list["str | None"]  # of a row's groups, as printed
+
+
+class Row(NamedTuple):
+    """A line of the log; `values` are those of the row in it, None where it holds no row."""
+
+    line: int
+    text: str
+    values: Values | None
 
 
 @dataclass(frozen=True)
@@ -24,97 +33,119 @@ class RowPattern:
     """A printed row: a head, and behind it fields in any order, each a pattern of one group."""
 
     head: re.Pattern[str]
-    needed: tuple[re.Pattern[str], ...]  # without one of them it is no row
+    needed: tuple[re.Pattern[str], ...]  # a text without one of them is no row
     others: tuple[re.Pattern[str], ...] = ()
 
-    def search(self, text: str) -> list[str | None] | None:
-        """The groups of the head, then of the fields; None where `text` holds no row."""
+    def search(self, text: str) -> Values | None:
+        """Return the groups of the head, then of the fields; None where `text` holds no row."""
         head = self.head.search(text)
         if head is None:
             return None
-        values = list(head.groups())
-        for field in (*self.needed, *self.others):
-            found = field.search(text, head.end())
-            if found is None and field in self.needed:
+
+        values: Values = list(head.groups())
+        for pattern in self.needed:
+            match = pattern.search(text, head.end())
+            if match is None:
                 return None
-            values.append(found and found[1])
+            values.append(match[1])
+        for pattern in self.others:
+            match = pattern.search(text, head.end())
+            values.append(match[1] if match else None)
         return values
 
 
 def field(before: str, after: str = "") -> re.Pattern[str]:
-    """A number between two patterns; where `before` starts with plain text the search for it is fast."""
+    """Return the pattern of a number between two patterns.
+
+    The search is fast where `before` starts with plain text.
+    """
     return re.compile(before + NUMBER + after)
 
 
 def rows(lines: Lines, marker: str, tool: str, pattern: RowPattern) -> Iterator[Row]:
-    """Each line as (number, text, values of the row in it or None).
+    """Yield each line of the log with the values of the row in it.
 
     `marker` stands at the start of every row and in little else, `tool` in every line of the tool's. Two rows on one
-    line come out as two; a row that foreign text broke off is joined with one of the next few lines, if that is none
-    of the tool's. Where several ranks print rows, those of the lowest rank count.
+    line are yielded as two. A row that foreign text broke off is joined with one of the next few lines, unless that is
+    a line of the tool's. Where several ranks print rows, only those of the lowest rank are yielded.
     """
-    broken: tuple[int, str] | None = None
+    half: Row | None = None  # the first half of a row that was broken in two
     for number, line in lines.of_lowest_rank(marker):
         if marker in line:
-            one = len(line) <= MAX_ROW_CHARS and line.count(marker) == 1
-            for text in (line,) if one else _pieces(line, pattern.head):
-                values = pattern.search(text)
-                if values is not None:
+            last_row = Row(number, line, None)
+            for text in _row_texts(line, marker, pattern.head):
+                last_row = Row(number, text, pattern.search(text))
+                if last_row.values is not None:
                     lines.row(number)
-                yield number, text, values
-            is_half = values is None and len(text) < MAX_ROW_CHARS and pattern.head.search(text)
-            broken = (number, text) if is_half else None
+                yield last_row
+            half = last_row if _is_half(last_row, pattern.head) else None
             continue
-        if broken is not None:
-            joined = f"{broken[1]} {line}"[:MAX_ROW_CHARS]
-            if tool not in line and (values := pattern.search(joined)) is not None:
-                lines.row(broken[0])
-                yield broken[0], joined, values
-                broken = None
+
+        if half is not None and tool not in line:
+            joined = f"{half.text} {line}"[:MAX_ROW_CHARS]
+            values = pattern.search(joined)
+            if values is not None:
+                lines.row(half.line)
+                yield Row(half.line, joined, values)
+                half = None
                 continue
-            if number - broken[0] >= HALF_ROW_LINES:
-                broken = None
+        if half is not None and number - half.line >= HALF_ROW_LINES:
+            half = None
+
         lines.start(number, line)
-        yield number, line, None
+        yield Row(number, line, None)
 
 
-def _pieces(line: str, head: re.Pattern[str]) -> list[str]:
-    """The line, cut where rows start in it; no piece is longer than a row can be."""
-    starts = [found.start() for found in head.finditer(line)] or [0]
+def _row_texts(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
+    """Return the line, cut where rows start in it; no piece is longer than a row can be."""
+    if len(line) <= MAX_ROW_CHARS and line.count(marker) == 1:
+        return [line]
+
+    starts = [match.start() for match in head.finditer(line)] or [0]
     ends = [*starts[1:], len(line)]
     return [line[start : min(end, start + MAX_ROW_CHARS)] for start, end in zip(starts, ends, strict=True)]
 
 
+def _is_half(row: Row, head: re.Pattern[str]) -> bool:
+    """Say whether a line has the head of a row without its fields."""
+    return row.values is None and len(row.text) < MAX_ROW_CHARS and head.search(row.text) is not None
+
+
 def work(windows: Sequence[Window]) -> list[int]:
-    """What each weighs in a mean over time: its steps, where all say them, else all alike."""
+    """Return the weight of each window in a mean over time: its steps where all say them, else 1 for each."""
     steps = [window.steps for window in windows if window.steps]
     return steps if len(steps) == len(windows) else [1] * len(windows)
 
 
 def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    """As statistics.fmean with weights, which Python has from 3.11 on."""
+    """Return the mean of `values` with `weights` (statistics.fmean takes weights from Python 3.11 on)."""
     return math.fsum(map(operator.mul, values, weights)) / math.fsum(weights)
 
 
 def wait_within(wait_s: float | None, seconds: float | None) -> float | None:
-    """The wait of a window of `seconds`; None for a garbled one: no step waits longer than it takes."""
-    return wait_s if wait_s is None or seconds is None or 0 <= wait_s <= seconds * 1.01 else None
+    """Return the wait of a window of `seconds`; None where it is garbled, as no step waits longer than it takes."""
+    if wait_s is None or seconds is None:
+        return wait_s
+    return wait_s if 0 <= wait_s <= seconds * 1.01 else None
 
 
 def moment_s(text: str | None) -> float | None:
-    """A local `Y-M-D h:m:s` (Y/M/D; `.` or `,` before a fraction) or a Unix time, in seconds since a fixed origin."""
+    """Return a moment in seconds since a fixed origin; None where the text is none.
+
+    The text is a local `Y-M-D h:m:s` (or Y/M/D, with `.` or `,` before a fraction of a second) or a Unix time.
+    """
     if text is None or " " not in text:
         return number(text)
     try:
-        *date, hour, minute, second = re.split("[-/ :]", text.replace(",", "."))
-        day = datetime.date(*map(int, date)).toordinal()
-        return day * 86400.0 + int(hour) * 3600 + int(minute) * 60 + float(second)
+        year, month, day, hour, minute, second = re.split("[-/ :]", text.replace(",", "."))
+        days = datetime.date(int(year), int(month), int(day)).toordinal()
+        return days * 86400.0 + int(hour) * 3600 + int(minute) * 60 + float(second)
     except (ValueError, TypeError):
         return None
 
 
 def number(text: str | None) -> float | None:
-    """The number, NaN included; None where the text is none ("None", "-", a garbled one)."""
+    """Return the number, which may be NaN; None where the text is none ("None", "-", a garbled one)."""
     try:
         return float(text or "")
     except ValueError:
@@ -122,11 +153,13 @@ def number(text: str | None) -> float | None:
 
 
 def positive(text: str | None) -> float | None:
-    """A rate or a time as printed; None for what cannot be one (0, negative, nan, inf, absurd, garbled)."""
+    """Return a printed rate or time; None for what cannot be one (0, negative, nan, inf, absurd, garbled)."""
     value = number(text)
     return value if value is not None and _LEAST < value < _MOST else None
 
 
 def integer(text: str | None) -> int | None:
-    """The whole number; None where the text is none, or one beyond any count here."""
-    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else None
+    """Return the whole number; None where the text is none, or one beyond any count here."""
+    if text is None or not text.isascii() or not text.isdigit() or len(text) >= 10:
+        return None
+    return int(text)

@@ -17,7 +17,7 @@ from compliance import rules
 from compliance.official import tools as official
 from tests import jobs, make_log
 from tests.compliance.altered import Altered, answer, compliance, foreign, write
-from tests.compliance.test_package import description
+from tests.compliance.packages import description
 
 STRICT = rules.load("4.0.0").strict
 

@@ -15,7 +15,7 @@ import pytest
 from compliance.official import convergence, rule_files
 from tests import make_log
 from tests.compliance.altered import Altered, answer, compliance, write
-from tests.compliance.test_package import description
+from tests.compliance.packages import description
 from tests.jobs import refused
 
 

@@ -22,6 +22,7 @@ from paddle import static
 from harness import env, state
 from harness.hooks import checkpoint
 from harness.hooks.checkpoint import Position
+from harness.job import job_of, with_values
 from harness.progress import Timing
 from harness.ranks import Ranks
 from runlog.errors import RunError
@@ -50,7 +51,7 @@ def one_rank() -> Ranks:
 
 
 def job(folder: Path, **changes: object) -> env.Job:
-    return env.Job(dgxngpu=1, batchsize=32, resume="auto", checkpoint_dir=str(folder), **changes)  # type: ignore[arg-type]
+    return job_of(dgxngpu=1, batchsize=32, resume="auto", checkpoint_dir=str(folder), **changes)  # type: ignore[arg-type]
 
 
 # ---- the file
@@ -131,7 +132,7 @@ def test_none_means_the_beginning(tmp_path, one_rank, capfd):
     assert checkpoint.find(job(tmp_path / "no"), one_rank, RUN) == checkpoint.Start()
     assert "has no good checkpoint: starting at step 0" in capfd.readouterr().err
     save(tmp_path, 10)
-    assert checkpoint.find(dataclasses.replace(job(tmp_path), resume="no"), one_rank, RUN) == checkpoint.Start()
+    assert checkpoint.find(with_values(job(tmp_path), resume="no"), one_rank, RUN) == checkpoint.Start()
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path, one_rank):
@@ -139,7 +140,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, one_rank):
     with pytest.raises(ValueError, match=r"of another run \(recipe 'digits_small' there, 'mlperf_lars' here\)"):
         checkpoint.find(job(tmp_path), one_rank, RUN | {"recipe": "mlperf_lars"})
     with pytest.raises(ValueError, match=r"had 32 images a step, this one has 64: .* BATCHSIZE=32 for 1 ranks"):
-        checkpoint.find(dataclasses.replace(job(tmp_path), batchsize=64), one_rank, RUN)
+        checkpoint.find(with_values(job(tmp_path), batchsize=64), one_rank, RUN)
     with pytest.raises(ValueError, match="had SEED=7"):
         checkpoint.find(job(tmp_path, seed=8), one_rank, RUN)
     assert checkpoint.find(job(tmp_path, seed=7), one_rank, RUN).position.step == 10
@@ -162,7 +163,7 @@ def built() -> Iterator[programs.Built]:
 def keeper(one_rank, folder: Path, log: Path, **changes: object) -> checkpoint.Keeper:
     settings = {"resume": "no", "checkpoint_epochs": 1, **changes}
     return checkpoint.Keeper(
-        dataclasses.replace(job(folder), **settings),  # type: ignore[arg-type]
+        with_values(job(folder), **settings),  # type: ignore[arg-type]
         one_rank,
         RunLog(log),
         start=checkpoint.Start(),

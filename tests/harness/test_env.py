@@ -1,7 +1,6 @@
 """The job's variables: parsed once, each with a reader, all in docs/settings.md; a run's commit; what loads first."""
 
 import ast
-import dataclasses
 import os
 import re
 import shutil
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness import env, libraries, provenance, workload
+from harness.job import SETTINGS, job_of
 from tests import jobs
 from tests.jobs import need
 from tests.test_architecture import imports, tracked
@@ -30,6 +30,17 @@ TF32 = libraries.TF32_OVERRIDE
         ({"MODE": "fast"}, "MODE='fast': must be one of train, throughput"),
         ({"NODE_RANK": "1"}, "NODE_RANK=1: must be below DGXNNODES=1"),
         ({"HOSTS": "a,b"}, "HOSTS names 2 nodes, but DGXNNODES is 1: set DGXNNODES=2, or unset HOSTS"),
+        ({"HOSTS": "a b;c"}, "HOSTS='a b;c': must be names or IP addresses"),
+        ({"SWITCH_GROUPS": "1,2,3"}, "SWITCH_GROUPS=1,2,3: names 3 groups: give one for each of the 1 HOSTS$"),
+        ({"RANK_NUMA": "x,y"}, "RANK_NUMA='x,y': must be whole numbers, comma-separated"),
+        ({"RANK_NUMA": "0,1", "DGXNGPU": "3"}, "RANK_NUMA=0,1: names 2 NUMA nodes: give one for each of .*DGXNGPU=3"),
+        ({"SSH_ADDRESS": "not an address!"}, "SSH_ADDRESS='not an address!': must be the name or the IP address"),
+        ({"SOURCE_COMMIT": "zz zz"}, "SOURCE_COMMIT='zz zz': must be a git commit"),
+        ({"IMAGE_DIGEST": "sha256:" + "0" * 63}, "IMAGE_DIGEST='sha256:0+': must be sha256: and 64 hexadecimal digits"),
+        ({"CACHE_CLEARED": "x"}, "CACHE_CLEARED='x': must be one of empty, launch/container_node.sh$"),
+        ({"SUBMISSION_ORG": "a\nb"}, r"SUBMISSION_ORG='a\\nb': must be one line of printable text"),
+        ({"SSH_PORT": "65536"}, "SSH_PORT=65536: must be at most 65535"),
+        ({"KEEP_TRIALS": "2"}, "KEEP_TRIALS=2: must be at most 1"),
         ({"LOGDIR": ""}, "LOGDIR is empty: set it to the folder of the results, or unset it"),
         ({"RECIPE": "recorded"}, "RECIPE=recorded: it is for .* MODE=throughput: train by nvidia_cosine$"),
         ({"PRETRAINED": "w"}, "PRETRAINED=w: rn50 starts from weights of its own: unset it, or WORKLOAD=hrnet$"),
@@ -61,8 +72,35 @@ def test_a_wrong_value_is_named(variables: dict[str, str], message: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (FP16 | {"STRATEGY": "cuda_graph=1,gradient_merge=2"}, "STRATEGY: cuda_graph=1: one program is captured"),
+        (FP16 | {"WORKLOAD": "hrnet", "BATCHSIZE": "2", "STRATEGY": "cuda_graph=1"}, ".*FCN-HRNetW18 was not shown"),
+        (FP16 | {"WORKLOAD": "hrnet", "RECIPE": "cityscapes_80k", "BATCHSIZE": "9"}, "BATCHSIZE=9: at no loss scale"),
+        ({"STRATEGY": "gradient_merge=3"}, "STRATEGY: gradient_merge=3: must divide BATCHSIZE=16"),
+        ({"STRATEGY": "merged_lars=1"}, "STRATEGY: merged_lars=1: the recipe digits_small does not train by LARS"),
+        ({"STRATEGY": "fuse_grad_size_in_MB=4", "DGXNGPU": "1"}, "STRATEGY: fuse_grad_size_in_MB: one rank has no"),
+        ({"WORKLOAD": "hrnet", "LAYOUT": "NHWC"}, "LAYOUT=NHWC: FCN-HRNetW18 is built in NCHW only"),
+        ({"RESULT_FILE": "x"}, "RESULT_FILE='x': the trial loop names each log: unset it"),
+    ],
+)
+def test_a_dry_run_says_what_the_program_refuses(variables: dict[str, str], message: str) -> None:
+    """`load_job` of launch/common.sh calls this for --dry-run, --check and a run alike."""
+    done = jobs.called(env.main, "--shell", **{"PATH": os.defpath} | variables)
+    jobs.refused(done, "error: ")
+    assert re.match(f"error: {message}", done.stderr), done.stderr
+
+
+def test_a_misspelt_variables_value_is_not_told() -> None:
+    assert env.misspelt({"SUBMISION_ORG": "hunter2"}) == ["SUBMISION_ORG is read by nothing: is it SUBMISSION_ORG?"]
+
+
+@pytest.mark.parametrize(
     "variables",
     [
+        {"SOURCE_COMMIT": "0a1b2c3-dirty", "IMAGE_DIGEST": f"sha256:{'0a' * 32}", "RANK_NUMA": "3,3,1,1"},
+        {"SOURCE_COMMIT": "unknown", "SSH_ADDRESS": "fe80::1%eth0", "SSH_PORT": "65535", "SEED": "2147483647"},
+        {"DGXNNODES": "2", "HOSTS": "10.0.0.1,node-2.site_a", "SWITCH_GROUPS": "leaf-1,leaf-1"},
         FP16 | {"LOSS_SCALE": "204"},
         FP16 | {"LOSS_SCALE": "13056"},
         {"RECIPE": "recorded", "MODE": "throughput"},
@@ -71,7 +109,7 @@ def test_a_wrong_value_is_named(variables: dict[str, str], message: str) -> None
     ],
 )
 def test_what_stands_at_the_limit_is_taken(variables: dict[str, str]) -> None:
-    assert env.read(variables)[0].loss_scale == int(variables.get("LOSS_SCALE", 0))
+    assert env.read(variables)[0].model.loss_scale == int(variables.get("LOSS_SCALE", 0))
 
 
 @pytest.mark.parametrize(("batch", "scale"), [("408", 4096), ("2", 16), ("8480", 131072)])
@@ -121,7 +159,7 @@ def test_every_value_says_where_it_came_from() -> None:
             "JOB_FROM_CONFIG": "BATCHSIZE",
         }
     )
-    assert (job.batchsize, job.nexp) == (8, 5)
+    assert (job.model.batchsize, job.trials.nexp) == (8, 5)
     assert origins["BATCHSIZE"] == {"value": 8, "origin": "config_CPU.sh"}
     assert origins["NEXP"] == {"value": 5, "origin": "environment"}
     assert origins["SEED"] == {"value": -1, "origin": "harness/env.py"}
@@ -141,7 +179,7 @@ def test_every_value_says_where_it_came_from() -> None:
 def test_a_workload_has_its_own_batch(given: dict[str, str], value: int, origin: str) -> None:
     environ = env.resolve({"PATH": os.defpath, "DGXSYSTEM": "DGX1", "WORKLOAD": "hrnet", **given})
     job, origins = env.read(environ)
-    assert job.batchsize == value
+    assert job.model.batchsize == value
     assert origins["BATCHSIZE"] == {"value": value, "origin": origin}
     # A rank is given the resolved value, and says of it what the node said.
     assert env.read(environ | {"BATCHSIZE": str(value)})[1]["BATCHSIZE"] == origins["BATCHSIZE"]
@@ -172,7 +210,7 @@ def test_the_shell_is_told_every_value_and_what_goes_to_the_ranks() -> None:
     libraries = {"NCCL_DEBUG": "INFO", "NVIDIA_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "1"}
     secrets = {"NCCL_API_KEY": "x", "SECRET": "x"}
     given = told("--shell", DGXSYSTEM="2xDGX1", LOGDIR="/a folder", **libraries, **secrets)
-    assert {f.name.upper() for f in dataclasses.fields(env.Job)} < given.keys()
+    assert SETTINGS.keys() < given.keys()
     assert (given["LOGDIR"], given["BATCHSIZE"], given["OMPI_MCA_pml"]) == ("/a folder", "256", "ob1")
     forwarded = given["JOB_FORWARDED"].split()
     assert {"BATCHSIZE", "RESULT_FILE", "JOB_FROM_USER", "NCCL_DEBUG", "NCCL_IB_HCA"} < set(forwarded)
@@ -195,10 +233,10 @@ def test_one_node_is_started_without_nccls_settings_of_the_network() -> None:
 
 def test_the_ranks_of_one_node_compute_without_them_too() -> None:
     environ = {**NETWORK, "NCCL_ALGO": "Ring", "CUDA_MODULE_LOADING": "EAGER"}
-    alone = env.of_ranks(env.Job(device="gpu"), environ)
+    alone = env.of_ranks(job_of(device="gpu"), environ)
     assert not {*NETWORK} & {*alone} and alone["NCCL_ALGO"] == "Ring"
     assert (alone["CUDA_MODULE_LOADING"], alone["CUDA_DEVICE_ORDER"]) == ("EAGER", "PCI_BUS_ID")
-    assert {*NETWORK} < {*env.of_ranks(env.Job(device="gpu", dgxnnodes=2), environ)}
+    assert {*NETWORK} < {*env.of_ranks(job_of(device="gpu", dgxnnodes=2), environ)}
 
 
 def test_a_launcher_is_told_the_container_and_what_it_hands_on() -> None:
@@ -230,9 +268,8 @@ def test_every_variable_of_the_job_has_a_reader() -> None:
         )
         + (jobs.REPOSITORY / "run_and_time.sh").read_text()
     )
-    for f in dataclasses.fields(env.Job):
-        name = f.name.upper()
-        read_in_python = re.search(rf"\b(job|self)\.{f.name}\b", code)
+    for name, setting in SETTINGS.items():
+        read_in_python = re.search(rf"\b({setting.group}|self|course|cluster|model)\.{setting.name}\b", code)
         read_in_shell = re.search(rf"\$\{{{name}\b|\(\(.*\b{name}\b", code)
         assert read_in_python or read_in_shell, f"nothing reads {name}"
 
@@ -260,7 +297,7 @@ def test_a_misspelt_variable_is_said_and_a_strangers_is_not() -> None:
     meant |= {"DGXNGPUS": "DGXNGPU", "DATA_DIR": "DATADIR", "RESUM": "RESUME", "Logdir": "LOGDIR"}
     done = jobs.run([sys.executable, "-m", "harness.env", "--json"], **dict.fromkeys(meant, "8"))
     assert done.returncode == 0
-    warnings = [f"warning: {name}=8 is read by nothing: is it {right}?" for name, right in meant.items()]
+    warnings = [f"warning: {name} is read by nothing: is it {right}?" for name, right in meant.items()]
     assert sorted(done.stderr.splitlines()) == sorted(warnings)
     strangers = (
         *("HISTFILE", "HISTSIZE", "HOSTNAME", "HOSTTYPE", "HOST", "MODEL", "DATE", "LOGNAME", "NODE_NAME", "NODE_ID"),
@@ -277,7 +314,8 @@ def test_paddle_is_told_the_ranks_gpu_before_it_is_loaded() -> None:
     script = """if True:
         import sys
         from harness import env
-        env.export(env.runtime(env.Job(device="gpu")))
+        from harness.job import job_of
+        env.export(env.runtime(job_of(device="gpu")))
         assert "paddle" not in sys.modules
         import paddle
         print(paddle.get_flags("FLAGS_selected_gpus"), paddle.base.framework._cuda_ids())

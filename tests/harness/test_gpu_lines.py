@@ -15,7 +15,8 @@ from nvidia.dali import types
 from nvidia.dali.backend import TensorGPU, TensorListGPU
 
 import harness.__main__
-from harness import env, loader, loop, nvidia, provenance
+from harness import loader, loop, nvidia, provenance
+from harness.job import job_of
 from paddle_hrnet import data as hrnet
 from paddle_rn50 import data as rn50
 from paddle_rn50.config import Augmentation
@@ -147,11 +148,11 @@ NO_KERNEL = "STRATEGY: resnet_unit=1: .* has compute capability {}, its kernel t
 def test_a_gpu_without_what_the_job_computes_by_is_refused(
     settings: dict[str, str], gpu: dict[str, Any], said: str
 ) -> None:
-    job = env.Job(device="gpu", dgxngpu=2, **settings)  # type: ignore[arg-type]
+    job = job_of(device="gpu", dgxngpu=2, **settings)  # type: ignore[arg-type]
     with recorded_nvml(A100, A100):
         harness.__main__._check_gpus(job, precision=True)
     with recorded_nvml(gpu, gpu):
-        harness.__main__._check_gpus(env.Job(device="gpu", precision="amp_o2", dgxngpu=2), precision=True)
+        harness.__main__._check_gpus(job_of(device="gpu", precision="amp_o2", dgxngpu=2), precision=True)
         harness.__main__._check_gpus(job, precision=False)
         with pytest.raises(ValueError, match=said):
             harness.__main__._check_gpus(job, precision=True)

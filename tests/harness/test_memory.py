@@ -13,7 +13,8 @@ import pytest
 from nvidia.dali import Pipeline
 
 from harness import loader, memory
-from harness.env import Job
+from harness.job import job_of
+from harness.traits import traits_of
 from runlog.errors import RunError
 from tests import jobs
 
@@ -59,7 +60,7 @@ def test_a_gpu_that_is_full_is_named_with_what_it_holds() -> None:
     text = re.sub("%[ds]", lambda _: str(next(values)), paddles_text())
     where = "/paddle/paddle/fluid/memory/allocation/cuda_allocator.cc:86"
     recorded = f"In user code:\n\n    ResourceExhaustedError: {text} (at {where})"
-    with pytest.raises(RunError) as error, memory.explained(Job(batchsize=512)):
+    with pytest.raises(RunError) as error, memory.explained(job_of(batchsize=512)):
         raise MemoryError(recorded)
     assert str(error.value) == (
         f"out of memory at BATCHSIZE=512 while starting: GPU 3 of {socket.gethostname()} has 416.625000MB left, this "
@@ -84,7 +85,7 @@ def test_an_input_pipeline_without_memory_is_told_as_the_program_is(where: str, 
     source._pipeline.run.side_effect = RuntimeError(dali)
     with (
         pytest.raises(RunError, match="out of memory at BATCHSIZE=512 ") as error,
-        memory.explained(Job(batchsize=512)),
+        memory.explained(job_of(batchsize=512)),
     ):
         loader.Loader.__next__(source)
     assert said in str(error.value) and "lower BATCHSIZE" in str(error.value)
@@ -107,12 +108,12 @@ UNNAMED = r"{} in a library while starting, which names no amount; \S+ has [\d.]
     ],
 )
 def test_a_library_without_memory_is_told(error: Exception, told: str) -> None:
-    with pytest.raises(RunError, match=told), memory.explained(Job(batchsize=1)):
+    with pytest.raises(RunError, match=told), memory.explained(job_of(batchsize=1)):
         raise error
 
 
 def test_other_errors_stay_what_they_are() -> None:
-    with pytest.raises(OSError, match="CUDNN_STATUS_EXECUTION_FAILED"), memory.explained(Job()):
+    with pytest.raises(OSError, match="CUDNN_STATUS_EXECUTION_FAILED"), memory.explained(job_of()):
         raise OSError("(External) CUDNN error(8), CUDNN_STATUS_EXECUTION_FAILED.")
 
 
@@ -142,13 +143,13 @@ def test_the_memory_reckoned_is_what_the_null_gpu_hands_out(
     assert done.returncode == 0, done.stderr[-3000:]
     (log,) = tmp_path.glob(f"results/*/{workload}/result_0.txt")
     peak_mib = max(window["gpu_memory_mib"] for window in jobs.values(log, "step_window"))
-    job = Job(device="gpu", workload=workload, recipe=recipe, precision=precision, batchsize=batch)
+    job = job_of(device="gpu", workload=workload, recipe=recipe, precision=precision, batchsize=batch)
     assert memory.program_mib(job) == pytest.approx(peak_mib, rel=0.02)
     assert f'"FLAGS_conv_workspace_size_limit": "{workspace}"' in log.read_text()
 
 
 def needed_mib(**settings: Any) -> float:
-    job = Job(**{"device": "gpu", "recipe": "mlperf_lars", "precision": "amp_o2"} | settings)
+    job = job_of(**{"device": "gpu", "recipe": "mlperf_lars", "precision": "amp_o2"} | settings)
     found = memory.program_mib(job)
     assert found is not None
     return found
@@ -162,7 +163,7 @@ def test_a_card_of_16_gib_gets_a_workspace_that_fits_the_published_batch() -> No
 
 
 def test_memory_follows_what_is_computed_at_once() -> None:
-    peaks = memory.ALLOCATED_MIB["rn50", "amp_o2"]
+    peaks = traits_of("rn50").memory.mib["amp_o2"]
     whole, parts = needed_mib(batchsize=256), needed_mib(batchsize=256, strategy="gradient_merge=4")
     assert parts == needed_mib(batchsize=64) == needed_mib(batchsize=256, image_size=112)
     assert (parts, whole) == (peaks[64], peaks[256])
@@ -175,4 +176,4 @@ def test_memory_follows_what_is_computed_at_once() -> None:
     "settings", [{}, {"recipe": "digits_small"}, {"recipe": "mlperf_lars", "strategy": "auto"}, {"workload": "hrnet"}]
 )
 def test_nothing_is_claimed_of_a_job_without_a_peak(settings: dict[str, str]) -> None:
-    assert memory.program_mib(Job(device="gpu", **settings)) is None  # type: ignore[arg-type]
+    assert memory.program_mib(job_of(device="gpu", **settings)) is None  # type: ignore[arg-type]

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from harness import env, network, ranks
+from harness import network, ranks
 from harness.hooks import watchdog
+from harness.job import job_of
 from program import elsewhere
 from runlog.errors import RunError
 from tests import jobs
@@ -31,8 +32,9 @@ exec "$@"
 """
 ASK = """
 import sys
-from harness import env, ranks
-job = env.Job(dgxnnodes=2, dgxngpu=1, hosts=sys.argv[1])
+from harness import ranks
+from harness.job import job_of
+job = job_of(dgxnnodes=2, dgxngpu=1, hosts=sys.argv[1])
 me = ranks.Ranks(comm=None, rank=0, size=2, local_rank=0, node="this-node")
 print(ranks._address(job, me))
 """
@@ -58,8 +60,9 @@ def test_a_nodes_address_is_one_that_the_others_reach(hosts: str, said: str) -> 
 
 MEET = """
 import sys
-from harness import env, network
-job = env.Job(device="gpu", dgxnnodes=2, dgxngpu=1, hosts=sys.argv[1])
+from harness import network
+from harness.job import job_of
+job = job_of(device="gpu", dgxnnodes=2, dgxngpu=1, hosts=sys.argv[1])
 print(network.nccl_settings(job, int(sys.argv[2])))
 """
 BRIDGES = NETWORK.replace("exec", "ip link add br-4f2a type bridge && ip address add 172.18.0.1/16 dev br-4f2a\nexec")
@@ -89,7 +92,7 @@ def test_nccl_meets_on_the_interface_at_which_the_other_nodes_reach_this_one(
     "job", [{"device": "cpu", "dgxnnodes": 2, "hosts": "a,b"}, {"device": "gpu"}, {"dgxnnodes": 2}]
 )
 def test_nccl_is_told_no_interface_where_there_is_none_to_choose(job: dict[str, Any]) -> None:
-    assert network.nccl_settings(env.Job(**job), 0) == {}
+    assert network.nccl_settings(job_of(**job), 0) == {}
 
 
 @pytest.mark.xdist_group("ranks")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness import env
+from runlog import workloads
 from tests import jobs
 
 CONFIGS = sorted(jobs.REPOSITORY.glob("config_*.sh"))
@@ -62,14 +63,14 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("workload", env.WORKLOADS)
+@pytest.mark.parametrize("workload", workloads.NAMES)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_system_has_its_nodes_and_the_batch_and_recipe_of_each_workload(system: str, workload: str) -> None:
     job = env.of_system(DGXSYSTEM=system, WORKLOAD=workload)
-    assert job.dgxnnodes == int(re.sub(r"\D.*", "", system) or 1)
-    assert job.rank_numa == "" or len(job.rank_numa.split(",")) == job.dgxngpu
+    assert job.cluster.dgxnnodes == int(re.sub(r"\D.*", "", system) or 1)
+    assert job.cluster.rank_numa == "" or len(job.cluster.rank_numa.split(",")) == job.cluster.dgxngpu
     kind = "CPU" if system.endswith("CPU") else "DGX"
-    assert (job.batchsize, job.recipe, job.precision, job.device) == EXPECTED[kind, workload]
+    assert (job.model.batchsize, job.model.recipe, job.model.precision, job.cluster.device) == EXPECTED[kind, workload]
     assert {stem(config) for config in CONFIGS} == set(SYSTEMS)
 
 

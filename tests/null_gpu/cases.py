@@ -16,7 +16,7 @@ from PIL import Image
 
 import paddle_hrnet.config
 import paddle_rn50.config
-from harness import env
+from harness.job import PRECISIONS
 
 CONFIGS = {"rn50": paddle_rn50.config, "hrnet": paddle_hrnet.config}
 # `recorded` trains nothing, and its program is nvidia_cosine's.
@@ -235,7 +235,7 @@ def matrix() -> list[Case]:
     """Every case on a GPU."""
     found: dict[Case, None] = {}
     for workload, recipes in RECIPES.items():
-        for recipe, *job in itertools.product(recipes, env.PRECISIONS, ("train", "throughput"), (2, 1)):
+        for recipe, *job in itertools.product(recipes, PRECISIONS, ("train", "throughput"), (2, 1)):
             precision, mode, ranks = job
             case = Case(workload=workload, recipe=recipe, precision=precision, mode=mode, ranks=ranks)
             found[case] = None

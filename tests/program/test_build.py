@@ -16,8 +16,8 @@ from paddle import static
 from paddle.base import executor as base_executor
 
 from harness import ranks, state
-from harness.env import Job
 from harness.hooks import checkpoint
+from harness.job import job_of
 from harness.ranks import Ranks
 from paddle_rn50 import model
 from program import build, capture, count, strategy
@@ -371,7 +371,7 @@ LARS = OptimizerConfig(kind="lars", momentum=0.9, weight_decay=0.02, lars_coeffi
 )
 def test_twenty_steps(config: OptimizerConfig, knobs: str) -> None:
     paddle.enable_static()
-    job = Job(dgxngpu=1, hang_timeout_s=0)
+    job = job_of(dgxngpu=1, hang_timeout_s=0)
     ranks.connect(job, ranks.start(job))
     main, startup = static.Program(), static.Program()
     with static.program_guard(main, startup):

@@ -9,7 +9,8 @@ import paddle
 import pytest
 from paddle.distributed.fleet.base import distributed_strategy
 
-from harness import env, loop, workload
+from harness import loop, workload
+from harness.job import job_of
 from program import strategy
 from tests.jobs import REPOSITORY
 from tests.program import programs
@@ -70,9 +71,9 @@ AUTO = {"strategy": "auto", "device": "gpu", "dgxngpu": 8, "precision": "amp_o1"
 def test_what_does_not_go_with_the_job_is_refused(job: dict[str, Any], message: str) -> None:
     """The automatic mode is taken where the log can say what ran."""
     with pytest.raises(ValueError, match=f"^STRATEGY.* {message}"):
-        workload.plan_of(env.Job(**job))
-    assert workload.plan_of(env.Job(**AUTO)).strategy.auto
-    assert workload.plan_of(env.Job(strategy="gradient_merge=4")).micro_batch(16) == 4
+        workload.plan_of(job_of(**job))
+    assert workload.plan_of(job_of(**AUTO)).strategy.auto
+    assert workload.plan_of(job_of(strategy="gradient_merge=4")).micro_batch(16) == 4
 
 
 def test_a_batch_is_split_without_a_copy() -> None:

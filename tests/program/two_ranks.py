@@ -30,7 +30,9 @@ def minimize(loss: static.Variable, knobs: str, *, rate: float, decay: float = 0
     """The training program of a loss, by a rate that stays."""
     optimizer = OptimizerConfig(kind="sgd", momentum=0.9, weight_decay=decay)
     schedule = Schedule(kind="piecewise", base=rate, warmup_steps=0, total_steps=99)
-    return build.minimize(loss, optimizer, schedule, plan=build.Plan(device=job.device, strategy=strategy.parse(knobs)))
+    return build.minimize(
+        loss, optimizer, schedule, plan=build.Plan(device=job.cluster.device, strategy=strategy.parse(knobs))
+    )
 
 
 def normalized(batch: int) -> static.Variable:

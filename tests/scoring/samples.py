@@ -175,15 +175,6 @@ gpu_ids = range(0, {run.devices})
     "decode.acc_seg: 25.3587, loss: 2.6493",
 )
 
-# The same with `_dump_log` and the EpochBasedRunner: `iter` starts anew in each epoch.
-mmcv_json = sample(
-    head=r"""{{"env_info": "sys.platform: linux\nGPU 0,1,2,3,4,5,6,7: Tesla V100-SXM2-32GB\nPyTorch: 1.11", """
-    r""""config": "data = dict(\n    samples_per_gpu={run.batch},\ngpu_ids = range(0, {run.devices})\n", "seed": 0}}""",
-    row='{{"mode": "train", "epoch": {number}, "iter": {index}, "lr": 0.00985, "memory": 13479, '
-    '"data_time": {mean_wait:.5f}, "decode.loss_ce": 2.6493, "loss": 2.6493, "time": {mean:.5f}}}',
-    epoch_end='{{"mode": "val", "epoch": {number}, "iter": 500, "lr": 0.00985, "mIoU": 0.7161}}',
-)
-
 # PaddleCV/image_classification/train.py of PaddlePaddle/models 1.8, with Python's logging stamps.
 paddle18 = sample(
     head="-----------  Configuration Arguments -----------\nmodel: ResNet50\nuse_fp16: False\nbatch_size: 999",
@@ -194,7 +185,7 @@ paddle18 = sample(
 
 # OneFlow-Benchmark Classification/cnns/util.py `Metric`.
 oneflow = sample(
-    head="batch_size_per_device = {run.batch}\nnum_nodes = 1\ngpu_num_per_node = {run.devices}\n"
+    head="model = resnet50\nbatch_size_per_device = {run.batch}\nnum_nodes = 1\ngpu_num_per_node = {run.devices}\n"
     "Epoch 0: ips: 3 not a rate",
     row="train: epoch 0, iter {step}, loss: 6.505637, top_1: 0.000000, top_k: 0.000000, "
     "samples/s: {rate:.3f} [{unix:.2f}]",
@@ -297,7 +288,7 @@ nvidia_paddle = sample(
 gluoncv = sample(
     head="Namespace(batch_norm=False, batch_size={run.batch}, dtype='float32', model='resnet50_v1b', "
     "num_epochs={epochs}, num_gpus={run.devices}, use_gn=False)",
-    row="Epoch[{epoch}] Batch [{before}]\tSpeed: {rate:.6f} samples/sec\taccuracy=0.000957\t",
+    row="Epoch[{epoch}] Batch [{before}]\tSpeed: {rate:.6f} samples/sec\taccuracy=0.000957\tlr=0.100000",
     epoch_end="[Epoch {epoch}] training: accuracy=0.007411\n"
     "[Epoch {epoch}] speed: {whole[rate]:.6f} samples/sec\ttime cost: {whole[time]:.6f}\n"
     "[Epoch {epoch}] validation: err-top1=0.240000 err-top5=0.070000",
@@ -306,7 +297,8 @@ gluoncv = sample(
 KERAS_CONFIG = """\
 {{{{'runtime': {{{{'num_gpus': {gpus},
              'worker_hosts': None}}}},
- 'train_dataset': {{{{'augmenter': {{{{'name': None}}}},
+ 'train_dataset': {{{{'name': 'imagenet2012',
+                   'augmenter': {{{{'name': None}}}},
                    'batch_size': {batch},
                    'dtype': 'float32',
                    'use_per_replica_batch_size': True}}}},

@@ -42,13 +42,13 @@ def run() -> samples.Run:
 
 # From the files, by eye: format, devices, batch, precision, math mode, rows, line of first and last row, truncated.
 PUBLISHED = {
-    "mmseg_v100_gpu8_fp32_bs8.log": ("mmseg", 8, 8, "fp32", "fp32", 45, 5490, 5535, False),
+    "mmseg_v100_gpu8_fp32_bs8.log": ("mmseg", 8, 8, None, None, 45, 5490, 5535, False),
     "ngc_mxnet_v100_gpu1_fp32_bs128.log": ("nvidia_mxnet", 1, 128, "fp32", None, 75, 43, 121, False),
     "ngc_pytorch_v100_gpu1_amp_bs256.log": ("nvidia_pytorch", 1, 256, "amp", None, 99, 9, 107, False),
     "ngc_tensorflow_v100_gpu8_amp_bs256.log": ("nvidia_tensorflow", 8, 256, "amp", None, 30, 42, 71, False),
     "paddleclas_a100_gpu1_fp32_bs256.log": ("paddleclas_static", None, 256, "fp32", "tf32", 78, 163, 240, False),
-    "paddleclas_v100_gpu32_fp32_bs256.log": ("paddleclas_static", 32, 256, "fp32", "fp32", 12, 249, 262, True),
-    "paddleclas_v100_gpu8_fp32_bs256.log": ("paddleclas_static", 8, 256, "fp32", "fp32", 80, 184, 265, True),
+    "paddleclas_v100_gpu32_fp32_bs256.log": ("paddleclas_static", 32, 256, None, None, 12, 249, 262, True),
+    "paddleclas_v100_gpu8_fp32_bs256.log": ("paddleclas_static", 8, 256, None, None, 80, 184, 265, True),
     "paddleseg_v100_gpu1_fp32_bs8.log": ("paddleseg", 1, 8, "fp32", "fp32", 26, 134, 534, False),
     "mlperf_v2.1_dgxa100_resnet/result_0.txt": ("mllog", None, None, None, None, 35, 204, 380, False),
 }
@@ -70,7 +70,6 @@ QUALITY: dict[str, tuple[float, int | None, int | None]] = {
     "oneflow": (0.71234, 0, None),
     "nvidia_pytorch": (71.234, 0, None),
     "nvidia_json": (71.234, 0, None),
-    "mmcv_json": (0.7161, None, 500),
     "keras": (0.76, None, 240),
     "gluoncv": (0.24, 1, None),  # the log's own word is the error
 }
@@ -109,12 +108,12 @@ def test_no_field_stands_for_another(tmp_path: Path, name: str) -> None:
         assert record.windows[0].steps == 10
     fourth = record.windows[3]
     assert fourth.step == (30 if name == "paddleclas_dygraph" else every * 4 - (name in FROM_ZERO))
-    assert fourth.epoch in (None, 1 if name in ("mllog", "paddleclas_dygraph", "paddleseg", "mmcv_json") else 0)
+    assert fourth.epoch in (None, 1 if name in ("mllog", "paddleclas_dygraph", "paddleseg") else 0)
     end = fourth.step - record.first_step + 1
     true = sum(run.times[end - every : end])
-    if name in ("mllog", "paddleclas_static", "paddleclas_dygraph", "paddleseg", "mmseg", "mmcv_json"):
+    if name in ("mllog", "paddleclas_static", "paddleclas_dygraph", "paddleseg", "mmseg"):
         assert fourth.data_wait_s is not None
-    assert fourth.gpu_memory_mib == (13479 if name in ("mmseg", "mmcv_json") else None)
+    assert fourth.gpu_memory_mib == (13479 if name in ("mmseg") else None)
     if record.cumulative:
         true = sum(run.times[4:end]) / (end - 4) * every
     if fourth.printed_step_time_s is not None:
@@ -344,20 +343,6 @@ def test_dialects_of_json(tmp_path: Path, framework: str, rate: str, other: str,
     assert [window.steps for window in record.windows][1:] == [10] * 7 and record.truncated
     assert record.windows[3].printed_rate == 4096.5
     assert read(tmp_path, text + f'{head}, "step": [], "data": {{"{rate}": 4096.5}}}}\n').truncated is False
-
-
-def test_scalars_of_mmengine(tmp_path: Path) -> None:
-    rows = [
-        f'{{"lr": 0.01, "data_time": 0.01, "decode.loss_ce": 1.5, "loss": 2.1, "time": 0.{at % 3 + 4}, '
-        f'"iter": {50 * at}, "memory": 4733, "step": {50 * at}}}'
-        for at in range(1, 9)
-    ]
-    rows.append('{"aAcc": 80.1, "mIoU": 35.4, "mAcc": 40.2, "data_time": 0.007, "time": 0.036, "step": 400}')
-    record = read(tmp_path, "\n".join(rows) + "\n", devices=8, batch_per_device=2)
-    assert record.format == "mmcv_json" and [window.steps for window in record.windows] == [50] * 8
-    assert [window.seconds for window in record.windows[:3]] == pytest.approx([25, 30, 20])
-    assert (record.windows[0].gpu_memory_mib, record.windows[0].loss) == (4733, 2.1)
-    assert [(quality.value, quality.step) for quality in record.quality] == [(35.4, 400)]
 
 
 def test_events_without_their_values_are_said_and_copies_passed_over(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_warning_inside_a_row(tmp_path: Path, name: str) -> None:
     lines = text.splitlines()
     where = clean.windows[4].line - 1
     words = {"mmseg": "eta", "oneflow": "top_1", "paddle18": "acc1", "nvidia_tensorflow": "total_ips"}
-    words |= {"nvidia_json": '"data"', "mmcv_json": '"memory"', "keras": "between"}
+    words |= {"nvidia_json": '"data"', "keras": "between"}
     word = words.get(name, "train.loss" if name.startswith("nvidia") else "l")
     head, tail = lines[where].split(f" {word}", 1)
     for broken in (
@@ -115,7 +115,7 @@ def test_truncated_log_yields_what_it_holds(tmp_path: Path, name: str) -> None:
     rows = [(w.step, w.epoch, w.printed_rate, w.printed_step_time_s) for w in whole.windows]
     for left in range(len(row)):
         part = read(tmp_path, before + row[:left], name)
-        assert part.truncated is (None if name in ("paddle18", "oneflow", "mmcv_json") else True)
+        assert part.truncated is (None if name in ("paddle18", "oneflow") else True)
         found = [(w.step, w.epoch, w.printed_rate, w.printed_step_time_s) for w in part.windows]
         assert found in (rows[:11], rows[:12]), row[:left]
 
@@ -140,7 +140,7 @@ def test_few_rows_far_down_a_long_log_are_found(tmp_path: Path) -> None:
 
 def test_ambiguous_format_names_the_lines(tmp_path: Path) -> None:
     path = samples.write(tmp_path, "x.log", samples.paddleseg(run()) + samples.oneflow(run()))
-    with pytest.raises(InputError, match=r"paddleseg \(line 12\), oneflow \(line 41\); say which one with --format"):
+    with pytest.raises(InputError, match=r"paddleseg \(line 12\), oneflow \(line 42\); say which one with --format"):
         recognise(path)
     assert read_record(path, format="oneflow").format == "oneflow"
 

@@ -147,6 +147,7 @@ def epochs_log(path: Path, *, evaluation_ms: int, last: int = 8, every: int = 1,
     """
     log = make_log.Log(tick_ms=0)
     log.now_ms = 1_600_000_000_000
+    log.event(schema.SUBMISSION_BENCHMARK, "resnet")
     log.event(schema.TRAIN_SAMPLES, 1_281_167)
     log.event(schema.GLOBAL_BATCH_SIZE, 4096)
     log.mark(schema.RUN_START)
@@ -195,7 +196,7 @@ def test_a_figure_far_off_its_run_says_so_where_the_rows_agree(tmp_path: Path) -
     result = score([read_record(path, devices=8)], protocols.find("window").skipping(2))
     [said] = [w.found for w in result.warnings if w.check == "ways_disagree"]
     assert said.startswith(
-        "the figure, 1.28117e+06, is +50.0% off the whole run's: lines 5 to 35: run_start to run_stop"
+        "the figure, 1.28117e+06, is +50.0% off the whole run's: lines 6 to 36: run_start to run_stop"
     )
 
 
@@ -276,7 +277,8 @@ def test_what_is_wrong_with_windows_is_said(record: Record, averages_rates: bool
 
 
 def test_mixed_software_math_modes_and_precisions(published_logs: Path) -> None:
-    a = read_record(published_logs / "paddleclas_v100_gpu8_fp32_bs256.log")
+    logged = read_record(published_logs / "paddleclas_v100_gpu8_fp32_bs256.log")  # it states no precision
+    a = dataclasses.replace(logged, precision="fp32", math_mode="fp32")
     b = read_record(published_logs / "paddleclas_a100_gpu1_fp32_bs256.log")
     found = {warning.check: warning.found for warning in warnings.of_mixture([a, b])}
     assert found["mixed_math_mode"] == "math mode differs: fp32, tf32"
@@ -285,8 +287,10 @@ def test_mixed_software_math_modes_and_precisions(published_logs: Path) -> None:
     c = dataclasses.replace(a, framework="PaddlePaddle 2.5.0")
     d = dataclasses.replace(a, framework="PaddlePaddle 2.6.2")
     assert "PaddlePaddle 2.5.0 and 2.6.2" in next(warnings.of_mixture([c, d])).found
-    [mixed] = warnings.of_mixture([a, dataclasses.replace(a, precision="amp_o1")])
-    assert (mixed.check, mixed.found) == ("mixed_precision", "precision differs: amp_o1, fp32")
+    half = dataclasses.replace(a, precision="amp_o1")
+    for other, found_text in ((a, "amp_o1, fp32"), (dataclasses.replace(a, precision=None), "amp_o1, not said")):
+        [mixed] = warnings.of_mixture([other, half])
+        assert (mixed.check, mixed.found) == ("mixed_precision", f"precision differs: {found_text}")
     _, result, _ = command("score", b.file, "--protocol", "perf", "--devices", 1)
     assert "tf32" in [warning["rule"] for warning in result["warnings"]]
 

@@ -18,7 +18,8 @@ import pytest
 from nvidia.dali import fn
 from paddle import static
 
-from harness import env, state, workload
+from harness import state, workload
+from harness.job import job_of
 from harness.loader import ReaderConfig
 from paddle_rn50 import config, data
 from program.passes import gradients
@@ -109,11 +110,11 @@ def test_images_of_another_decoder_pass_and_shifted_ones_fail(tmp_path: Path, mo
             assert acceptance.grey_levels(image, fault) > acceptance.GREY_LEVELS
 
 
-def on_a_gpu(**more: Any) -> Any:
+def on_a_gpu(job: dict[str, Any] | None = None, **more: Any) -> Any:
     """What the checks of a GPU read of their machine, without one."""
     gpu = schema.Gpu(name="NVIDIA A100-SXM4-40GB", memory_gib=40.0, driver="535")
     return SimpleNamespace(
-        job=SimpleNamespace(device="gpu", workload="rn50", precision="amp_o2", batchsize=256, data_threads=1),
+        job=job_of(**{"device": "gpu", "precision": "amp_o2", "batchsize": 256} | (job or {})),
         me=SimpleNamespace(size=8, local_rank=0, comm=SimpleNamespace(allgather=lambda value: [value])),
         nodes=[SimpleNamespace(gpus=[gpu] * 8)],
         **more,
@@ -133,7 +134,7 @@ def test_the_input_check_compares_both_pipelines_of_the_gpu_with_the_cpus(precis
     machine = on_a_gpu(
         kernels=True,
         executor=static.Executor(paddle.CPUPlace()),
-        plan=lambda: workload.plan_of(env.Job(device="gpu", precision=precision)),
+        plan=lambda: workload.plan_of(job_of(device="gpu", precision=precision)),
         reader=reader,
     )
     verdict = acceptance.input_pipeline(machine)
@@ -169,9 +170,8 @@ def test_a_rate_is_held_to_a_devices_share_of_the_nearest_published_one(
     rate: int, batch: int, pixels: int, device: str, ranks: int, joules: float, status: str
 ) -> None:
     """17,587.654 images/s of 8 in published.csv; utilization by hand."""
-    machine = on_a_gpu()
-    machine.me.size, machine.job.batchsize, machine.job.device = ranks, batch, device
-    machine.job.hyperparameters = SimpleNamespace(image_size=pixels)
+    machine = on_a_gpu(job={"device": device, "batchsize": batch, "recipe": "nvidia_cosine", "image_size": pixels})
+    machine.me.size = ranks
     verdict = acceptance_speed.judge_rate(machine, 60 * rate, 60.0, joules, 24.3e9)
     found, on_gpu = verdict.figures, device == "gpu"
     assert verdict.status == status
@@ -198,7 +198,7 @@ def test_a_rate_is_held_to_a_devices_share_of_the_nearest_published_one(
     ],
 )
 def test_a_check_runs_where_the_device_can_do_it(capability: int, precision: str, check: str, lacks: str) -> None:
-    job = SimpleNamespace(device="gpu" if capability else "cpu", precision=precision)
+    job = job_of(device="gpu" if capability else "cpu", precision=precision)
     kernels = not capability or bool(doctor_checks.code_for(capability))
     machine: Any = SimpleNamespace(job=job, capability=capability, kernels=kernels)
     with pytest.raises(NotPossible, match=lacks) if lacks else contextlib.nullcontext():
@@ -228,7 +228,7 @@ def test_images_and_filters_of_three_channels_reach_a_program_of_four() -> None:
 def test_the_pooling_passes_and_a_wrong_window_fails(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     paddle.enable_static()
     machine = on_a_gpu(
-        executor=static.Executor(paddle.CPUPlace()), plan=lambda: workload.plan_of(env.Job(device="gpu", layout=layout))
+        executor=static.Executor(paddle.CPUPlace()), plan=lambda: workload.plan_of(job_of(device="gpu", layout=layout))
     )
     assert acceptance.pooling(machine).status == "ok"
     spread = gradients.spread_mean

@@ -1,6 +1,5 @@
 """The doctor, on this machine through its command, and on recorded answers of machines with GPUs."""
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 from PIL import Image
 
 from harness import env, nvidia
+from harness.job import job_of, with_values
 from runlog.verdict import Verdict, worst
 from tests import jobs
 from tests.harness import small
@@ -23,7 +23,7 @@ from tools.doctor import node as doctor_node
 
 DECODED = "first, middle and last sample decoded"
 KEYS = {"check", "status", "found", "wanted", "fix"}
-GPU_JOB = env.Job(device="gpu", dgxngpu=8, batchsize=96)
+GPU_JOB = job_of(device="gpu", dgxngpu=8, batchsize=96)
 LOADED = dict.fromkeys(doctor_node.CUDA_LIBRARIES, "loads") | {"libnccl.so.2": "22105", "libcudnn.so.8": "8600"}
 
 
@@ -129,7 +129,7 @@ def test_a_library_that_an_import_misses_is_named_with_its_package(tmp_path, mon
 def looked_at(root: Path) -> list[tuple[str, str]]:
     """What is said of the lists and samples of a data set."""
     facts = {"drop_caches": True, "data": doctor_node._data(root)}
-    return [(v.status, v.found) for v in doctor_checks.judge_data(facts, env.Job()) if v.check != "data.page_cache"]
+    return [(v.status, v.found) for v in doctor_checks.judge_data(facts, job_of()) if v.check != "data.page_cache"]
 
 
 def test_data_set_that_misses_a_file(tmp_path):
@@ -169,7 +169,7 @@ V100_NUMA = {"node0": "0-11,24-35", "node1": "12-23,36-47"}
 
 def bound(numa: dict[str, str], rank_numa: str, *gpus: dict[str, Any], topology: nvidia.Topology) -> list[Verdict]:
     """The verdicts on a node of these NUMA nodes, its ranks bound as launch/bind.sh binds them."""
-    job = dataclasses.replace(GPU_JOB, rank_numa=rank_numa)
+    job = with_values(GPU_JOB, rank_numa=rank_numa)
     with mock.patch.object(doctor_node, "_numa", return_value=numa):
         facts = machine(*gpus, topology=topology, rank_cores=doctor_node._rank_cores(job), numa=numa)
         return doctor_checks.judge_all([facts], job)
@@ -181,7 +181,7 @@ def test_sound_v100_and_a100(published_reports):
         ("DGX1", V100_NUMA, V100 | {"driver": "525.105.17"}, v100_topology(published_reports)),
         ("DGXA100", A100_NUMA, A100, LINKED),
     ):
-        rank_numa = env.of_system(DGXSYSTEM=system).rank_numa
+        rank_numa = env.of_system(DGXSYSTEM=system).cluster.rank_numa
         assert rank_numa
         verdicts = bound(numa, rank_numa, *[gpu] * 8, topology=topology)
         assert [v for v in verdicts if v.status != "ok"] == []
@@ -348,7 +348,7 @@ def test_the_jobs_gpus_are_those_that_cuda_shows(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,4")
     gpus = [A100 | {"pids": [4711]}] * 5 + [A100 | {"persistence": 0}] * 3
     topology = nvidia.parse_topology(A100_TOPOLOGY.replace("NV12", "SYS"))
-    job = dataclasses.replace(GPU_JOB, dgxngpu=2)
+    job = with_values(GPU_JOB, dgxngpu=2)
     results = doctor_checks.judge_all([machine(*gpus, topology=topology, rank_cores=[list(range(112, 128))] * 2)], job)
     assert [r.found for r in by_check(results, "gpu.persistence")] == ["GPU5: off", "GPU4: on"]
     assert [r.status for r in by_check(results, "gpu.processes")] == ["ok", "fatal"]
@@ -388,13 +388,13 @@ def test_nodes_that_differ(what: str) -> None:
     first, check = machine(*[A100] * 8), f"code.{what.partition('_')[0]}"
     for value, status in ((first["source"][what], "ok"), ("e" * 40, "fatal")):
         other = first | {"host": "node1", "source": first["source"] | {what: value}}
-        results = doctor_checks.judge_all([first, other], dataclasses.replace(GPU_JOB, dgxnnodes=2))
+        results = doctor_checks.judge_all([first, other], with_values(GPU_JOB, dgxnnodes=2))
         (result,) = by_check(results, check)
         assert result.status == status and ("node1 eeeee" in result.found) == (status == "fatal")
 
 
 def test_clocks_that_differ():
-    results = doctor_checks.judge_ranks(["a", "b"], [0.0, -3.2], env.Job(dgxnnodes=2, dgxngpu=1))
+    results = doctor_checks.judge_ranks(["a", "b"], [0.0, -3.2], job_of(dgxnnodes=2, dgxngpu=1))
     assert [(v.check, v.status) for v in results] == [("mpi.ranks", "ok"), ("clock.difference", "warning")]
 
 
@@ -421,7 +421,7 @@ def test_a_batch_that_will_not_fit_is_said_before_the_run(
 ) -> None:
     if limit:
         monkeypatch.setenv("FLAGS_conv_workspace_size_limit", limit)
-    job = env.Job(device="gpu", recipe="mlperf_lars", precision="fp32", batchsize=batch)
+    job = job_of(device="gpu", recipe="mlperf_lars", precision="fp32", batchsize=batch)
     gpu = nvidia.Gpu(memory_gib=float(memory_gib))
     (found,) = doctor_checks.judge_memory(gpu, job)
     assert (found.check, found.status) == ("gpu.memory", status)

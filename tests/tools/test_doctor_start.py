@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from harness import env, nvidia
+from harness import nvidia
+from harness.job import job_of
 from runlog.verdict import FATAL, OK, WARNING, Verdict, worst
 from tests import jobs
 from tests.jobs import need
@@ -79,7 +80,7 @@ def judged(start: CudaStart, *, gpus: int = 8, system: System = SYSTEM, **gpu: A
     """The verdicts on CUDA's start where NVML says this of each GPU."""
     described = [nvidia.Gpu(index=number, driver="525.105.17", **gpu) for number in range(gpus)]
     facts = {"gpus": described, "cuda_start": start, "cuda_system": system}
-    return list(start_checks.judge_start(facts, env.Job(device="gpu", dgxngpu=gpus)))
+    return list(start_checks.judge_start(facts, job_of(device="gpu", dgxngpu=gpus)))
 
 
 def test_a_sound_machine_starts_cuda_on_every_gpu(libraries: Path) -> None:
@@ -218,7 +219,7 @@ def test_a_message_of_a_library_is_no_answer() -> None:
 
 def nccl_judged(start: NcclStart, *, nodes: int = 1, **facts: Any) -> list[Verdict]:
     given = {"nccl_start": start, "nccl_settings": {}, "infiniband": {}, "address": "10.0.0.1"} | facts
-    return list(start_checks.judge_start(given, env.Job(device="gpu", dgxnnodes=nodes)))
+    return list(start_checks.judge_start(given, job_of(device="gpu", dgxnnodes=nodes)))
 
 
 def test_nccl_starts_and_tells_where_it_meets(libraries: Path) -> None:

@@ -16,6 +16,7 @@ import yaml
 from paddle import static
 
 from harness import env
+from harness.job import job_of
 from program import count
 from program.ops import size_bytes
 from scoring.published.table import figures_of, nearest, read_cards, read_published, select
@@ -76,7 +77,7 @@ def test_a_published_configuration_has_its_golden_counts(name: str) -> None:
 
 def test_the_automatic_mode_is_priced_by_its_own_types_and_beside_no_figure() -> None:
     update = programs.build(name="amp_o2", device="gpu", ranks=8).update
-    job = env.Job(precision="fp32", batchsize=128, dgxngpu=8, strategy="auto")
+    job = job_of(precision="fp32", batchsize=128, dgxngpu=8, strategy="auto")
     for card, entry in zip(CARDS, inspect.estimates(update, job), strict=True):
         assert entry["peaks"]["flops_per_s"] == {"float16": card.float16}
         assert entry["published"] is None

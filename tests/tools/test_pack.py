@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import env, records
+from harness import records
+from harness.job import job_of
 from paddle_rn50 import data
 from runlog.errors import RunError
 from tests import jobs
@@ -202,7 +203,7 @@ def test_the_doctor_looks_into_packed_images(source: Path, tmp_path: Path) -> No
 
     def judged() -> list[tuple[str, str, str]]:
         facts = {"drop_caches": True, "data": doctor_node._data(target)}
-        return [(r.check, r.status, r.found) for r in doctor_checks.judge_data(facts, env.Job())][1:]
+        return [(r.check, r.status, r.found) for r in doctor_checks.judge_data(facts, job_of())][1:]
 
     assert ("data.lists", "ok", "train.rec (recordio): 40 samples") in judged()
     assert {status for _, status, _ in judged()} == {"ok"}

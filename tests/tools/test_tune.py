@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 
 from harness import env
+from harness.job import job_of
 from program import strategy
 from program.optimizers import OptimizerConfig
 from runlog.errors import RunError
@@ -22,7 +23,7 @@ from tests.program import programs
 from tools import tune
 from tools.tune import CONTROL, SERIAL, Candidate, candidates
 
-CPU = env.Job()
+CPU = job_of()
 COMMAND = [sys.executable, "-m", "tools.tune"]
 
 
@@ -32,7 +33,7 @@ COMMAND = [sys.executable, "-m", "tools.tune"]
 @pytest.mark.parametrize(("precision", "ranks"), [("fp32", 1), ("tf32", 8), ("amp_o1", 8), ("amp_o2", 1)])
 def test_every_strategy_tried_is_one_that_this_paddle_takes(precision: str, ranks: int) -> None:
     dtype, layout = ("float16", "NHWC") if precision.startswith("amp") else ("float32", "NCHW")
-    found = candidates(env.Job(device="gpu", precision=precision, dgxngpu=ranks))
+    found = candidates(job_of(device="gpu", precision=precision, dgxngpu=ranks))
     for candidate in found:
         text = candidate.exports("").get("STRATEGY", "")
         strategy.resolve(strategy.parse(text), dtype=dtype, layout=layout, device="gpu")
@@ -53,7 +54,7 @@ def test_every_strategy_tried_is_one_that_this_paddle_takes(precision: str, rank
     ],
 )
 def test_what_would_change_nothing_is_not_measured(job: dict[str, Any], tried: str, left_out: str) -> None:
-    names = {candidate.name for candidate in candidates(env.Job(device="gpu", **job))}
+    names = {candidate.name for candidate in candidates(job_of(device="gpu", **job))}
     assert tried in names and left_out not in names
 
 
@@ -64,7 +65,7 @@ FINE = "fuse_grad_size_in_MB=0.01"  # several buckets in a small program
 @pytest.mark.parametrize("name", ["fp32", "amp_o1", "amp_o2"])
 @pytest.mark.parametrize(("recipe", "optimizer"), [("nvidia_cosine", programs.SGD), ("mlperf_lars", programs.LARS)])
 def test_every_strategy_tried_is_another_program(name: str, recipe: str, optimizer: OptimizerConfig) -> None:
-    job = env.Job(device="gpu", precision=name, dgxngpu=8, recipe=recipe)
+    job = job_of(device="gpu", precision=name, dgxngpu=8, recipe=recipe)
     found: dict[str, str] = {}  # strategy by the operators of its program
     for way in (Candidate(name="base"), CONTROL, *candidates(job)):
         knobs = strategy.parse(",".join(way.knobs))
@@ -84,14 +85,14 @@ def test_every_strategy_tried_is_another_program(name: str, recipe: str, optimiz
 
 
 def test_on_a_cpu_fewer_processes_make_the_same_update() -> None:
-    found = {candidate.name: candidate for candidate in candidates(env.Job(dgxngpu=4))}
+    found = {candidate.name: candidate for candidate in candidates(job_of(dgxngpu=4))}
     assert found["DGXNGPU=2"].exports("enable_inplace=1") == {
         "DGXNGPU": "2",
         "BATCHSIZE": "32",
         "STRATEGY": "enable_inplace=1,gradient_merge=2",
     }
     assert "DGXNGPU=3" not in found and "auto" not in found
-    of_another = {way.name for way in candidates(env.Job(strategy="fuse_grad_size_in_MB=4,merged_optimizer=0"))}
+    of_another = {way.name for way in candidates(job_of(strategy="fuse_grad_size_in_MB=4,merged_optimizer=0"))}
     assert not of_another & {"fuse_grad_size_in_MB=4", "merged_optimizer=0"} and "fuse_grad_size_in_MB=1" in of_another
 
 
@@ -209,7 +210,7 @@ def test_what_was_not_measured_has_the_systems_values(tmp_path: Path) -> None:
 def test_the_precision_of_a_system_is_its_files(tmp_path: Path) -> None:
     """Without PRECISION the job on a DGX is another than one measured in FP32; its ranks are the file's for all."""
     winner = Candidate(name="w", knobs=("enable_inplace=1",), variables=(("DGXNGPU", "4"),))
-    text = tune.config_text(name="T", job=env.Job(dgxsystem="S"), winner=winner, evidence=[])
+    text = tune.config_text(name="T", job=job_of(dgxsystem="S"), winner=winner, evidence=[])
     (tmp_path / "config_T.sh").write_text(text)
     (tmp_path / "config_S.sh").write_text("export PRECISION=${PRECISION:-amp_o2}\nexport DGXNGPU=${DGXNGPU:-8}\n")
     for variables, expected in (({}, ("8", None)), ({"PRECISION": "fp32"}, ("4", "enable_inplace=1"))):

@@ -51,9 +51,9 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
         "verdict": verdict,
         "short": short,
         "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "system": job.dgxsystem,
-        "ranks": job.world_size,
-        "source": as_json(provenance.source(job.source_commit, job.image_digest)),
+        "system": job.cluster.dgxsystem,
+        "ranks": job.cluster.world_size,
+        "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
         "packages": provenance.packages(),
         "nodes": nodes,
         "lines": [line.as_dict() for line in lines],
@@ -74,9 +74,9 @@ def main() -> int:
     if env.is_rank():
         return ranks_main("tools.acceptance.checks", short=args.short)
     job, _ = env.read()
-    if job.workload != "rn50":
-        raise ValueError(f"WORKLOAD={job.workload}: the acceptance trains ResNet-50: set WORKLOAD=rn50")
-    if job.knobs.cuda_graph:
+    if job.model.workload != "rn50":
+        raise ValueError(f"WORKLOAD={job.model.workload}: the acceptance trains ResNet-50: set WORKLOAD=rn50")
+    if job.model.knobs.cuda_graph:
         why = "the acceptance launches its steps, and compares a captured one by itself: leave it out"
         raise ValueError(f"STRATEGY: cuda_graph=1: {why}")
     if args.report:

@@ -22,8 +22,8 @@ from paddle import static
 from PIL import Image
 
 from harness import memory, nvidia, ranks, sampling, state
-from harness.env import Job, Origins
 from harness.hooks.watchdog import WATCHDOG
+from harness.job import Job, Origins
 from harness.loader import ReaderConfig
 from harness.loop import COUNTED, Evaluator
 from paddle_rn50 import config, data
@@ -108,8 +108,8 @@ def sensors(machine: Machine) -> Verdict:
 def losses(machine: Machine) -> Verdict:
     """Losses of the first steps on every rank against the recorded ones."""
     machine.measured["losses"] = found = machine.train(machine.plan())
-    on_a_gpu = {"fp32": GPU_FP32, "tf32": GPU_TF32}.get(machine.job.precision, GPU_HALF)
-    tolerance = CPU if machine.job.device == "cpu" else on_a_gpu
+    on_a_gpu = {"fp32": GPU_FP32, "tf32": GPU_TF32}.get(machine.job.model.precision, GPU_HALF)
+    tolerance = CPU if machine.job.cluster.device == "cpu" else on_a_gpu
     return judge_losses("losses", found, np.array(GOLDEN["losses"]["1"]), tolerance)
 
 
@@ -325,7 +325,7 @@ FUNCTIONS: dict[str, Callable[[Machine], Verdict]] = {
 def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     """Runs the checks of the job's precision on this rank."""
     me = ranks.start(job)
-    lines = Lines(Path(job.result_file) if me.is_first else None, job.precision)
+    lines = Lines(Path(job.trials.result_file) if me.is_first else None, job.model.precision)
     ranks.connect(job, me)
     paddle.enable_static()
     machine = Machine(job, origins, me, short=short)
@@ -336,7 +336,7 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
         with memory.explained(job), ranks.lost_peer():
             return FUNCTIONS[name](machine)
 
-    for name in CHECKS[job.precision]:
+    for name in CHECKS[job.model.precision]:
         WATCHDOG.beat(f"checking {name}")
         # Its own communicator: what one rank left unread in a check that failed is not read in the next.
         machine.me = replace(me, comm=me.comm.Dup())

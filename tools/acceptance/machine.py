@@ -15,8 +15,8 @@ import paddle
 from paddle import static
 
 from harness import loader, provenance, ranks, sampling, session, state, workload
-from harness.env import Job, Origins
 from harness.hooks.watchdog import WATCHDOG
+from harness.job import Job, Origins, with_values
 from harness.loop import CapturedStep, LaunchedStep
 from paddle_rn50 import config, data, digits
 from paddle_rn50.train import ResNet50
@@ -50,24 +50,24 @@ class Machine:
 
     def __init__(self, job: Job, origins: Origins, me: ranks.Ranks, *, short: bool) -> None:
         self.job, self.origins, self.me, self.short = job, origins, me, short
-        _, self.root = session.data_set(replace(job, datadir=""), me, digits)
+        _, self.root = session.data_set(with_values(job, datadir=""), me, digits)
         self.executor = session.executor(job, me)
         self.nodes = list({node.host: node for node in me.comm.allgather(provenance.node())}.values())
         self.steps = SHORT_STEPS if short else STEPS
         self.measured: dict[str, Any] = {}  # what a later check needs of an earlier one
         self.capability = 0  # of this rank's GPU, as 80
-        if job.device == "gpu":
+        if job.cluster.device == "gpu":
             major, minor = paddle.device.cuda.get_device_capability(me.local_rank)
             self.capability = 10 * major + minor
-        self.kernels = job.device == "cpu" or bool(doctor_checks.code_for(self.capability))
+        self.kernels = job.cluster.device == "cpu" or bool(doctor_checks.code_for(self.capability))
 
     def possible(self, check: str) -> None:
         """Whether this device can do a check. Raises NotPossible where it lacks what the check needs."""
-        if self.job.device == "cpu" and check in ON_A_GPU:
+        if self.job.cluster.device == "cpu" and check in ON_A_GPU:
             raise NotPossible(f"{ON_A_GPU[check]}: DEVICE=cpu")
         if check not in WITHOUT_KERNELS and not self.kernels:
             raise NotPossible(f"this Paddle has no kernels for compute capability {self.capability / 10}")
-        if self.job.precision == "tf32" and self.capability < TF32_CAPABILITY:
+        if self.job.model.precision == "tf32" and self.capability < TF32_CAPABILITY:
             raise NotPossible("TF32 needs compute capability 8.0 or later")
 
     def of_earlier(self, check: str) -> Any:
@@ -78,7 +78,7 @@ class Machine:
 
     def plan(self, layout: str = "", *, strategy: str = "") -> build.Plan:
         """Of this job by a strategy, the default one if none is given, with a static loss scale."""
-        return workload.plan_of(replace(self.job, strategy=strategy, layout=layout, loss_scale=LOSS_SCALE))
+        return workload.plan_of(with_values(self.job, strategy=strategy, layout=layout, loss_scale=LOSS_SCALE))
 
     def recorded(self) -> tuple[config.Recipe, data.ImageList, Schedule]:
         """Recipe, images and schedule of the recorded job."""
@@ -92,7 +92,7 @@ class Machine:
 
     def reader(self, image: data.ImageFormat, device: str = "cpu") -> loader.ReaderConfig:
         """Of a pipeline on that device for the recorded jobs."""
-        job = replace(self.job, device=device)
+        job = with_values(self.job, device=device)
         return loader.ReaderConfig.of_rank(job, self.me.local_rank, image, batch=BATCH, seed=SEED)
 
     def batches(self, images: data.ImageList, recipe: config.Recipe, steps: int) -> Images:

@@ -8,7 +8,7 @@ from typing import Any
 import paddle
 from paddle import static
 
-from harness import env, loader, nvidia, session, state, workload
+from harness import loader, nvidia, session, state, workload
 from harness.loop import LaunchedStep, Trainer, gpu_memory_mib
 from harness.progress import Progress
 from paddle_rn50 import config
@@ -35,7 +35,7 @@ def throughput(machine: Machine) -> Verdict:
     model = workload.of_job(job)
     schedule = model.recipe.make_schedule(samples=images, global_batch=job.global_batch)
     with (
-        open_log(Path(job.result_file) if me.is_first else None) as log,
+        open_log(Path(job.trials.result_file) if me.is_first else None) as log,
         static.scope_guard(static.Scope()),
         paddle.utils.unique_name.guard(),
     ):
@@ -48,12 +48,12 @@ def throughput(machine: Machine) -> Verdict:
         trainer = Trainer(
             step=LaunchedStep(machine.executor, training),
             global_batch=job.global_batch,
-            print_steps=job.print_steps,
+            print_steps=job.course.print_steps,
             ranks=me,
             log=log,
             progress=Progress("none", 0),
         )
-        made = model.synthetic(model.image, batch=job.batchsize, seed=SEED + me.rank)
+        made = model.synthetic(model.image, batch=job.model.batchsize, seed=SEED + me.rank)
         batch = loader.resident(made, machine.executor.place)
         trainer.warm_up(batch)
         session.run_summary(log, job)
@@ -67,7 +67,9 @@ def throughput(machine: Machine) -> Verdict:
         joules = energy_j(machine) - before_j
         log.mark(schema.RUN_STOP, schema.Ended(status="success"))
         machine.measured["throughput"] = me.comm.allgather(gpu_memory_mib(machine.executor.place))
-    return judge_rate(machine, timing.images, timing.time_s, joules, counts_of(training.main)["flops"] / job.batchsize)
+    return judge_rate(
+        machine, timing.images, timing.time_s, joules, counts_of(training.main)["flops"] / job.model.batchsize
+    )
 
 
 def energy_j(machine: Machine) -> float:
@@ -80,10 +82,10 @@ def energy_j(machine: Machine) -> float:
 def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flops: float) -> Verdict:
     """The rate beside the nearest published one of the card and precision; `flops` are an image's."""
     job, size, rate = machine.job, machine.me.size, images / time_s
-    gpus = machine.nodes[0].gpus[:1] if job.device == "gpu" else []
+    gpus = machine.nodes[0].gpus[:1] if job.cluster.device == "gpu" else []
     card = card_of(gpus[0].name, gpus[0].memory_gib) if gpus else None
-    peak = card and card.peak(job.precision)
-    found = f"{rate:.1f} images/s over {time_s:.0f} s, batch {job.batchsize} x {size}"
+    peak = card and card.peak(job.model.precision)
+    found = f"{rate:.1f} images/s over {time_s:.0f} s, batch {job.model.batchsize} x {size}"
     figures: dict[str, Any] = {
         "images_per_s": rate,
         "time_s": time_s,
@@ -96,8 +98,8 @@ def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flop
         found += f", {figures['flops_utilization']:.1%} of the card's peak"
     if joules > 0:
         found += f", {figures['images_per_joule']:.3g} images/J"
-    published = figures_of(card, model=env.MODELS[job.workload], precision=job.precision) if card else []
-    beside = nearest(published, batch=job.batchsize, devices=size)
+    published = figures_of(card, model=job.model.row.model, precision=job.model.precision) if card else []
+    beside = nearest(published, batch=job.model.batchsize, devices=size)
     if beside is None or beside.devices is None or job.hyperparameters.image_size != PUBLISHED_SIZE:
         unpublished = f"{found}; none published for this card, precision and image size"
         return Verdict(check="throughput", status=UNKNOWN, found=unpublished, figures=figures)
@@ -116,7 +118,7 @@ def peak_memory(machine: Machine) -> Verdict:
     peaks = machine.of_earlier("throughput")
     has_gib = [gpu.memory_gib for node in machine.nodes for gpu in node.gpus if gpu.memory_gib]
     peak_gib, least_gib = max(peaks) / 1024, min(has_gib, default=math.nan)
-    found = f"{peak_gib:.1f} of {least_gib:g} GiB at batch {machine.job.batchsize}"
+    found = f"{peak_gib:.1f} of {least_gib:g} GiB at batch {machine.job.model.batchsize}"
     figures = {"peak_gib": peak_gib, "has_gib": least_gib if has_gib else None}
     # Ok: a job that does not fit failed above, with the batch to lower; what is left is for the user to judge.
     return Verdict(check="memory", status=OK, found=found, wanted="the job fits", figures=figures)

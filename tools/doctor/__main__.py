@@ -30,7 +30,7 @@ def over_mpi(job: env.Job) -> list[Verdict] | None:
     local = comm.Split_type(MPI.COMM_TYPE_SHARED)
     leads = local.Get_rank() == 0
     leaders, rank_cores = comm.allgather(leads), local.gather(own_cores())
-    nodes = comm.gather(probe(job, rank_cores, comm.Get_rank() // job.dgxngpu) if leads else None)
+    nodes = comm.gather(probe(job, rank_cores, comm.Get_rank() // job.cluster.dgxngpu) if leads else None)
     hosts = comm.gather(socket.gethostname())
     offsets = [clock_offset_s(comm, rank) for rank, leader in enumerate(leaders) if leader and rank]
     if nodes is None or hosts is None:

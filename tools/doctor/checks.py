@@ -30,7 +30,7 @@ CLOCK_QUESTIONS = 5
 
 def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Checks of one node."""
-    if job.device == "gpu":
+    if job.cluster.device == "gpu":
         yield from judge_gpus(facts, job)
         yield from _judge_libraries(facts["libraries"], job)
         yield from judge_libraries_start(facts, job)
@@ -58,7 +58,7 @@ def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdic
 
 def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Whether the node has the cores, memory and limits that the job's ranks need, and room for what they write."""
-    ranks = job.dgxngpu
+    ranks = job.cluster.dgxngpu
     numa = ", ".join(facts["numa"].values()) or "unknown"
     cores = sorted(set().union(*facts["rank_cores"]))
     yield row(job, "cpu.cores", len(cores) >= ranks, f"{len(cores)} ({ranges(cores)}; NUMA {numa})")
@@ -83,7 +83,7 @@ def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
         yield row(job, "limits.locked_memory", is_unlimited, found)
 
     yield _judge_disk("disk.logs", facts["logs"], LOG_GIB, job)
-    yield _judge_disk("disk.checkpoints", facts["checkpoints"], CHECKPOINT_GIB * (job.checkpoint_keep + 1), job)
+    yield _judge_disk("disk.checkpoints", facts["checkpoints"], CHECKPOINT_GIB * (job.checkpoints.keep + 1), job)
 
 
 def _judge_disk(check: str, disk: Facts, need_gib: float, job: env.Job) -> Verdict:
@@ -96,7 +96,7 @@ def _judge_disk(check: str, disk: Facts, need_gib: float, job: env.Job) -> Verdi
 
 def _judge_network(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Whether the node reaches others, where the job has any."""
-    several = job.dgxnnodes > 1
+    several = job.cluster.dgxnnodes > 1
     interfaces = facts["interfaces"]
     found = ", ".join(f"{name} {address}" for name, address in interfaces.items()) or "none up"
     wanted = "one that the other nodes reach" if several else "none needed by one node"
@@ -111,21 +111,21 @@ def _judge_network(facts: Facts, job: env.Job) -> Iterator[Verdict]:
         fix = f"bring {', '.join(down)} up (ibstat), or leave it out by NCCL_IB_HCA"
     has_enough = bool(ports) or not several
     yield row(job, "network.infiniband", has_enough and not down, found, fix=fix, wanted=wanted)
-    if several and ports and job.device == "gpu" and "peermem" in facts:
+    if several and ports and job.cluster.device == "gpu" and "peermem" in facts:
         yield row(job, "network.peermem", bool(facts["peermem"]), facts["peermem"] or "no module is loaded")
 
 
 def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Whether the data set is whole, and the page cache can be flushed."""
-    can_flush = facts["drop_caches"] or bool(job.cache_cleared)
-    found = job.cache_cleared
+    can_flush = facts["drop_caches"] or bool(job.data.cache_cleared)
+    found = job.data.cache_cleared
     if not found:
         found = "can be flushed" if can_flush else "cannot be flushed by this user"
-    wanted = "can be flushed before a timed run" if job.clear_caches else "not asked for: CLEAR_CACHES=0"
-    yield row(job, "data.page_cache", can_flush or not job.clear_caches, found, wanted=wanted)
+    wanted = "can be flushed before a timed run" if job.data.clear_caches else "not asked for: CLEAR_CACHES=0"
+    yield row(job, "data.page_cache", can_flush or not job.data.clear_caches, found, wanted=wanted)
 
     if facts["data"] is None:
-        found = "synthetic" if job.data == "synthetic" else "the embedded digits, made at the first start"
+        found = "synthetic" if job.data.kind == "synthetic" else "the embedded digits, made at the first start"
         yield judged("data.lists", True, found, "a data set")
         return
     for part in facts["data"].values():
@@ -197,7 +197,7 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
     found = ", ".join(f"{host} {hosts.count(host)}" for host in dict.fromkeys(hosts))
     apart_s = max(abs(offset_s) for offset_s in offsets_s)
     return [
-        row(job, "mpi.ranks", len(hosts) == job.world_size, found),
+        row(job, "mpi.ranks", len(hosts) == job.cluster.world_size, found),
         row(job, "clock.difference", apart_s <= CLOCK_S, f"at most {apart_s:.4f} s", most_s=CLOCK_S),
     ]
 
@@ -205,7 +205,7 @@ def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[
 def judge_start(error: str, job: env.Job) -> list[Verdict]:
     """Whether mpirun started ranks on this node alone; `error` says why it did not."""
     verdicts = [row(job, "mpi.start", not error, error or "2 ranks added a number")]
-    if job.dgxnnodes > 1:
+    if job.cluster.dgxnnodes > 1:
         verdicts.append(row(job, "mpi.ranks", False, "this node alone was looked at", bad=WARNING))
     return verdicts
 

@@ -42,9 +42,9 @@ def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     found = str(len(gpus))
     if facts["gpu_absence"]:
         found += f" ({facts['gpu_absence']})"
-    yield row(job, "gpu.count", len(gpus) >= job.dgxngpu, found)
+    yield row(job, "gpu.count", len(gpus) >= job.cluster.dgxngpu, found)
 
-    of_job = gpus[: job.dgxngpu]
+    of_job = gpus[: job.cluster.dgxngpu]
     for gpu in of_job:
         yield from _judge_model(gpu, job)
         yield from _judge_health(gpu, job)
@@ -177,7 +177,7 @@ def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Whether training fits, where the card's memory and the job's peak are known."""
     if gpu.memory_gib is None:
         return
-    workspace_mib = job.knobs.conv_workspace_size_limit
+    workspace_mib = job.model.knobs.conv_workspace_size_limit
     if workspace_mib is None:
         set_by_user = env.libraries().get(memory.WORKSPACE_LIMIT)
         workspace_mib = int(set_by_user or memory.workspace_limit_mib(gpu.memory_gib))
@@ -187,7 +187,7 @@ def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 
     need_gib = (program_mib + workspace_mib + memory.BESIDE_MIB) / 1024
     need = (
-        f"{need_gib:.1f} GiB at BATCHSIZE={job.batchsize}: program {program_mib / 1024:.1f}, cuDNN's workspace "
+        f"{need_gib:.1f} GiB at BATCHSIZE={job.model.batchsize}: program {program_mib / 1024:.1f}, cuDNN's workspace "
         f"{workspace_mib / 1024:.1f}, context, libraries and DALI {memory.BESIDE_MIB / 1024:.1f} (assumed)"
     )
     found = f"{_name(gpu)}: {gpu.memory_gib:g} GiB"

@@ -47,14 +47,18 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
         gpus = [nvidia.gpu_of(handle) for handle in handles]
     with ThreadPoolExecutor() as pool:  # what takes seconds, begun first and read last
         import_errors = {name: pool.submit(_import_error, module) for name, module in IMPORTED.items()}
-        starts = pool.submit(_starts, job, job.node_rank if node is None else node) if job.device == "gpu" else None
+        starts = (
+            pool.submit(_starts, job, job.cluster.node_rank if node is None else node)
+            if job.cluster.device == "gpu"
+            else None
+        )
         facts = {
             "host": socket.gethostname(),
             "gpus": gpus,
             "gpu_absence": absence,
             **_topology(),
-            "libraries": _libraries() if job.device == "gpu" else {},
-            "source": as_json(provenance.source(job.source_commit, job.image_digest)),
+            "libraries": _libraries() if job.cluster.device == "gpu" else {},
+            "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
             "code_sha256": provenance.code_sha256(),
             "rank_cores": rank_cores or _rank_cores(job),
             "numa": _numa(),
@@ -62,13 +66,13 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
             "shm_mib": psutil.disk_usage("/dev/shm").free / 2**20 if Path("/dev/shm").is_dir() else 0.0,
             "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
             "locked_memory": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
-            "logs": _disk(Path(job.logdir)),
-            "checkpoints": _disk(Path(job.checkpoint_dir or job.logdir)),
+            "logs": _disk(Path(job.trials.logdir)),
+            "checkpoints": _disk(Path(job.checkpoints.folder or job.trials.logdir)),
             "interfaces": _interfaces(),
             "infiniband": _infiniband(Path("/sys/class/infiniband")),
             "peermem": _peermem(Path("/sys/module")),
             "drop_caches": os.access(provenance.DROP_CACHES, os.W_OK),
-            "data": _data(Path(job.datadir)) if job.datadir and job.data == "real" else None,
+            "data": _data(Path(job.data.folder)) if job.data.folder and job.data.kind == "real" else None,
         }
         errors = {name: error.result() for name, error in import_errors.items()}
         facts["imports"] = {name: (error, package_of(error)) for name, error in errors.items()}
@@ -91,7 +95,7 @@ def _starts(job: env.Job, node: int) -> dict[str, Any]:
     except (RunError, IndexError):  # HOSTS does not say it
         address = ""
     return {
-        "cuda_start": cuda.start(environ, job.dgxngpu),
+        "cuda_start": cuda.start(environ, job.cluster.dgxngpu),
         "cuda_system": cuda.system(),
         "nccl_start": nccl.start(environ),
         "nccl_settings": {name: environ[name] for name in of_network(environ)},
@@ -137,10 +141,10 @@ def own_cores() -> list[int]:
 
 def _rank_cores(job: env.Job) -> list[list[int]]:
     """Cores that launch/bind.sh would give each local rank; none where its NUMA node is not there."""
-    if not job.rank_numa:
-        return [own_cores()] * job.dgxngpu
+    if not job.cluster.rank_numa:
+        return [own_cores()] * job.cluster.dgxngpu
     nodes = _numa()
-    named = [nodes.get(f"node{number}", "") for number in job.rank_numa.split(",")][: job.dgxngpu]
+    named = [nodes.get(f"node{number}", "") for number in job.cluster.rank_numa.split(",")][: job.cluster.dgxngpu]
     return [sorted(nvidia.cpu_list(text)) if text else [] for text in named]
 
 

@@ -47,13 +47,13 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
         return
 
     count = start.count or 0
-    if count < job.dgxngpu:
+    if count < job.cluster.dgxngpu:
         few = "mig" if _evidence(facts)["mig"] else "few"
         yield _fault_row(f"CUDA shows {count} GPUs", FAULTS["evidence"][few], facts, job)
         return
     asked = len(start.gpus)
-    if asked < job.dgxngpu:
-        yield row(job, "cuda.start", False, f"{asked} of {job.dgxngpu} GPUs asked in time", bad=WARNING)
+    if asked < job.cluster.dgxngpu:
+        yield row(job, "cuda.start", False, f"{asked} of {job.cluster.dgxngpu} GPUs asked in time", bad=WARNING)
         return
     version = "unknown" if start.version is None else f"{start.version // 1000}.{start.version % 1000 // 10}"
     yield row(job, "cuda.start", True, f"a context on each of {asked} GPUs; the driver's CUDA is {version}")
@@ -136,7 +136,7 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     else:
         yield _nccl_fault(start, shown, job)
 
-    if job.dgxnnodes > 1:
+    if job.cluster.dgxnnodes > 1:
         if start.interface:
             yield _judge_interface(start, facts, job)
         if facts["infiniband"]:

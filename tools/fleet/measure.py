@@ -21,8 +21,8 @@ from mpi4py import MPI
 from paddle import static
 
 from harness import loader, nvidia, provenance, ranks, sampling, state
-from harness.env import Job, Origins
 from harness.hooks.watchdog import WATCHDOG
+from harness.job import Job, Origins
 from paddle_rn50.train import ResNet50
 from program.ops import LOSS_VALUE
 from program.passes import edit
@@ -55,12 +55,12 @@ class Alone:
 
     def __init__(self, machine: Machine, step: Callable[[], float] | None) -> None:
         self.machine, self.job, self.step = machine, machine.job, step
-        self.leads = machine.me.local_rank == 0 or machine.job.dgxnnodes == 1
+        self.leads = machine.me.local_rank == 0 or machine.job.cluster.dgxnnodes == 1
         self.values: dict[str, list[float]] = {}
         self.failed: dict[str, str] = {}  # metric: why
         self.steps: list[float] = []  # seconds of each, for the jitter
         self.copied = [np.ones(COPY_MIB * 2**18, np.float32) for _ in range(2)]
-        walk = (Path(folder, name) for folder, _, names in os.walk(self.job.datadir) for name in sorted(names))
+        walk = (Path(folder, name) for folder, _, names in os.walk(self.job.data.folder) for name in sorted(names))
         self.files = itertools.cycle(list(itertools.islice(walk, FILES)))
         self.measures: dict[tuple[str, ...], Callable[[], tuple[float, ...]]] = {
             ("step_s", "step_mean_s"): self._steps,
@@ -94,7 +94,7 @@ class Alone:
         return statistics.median(taken), statistics.fmean(taken)
 
     def _clock(self) -> tuple[float]:
-        if self.job.device == "cpu":
+        if self.job.cluster.device == "cpu":
             raise NotPossible("no GPU: DEVICE=cpu")
         with nvidia.opened() as (handles, why):
             mhz = nvidia.sample(handles[self.machine.me.local_rank])["sm_clock_mhz"] if handles else None
@@ -119,16 +119,16 @@ class Alone:
             if read >= DISK_MIB * 2**20 or took > DISK_S:
                 break
         if not read:
-            raise NotPossible(f"DATADIR={self.job.datadir} holds no data" if self.job.datadir else "no DATADIR")
+            raise NotPossible(f"DATADIR={self.job.data.folder} holds no data" if self.job.data.folder else "no DATADIR")
         return (took * 2**30 / read,)
 
     def _input(self) -> tuple[float]:
         """A batch of the job's own input pipeline, which a step would wait for if it took no time itself."""
         job, me = self.job, self.machine.me
-        model = ResNet50(job.hyperparameters, self.machine.plan(), batch=job.batchsize)
-        root = Path(job.datadir) if job.datadir else self.machine.root
+        model = ResNet50(job.hyperparameters, self.machine.plan(), batch=job.model.batchsize)
+        root = Path(job.data.folder) if job.data.folder else self.machine.root
         images = model.DATA.find(root, "train", model.recipe.classes)
-        batch = min(job.batchsize, len(images))
+        batch = min(job.model.batchsize, len(images))
         order = sampling.training_plan(len(images), batch=batch, rank=0, ranks=1, seed=SEED + me.rank)
         reader = loader.ReaderConfig.of_rank(job, me.local_rank, model.image, batch=batch, seed=SEED)
         with contextlib.closing(model.batches(images, order, reader)) as batches:
@@ -141,7 +141,7 @@ class Alone:
 def programs(machine: Machine) -> tuple[Callable[[], float], Callable[[], float]]:
     """A step of the job's program by the default strategy, without its all-reduces and with them; its seconds."""
     job, me = machine.job, machine.me
-    model = ResNet50(job.hyperparameters, machine.plan(), batch=job.batchsize)
+    model = ResNet50(job.hyperparameters, machine.plan(), batch=job.model.batchsize)
     schedule = model.recipe.make_schedule(samples=job.global_batch, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=SEED)
     machine.executor.run(training.startup)
@@ -149,7 +149,7 @@ def programs(machine: Machine) -> tuple[Callable[[], float], Callable[[], float]
     training.schedule.send(machine.executor.place)
     alone = training.main.clone()
     edit.remove(alone, lambda op: op.type.startswith("c_allreduce"))
-    made = model.synthetic(model.image, batch=job.batchsize, seed=SEED + me.rank)
+    made = model.synthetic(model.image, batch=job.model.batchsize, seed=SEED + me.rank)
     batch = loader.resident(made, machine.executor.place)
 
     def step(main: static.Program) -> float:
@@ -304,11 +304,11 @@ def main(job: Job, origins: Origins) -> None:
     """Measures on this rank; rank 0 writes the record beside RESULT_FILE."""
     began = time.monotonic()
     me = ranks.start(job)
-    groups = groups_of(job.switch_groups, job.dgxnnodes)
+    groups = groups_of(job.cluster.switch_groups, job.cluster.dgxnnodes)
     ranks.connect(job, me)
     paddle.enable_static()
-    hosts, unit = job.hosts.split(","), me.rank // job.dgxngpu
-    if job.dgxnnodes == 1:
+    hosts, unit = job.cluster.hosts.split(","), me.rank // job.cluster.dgxngpu
+    if job.cluster.dgxnnodes == 1:
         hosts, unit = [f"{me.node}:{rank}" for rank in range(me.size)], me.rank
         groups = [""] * len(hosts)
     machine = Machine(job, origins, me, short=True)
@@ -332,9 +332,9 @@ def main(job: Job, origins: Origins) -> None:
     wait(me.comm)
     record = FORMAT | {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "system": job.dgxsystem,
-        "job": {name: getattr(job, name) for name in JOB},
-        "source": as_json(provenance.source(job.source_commit, job.image_digest)),
+        "system": job.cluster.dgxsystem,
+        "job": {name: job.value(name.upper()) for name in JOB},
+        "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
         "hosts": hosts,
         "groups": groups,
         "metrics": metrics,
@@ -345,4 +345,4 @@ def main(job: Job, origins: Origins) -> None:
         "took_s": round(time.monotonic() - began, 1),
     }
     if me.is_first:
-        Path(job.result_file).with_suffix(".json").write_text(json.dumps(record) + "\n", encoding="utf-8")
+        Path(job.trials.result_file).with_suffix(".json").write_text(json.dumps(record) + "\n", encoding="utf-8")

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from harness import env, provenance
-from harness.env import Job
+from harness.job import Job
 from tools.fleet.verdicts import LINK_METRICS, STALLS, STEP, Judged, Record, Taken, judge_record, links_of, of_hosts
 
 FORMAT = {"format": "paddle-reference-fleet", "version": 1}
@@ -146,7 +146,7 @@ def facts(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
         "governor": _each(map(_read, Path("/sys").glob("devices/system/cpu/cpu*/cpufreq/scaling_governor"))),
         "huge pages": _read("/proc/sys/vm/nr_hugepages"),
         "transparent huge pages": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
-        "data mount": _mount(job.datadir) if job.datadir else "no DATADIR",
+        "data mount": _mount(job.data.folder) if job.data.folder else "no DATADIR",
         "firmware of the NIC": _each(map(_read, Path("/sys").glob("class/infiniband/*/fw_ver"))),
         "BIOS": f"{_read('/sys/class/dmi/id/bios_version')} {_read('/sys/class/dmi/id/bios_date')}",
     }

@@ -1,0 +1,389 @@
+"""The settings of a job, in groups, each with its meaning and its bounds; `harness/env.py` fills them in.
+
+The variable that a user sets is the name of a field in capitals, or the name that the field states. A hyperparameter
+belongs to a recipe of `paddle_<workload>/config.py`, not here. Nothing here needs a package, as a launcher's host reads
+it too.
+"""
+
+import dataclasses
+import functools
+import importlib
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.traits import Traits, traits_of
+from program.strategy import Strategy, parse
+from runlog import workloads
+
+HALF_PRECISIONS = ("amp_o1", "amp_o2")
+PRECISIONS = ("fp32", "tf32", *HALF_PRECISIONS)
+
+LAST_PORT = 65_535
+LAST_SEED = 2**31 - 1  # Paddle's own seeds are of C's integers
+MOST_PIXELS = 65_535  # of a side, as JPEG has it
+
+Origins = dict[str, dict[str, Any]]  # {VARIABLE: {"value": ..., "origin": who set it}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """A form that the text of a setting must have."""
+
+    pattern: str  # regular expression of the whole text
+    words: str  # the same for people
+
+
+NODE_NAME = r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*"
+ONE_NODE = Form(pattern=NODE_NAME, words="the name or the IP address of a machine")
+NODES = Form(pattern=f"(?:{NODE_NAME})?(?:,(?:{NODE_NAME})?)*", words="names or IP addresses, comma-separated")
+NUMBERS = Form(pattern=r"\d{1,4}(,\d{1,4})*", words="whole numbers, comma-separated")
+GROUP_NAMES = Form(pattern=r"[\w.-]+(,[\w.-]+)*", words="names of letters, digits, `_`, `.` and `-`, comma-separated")
+TRACED_STEPS = Form(pattern=r"steps:\d{1,9}-\d{1,9}", words="steps:a-b with 1 <= a <= b, as steps:20-25")
+COMMIT = Form(pattern=r"([0-9a-f]{7,64}(-dirty)?|unknown)", words="a git commit in hexadecimal, or one with `-dirty`")
+DIGEST = Form(pattern=r"sha256:[0-9a-f]{64}", words="sha256: and 64 hexadecimal digits")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One variable that a user may set."""
+
+    variable: str
+    group: str  # the field of `Job` that holds it
+    name: str  # its own field there
+    default: str | int
+    doc: str
+    choices: tuple[str, ...]  # the only texts allowed; empty: any
+    least: int | None  # of a number
+    most: int | None
+    form: Form | None  # of a text that is not empty
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its value is a whole number."""
+        return isinstance(self.default, int)
+
+    def parse(self, text: str) -> str | int:
+        """Return the value that a variable's text stands for. Raises ValueError where it is none."""
+        if self.is_number:
+            return self._number(text)
+        if self.choices and text not in self.choices:
+            choices = ", ".join(choice or "empty" for choice in self.choices)
+            raise ValueError(f"{self.variable}={text!r}: must be one of {choices}")
+        if not text.isprintable():
+            raise ValueError(f"{self.variable}={text!r}: must be one line of printable text ({self.doc})")
+        if text and self.form and not re.fullmatch(self.form.pattern, text):
+            raise ValueError(f"{self.variable}={text!r}: must be {self.form.words} ({self.doc})")
+        return text
+
+    def _number(self, text: str) -> int:
+        if not re.fullmatch(r"-?\d{1,18}", text):
+            raise ValueError(f"{self.variable}={text!r}: must be a whole number ({self.doc})")
+        value = int(text)
+        if self.least is not None and value < self.least:
+            raise ValueError(f"{self.variable}={value}: must be at least {self.least} ({self.doc})")
+        if self.most is not None and value > self.most:
+            raise ValueError(f"{self.variable}={value}: must be at most {self.most} ({self.doc})")
+        return value
+
+
+def _setting(
+    doc: str,
+    default: Any,
+    *,
+    variable: str = "",
+    choices: tuple[str, ...] = (),
+    least: int | None = None,
+    most: int | None = None,
+    form: Form | None = None,
+) -> Any:
+    """Make a field that `SETTINGS` lists; `variable` is given where it is not the field's name in capitals."""
+    metadata = {"doc": doc, "variable": variable, "choices": choices, "least": least, "most": most, "form": form}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """What is trained, and how its program computes."""
+
+    workload: str = _setting("model to train", "rn50", choices=workloads.NAMES)
+    recipe: str = _setting(
+        "recipe of `paddle_<workload>/config.py`; empty: that of `RN50_RECIPE` or `HRNET_RECIPE`, "
+        "else the workload's small default",
+        "",
+    )
+    batchsize: int = _setting(
+        "images a step on one device; for one workload alone: `RN50_BATCHSIZE`, `HRNET_BATCHSIZE`", 16, least=1
+    )
+    precision: str = _setting("arithmetic of the training program", "fp32", choices=PRECISIONS)
+    loss_scale: int = _setting("scale of the FP16 loss; 0: dynamic, and fixed for a captured step", 0, least=0)
+    layout: str = _setting(
+        "NCHW or NHWC, the image layout of the program; empty: NHWC in half precision where the network has it",
+        "",
+        choices=("", "NCHW", "NHWC"),
+    )
+    strategy: str = _setting("`auto`, or `knob=value,...` of program/strategy.py; empty: its defaults", "")
+    image_size: int = _setting(
+        "side of the square training crop in pixels; 0: the recipe's", 0, least=0, most=MOST_PIXELS
+    )
+    pretrained: str = _setting("hrnet: weights to start from, a .pdparams file of PaddleSeg; empty: none", "")
+
+    @property
+    def package(self) -> str:
+        """Python package of the workload."""
+        return f"paddle_{self.workload}"
+
+    @property
+    def row(self) -> workloads.Workload:
+        """What publishing knows of the workload."""
+        return workloads.named(self.workload)
+
+    @property
+    def traits(self) -> Traits:
+        """What the workload's network and recipes can do and need."""
+        return traits_of(self.workload)
+
+    @property
+    def is_half(self) -> bool:
+        """Whether convolutions compute in FP16."""
+        return self.precision in HALF_PRECISIONS
+
+    @functools.cached_property
+    def knobs(self) -> Strategy:
+        """STRATEGY, parsed. Raises ValueError where it names an unknown or refused knob, or gives one a wrong value."""
+        return parse(self.strategy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """Where a rank's images come from."""
+
+    kind: str = _setting(
+        "`real`, or `synthetic`: one batch made once", "real", variable="DATA", choices=("real", "synthetic")
+    )
+    folder: str = _setting(
+        "data set in ImageNet's layout, rn50: or packed; empty: the embedded digits", "", variable="DATADIR"
+    )
+    embedded_in: str = _setting("folder in which the embedded data set is made", "data", variable="DATA_CACHE")
+    threads: int = _setting(
+        "CPU threads a rank for the input pipeline; 0: as many as `THREADS`", 0, variable="DATA_THREADS", least=0
+    )
+    clear_caches: int = _setting("1: flush the page cache before each trial (needs root)", 1, least=0, most=1)
+    cache_cleared: str = _setting(
+        "set by a launcher that flushed outside the container: the script that did it",
+        "",
+        choices=("", "launch/container_node.sh"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSettings:
+    """The nodes and ranks of a job."""
+
+    dgxsystem: str = _setting("system: the SYSTEM of a `config_<SYSTEM>.sh`", "CPU")
+    device: str = _setting("where the program runs", "cpu", choices=("cpu", "gpu"))
+    dgxnnodes: int = _setting("nodes", 1, least=1)
+    dgxngpu: int = _setting("ranks on a node: its GPUs, or on a CPU its processes", 2, least=1)
+    threads: int = _setting("CPU threads a rank for compute; 0: cores / ranks of the node", 0, least=0)
+    rank_numa: str = _setting("NUMA node of each rank of a node, comma-separated; empty: ranks roam", "", form=NUMBERS)
+    gloo_port: int = _setting("TCP port of the ranks' rendezvous on a CPU; 0: a free one", 0, least=0, most=LAST_PORT)
+    hang_timeout_s: int = _setting("seconds without progress after which a rank ends the run; 0: never", 300, least=0)
+    hosts: str = _setting("the nodes' names, comma-separated, the first node first", "", form=NODES)
+    hostfile: str = _setting("file with the name of one node a line, instead of `HOSTS`", "")
+    node_rank: int = _setting("this node's number, from 0", 0, least=0)
+    job_key: str = _setting("several nodes: file of the job's private ssh key, the same on each", "")
+    ssh_port: int = _setting("several nodes: port of the waiting nodes' sshd", 2222, least=1, most=LAST_PORT)
+    ssh_address: str = _setting("several nodes: address that sshd listens on; empty: all", "", form=ONE_NODE)
+    node_wait_s: int = _setting("several nodes: seconds that they wait for each other", 300, least=1)
+    switch_groups: str = _setting(
+        "fleet: switch group of each of `HOSTS`, comma-separated; empty: all in one", "", form=GROUP_NAMES
+    )
+    fleet_baseline: str = _setting("fleet: an earlier fleet.json, on the first node, to compare with; empty: none", "")
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job."""
+        return self.dgxnnodes * self.dgxngpu
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the ranks compute on GPUs."""
+        return self.device == "gpu"
+
+    @property
+    def threads_per_rank(self) -> int:
+        """CPU threads a rank computes with."""
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // self.dgxngpu)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CourseSettings:
+    """What a run does, how long, and what is shown and measured of it meanwhile."""
+
+    mode: str = _setting(
+        "`train` to the target, or `throughput`: a fixed number of steps", "train", choices=("train", "throughput")
+    )
+    seed: int = _setting("seed of the first trial, later ones count up; -1: from the OS", -1, least=-1, most=LAST_SEED)
+    max_epochs: int = _setting(
+        "epochs of a training run and its schedule, but mlperf_lars'; 0: the recipe's", 0, least=0
+    )
+    warmup_steps: int = _setting("throughput mode: steps before the measured ones", 10, least=1)
+    measured_steps: int = _setting("throughput mode: measured steps", 50, least=1)
+    print_steps: int = _setting("steps between two printed windows", 5, least=1)
+    progress: str = _setting(
+        "`bar` or `plain` output while it runs; empty: as the terminal allows", "", choices=("", "bar", "plain")
+    )
+    telemetry_s: int = _setting("seconds between two samples of each node's sensors; 0: none", 1, least=0)
+    telemetry_prometheus: str = _setting("text file for node_exporter, rewritten with each sample; empty: none", "")
+    profile: str = _setting("`steps:a-b`: trace steps a to b; the run may then not be published", "", form=TRACED_STEPS)
+
+    @property
+    def trains(self) -> bool:
+        """Whether the run trains to the target, and not for a fixed number of steps."""
+        return self.mode == "train"
+
+    @property
+    def throughput_steps(self) -> int:
+        """Steps of a run of MODE=throughput."""
+        return self.warmup_steps + self.measured_steps
+
+    @property
+    def traced(self) -> range:
+        """Steps that PROFILE traces, counted from 1; none where it is empty."""
+        if not self.profile:
+            return range(0)
+        first, last = self.profile.removeprefix("steps:").split("-")
+        return range(int(first), int(last) + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialSettings:
+    """The runs that a job is made of, and where their logs go."""
+
+    logdir: str = _setting("folder of the results", "results")
+    nexp: int = _setting("trials, one log each", 1, least=1)
+    on_failure: str = _setting("after a failed trial `stop`, or `go_on`", "stop", choices=("stop", "go_on"))
+    keep_trials: int = _setting(
+        "1, set by a launcher that goes on: trials that have a log are not run again", 0, least=0, most=1
+    )
+    result_file: str = _setting("set by the trial loop: the log of this trial", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSettings:
+    """When a run saves its state, and whether it goes on from one."""
+
+    epochs: int = _setting(
+        "epochs between two checkpoints; 0: none by epochs", 0, variable="CHECKPOINT_EPOCHS", least=0
+    )
+    minutes: int = _setting(
+        "minutes between two checkpoints; 0: none by time", 15, variable="CHECKPOINT_MINUTES", least=0
+    )
+    keep: int = _setting("checkpoints kept, the newest", 2, variable="CHECKPOINT_KEEP", least=1)
+    folder: str = _setting("folder of the checkpoints; empty: beside the log", "", variable="CHECKPOINT_DIR")
+    resume: str = _setting(
+        "`auto`: resume from the last good checkpoint; `no`: start afresh", "no", choices=("no", "auto")
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmissionSettings:
+    """Who submits, and by which code; only the log reads it."""
+
+    org: str = _setting("organisation named in the log", "not stated", variable="SUBMISSION_ORG")
+    division: str = _setting("MLPerf division", "open", variable="SUBMISSION_DIVISION", choices=("closed", "open"))
+    status: str = _setting(
+        "MLPerf status",
+        "research",
+        variable="SUBMISSION_STATUS",
+        choices=("cloud", "onprem", "preview", "research"),
+    )
+    platform: str = _setting("platform named in the log; empty: `DGXSYSTEM`", "", variable="SUBMISSION_PLATFORM")
+    source_commit: str = _setting("set in an image, which has no git: commit of the code", "", form=COMMIT)
+    image_digest: str = _setting("set in a container by its launcher: digest of the image", "", form=DIGEST)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One job as its environment describes it."""
+
+    model: ModelSettings = field(default_factory=ModelSettings)
+    data: DataSettings = field(default_factory=DataSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
+    course: CourseSettings = field(default_factory=CourseSettings)
+    trials: TrialSettings = field(default_factory=TrialSettings)
+    checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
+    submission: SubmissionSettings = field(default_factory=SubmissionSettings)
+
+    @property
+    def global_batch(self) -> int:
+        """Images a step over all ranks."""
+        return self.model.batchsize * self.cluster.world_size
+
+    @functools.cached_property
+    def hyperparameters(self) -> Any:
+        """The recipe of `paddle_<workload>/config.py`. Raises ValueError where there is none, or none for the batch."""
+        config = importlib.import_module(f"{self.model.package}.config")
+        return config.recipe(self.model.recipe, global_batch=self.global_batch, image_size=self.model.image_size)
+
+    def value(self, variable: str) -> Any:
+        """Return the value of the setting that a variable names."""
+        setting = SETTINGS[variable]
+        return getattr(getattr(self, setting.group), setting.name)
+
+
+GROUPS: dict[str, Any] = {
+    "model": ModelSettings,
+    "data": DataSettings,
+    "cluster": ClusterSettings,
+    "course": CourseSettings,
+    "trials": TrialSettings,
+    "checkpoints": CheckpointSettings,
+    "submission": SubmissionSettings,
+}
+
+
+def _settings() -> dict[str, Setting]:
+    """List every setting of a job by its variable."""
+    listed = {}
+    for group, settings in GROUPS.items():
+        for member in dataclasses.fields(settings):
+            variable = member.metadata["variable"] or member.name.upper()
+            listed[variable] = Setting(
+                variable=variable,
+                group=group,
+                name=member.name,
+                default=getattr(settings, member.name),
+                doc=member.metadata["doc"],
+                choices=member.metadata["choices"],
+                least=member.metadata["least"],
+                most=member.metadata["most"],
+                form=member.metadata["form"],
+            )
+    return listed
+
+
+SETTINGS = _settings()
+
+
+def job_of(**values: Any) -> Job:
+    """Make the job of these variables, the others at their defaults; names may be in small letters.
+
+    Raises KeyError for a name that is no variable.
+    """
+    values_of: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
+    for name, value in values.items():
+        setting = SETTINGS[name.upper()]
+        values_of[setting.group][setting.name] = value
+
+    parts = {}
+    for group, settings in GROUPS.items():
+        parts[group] = settings(**values_of[group])
+    return Job(**parts)
+
+
+def with_values(job: Job, **values: Any) -> Job:
+    """Return the job with these variables changed; names may be in small letters."""
+    unchanged = {variable: job.value(variable) for variable in SETTINGS}
+    return job_of(**unchanged | {name.upper(): value for name, value in values.items()})

@@ -1,0 +1,197 @@
+"""What is wrong with settings that are right one by one; each refusal says what, and what to set instead."""
+
+import math
+from collections.abc import Iterator
+
+from harness.job import Job
+from harness.libraries import TF32_OVERRIDE
+from harness.traits import traits_of
+from program import strategy
+from program.strategy import AUTO_RANKS, Strategy
+from runlog import workloads
+
+# Bounds of a fixed loss scale, as the twin shows them (docs/program.md). At a scale of 1 and 224 px FP16 flushes less
+# than 1 % of ResNet-50's gradients to 0; at 32 px 1.23 %. At 10 times the images the first step overflows, of four
+# images alone; at 5 it does not. Baidu's runs have 1.
+IMAGES_TO_SCALE = 16
+MOST_SCALE = 4
+
+
+def raise_first(refusals: Iterator[str]) -> None:
+    """Raise ValueError with the first of the refusals; return where there is none."""
+    for refusal in refusals:
+        raise ValueError(refusal)
+
+
+# ---- what any host can tell
+
+
+def of_settings(job: Job, tf32_override: str) -> Iterator[str]:
+    """Yield what is wrong with a job's settings together; `tf32_override` is the text of NVIDIA_TF32_OVERRIDE.
+
+    No package is needed, so that a launcher's host refuses it too.
+    """
+    yield from _of_cluster(job)
+    yield from _of_precision(job, tf32_override)
+    yield from _of_loss_scale(job)
+    yield from _of_course(job)
+
+
+def _of_cluster(job: Job) -> Iterator[str]:
+    """Yield what is wrong with nodes, ranks and folders."""
+    cluster = job.cluster
+    if not job.trials.logdir:
+        yield "LOGDIR is empty: set it to the folder of the results, or unset it"
+
+    hosts = cluster.hosts.count(",") + 1
+    if cluster.dgxnnodes == 1 and hosts > 1:
+        yield f"HOSTS names {hosts} nodes, but DGXNNODES is 1: set DGXNNODES={hosts}, or unset HOSTS"
+    if cluster.node_rank >= cluster.dgxnnodes:
+        yield f"NODE_RANK={cluster.node_rank}: must be below DGXNNODES={cluster.dgxnnodes}"
+
+    groups = cluster.switch_groups.split(",")
+    if cluster.switch_groups and len(groups) != cluster.dgxnnodes:
+        yield (
+            f"SWITCH_GROUPS={cluster.switch_groups}: names {len(groups)} groups: give one for each of the "
+            f"{cluster.dgxnnodes} HOSTS"
+        )
+    numa_nodes = cluster.rank_numa.split(",")
+    if cluster.rank_numa and len(numa_nodes) < cluster.dgxngpu:
+        yield (
+            f"RANK_NUMA={cluster.rank_numa}: names {len(numa_nodes)} NUMA nodes: give one for each of the "
+            f"DGXNGPU={cluster.dgxngpu} ranks of a node, or set it to nothing"
+        )
+
+
+def _of_precision(job: Job, tf32_override: str) -> Iterator[str]:
+    """Yield what is wrong with the precision on this device, and with what CUDA's libraries are told of TF32."""
+    precision = job.model.precision
+    if not job.cluster.on_gpu and precision != "fp32":
+        yield f"PRECISION={precision}: a CPU has no kernels for it: use fp32 or DEVICE=gpu"
+    if job.cluster.on_gpu and precision == "fp32" and tf32_override not in ("", "0"):
+        yield f"PRECISION=fp32: {TF32_OVERRIDE}={tf32_override} allows TF32: unset it, or set PRECISION=tf32"
+    if job.cluster.on_gpu and precision == "tf32" and tf32_override == "0":
+        yield f"PRECISION=tf32: {TF32_OVERRIDE}=0 has it computed in FP32: unset it, or set PRECISION=fp32"
+
+
+def _of_loss_scale(job: Job) -> Iterator[str]:
+    """Yield why a fixed LOSS_SCALE cannot be had."""
+    scale = job.model.loss_scale
+    if not scale:
+        return
+    if not job.model.is_half:
+        yield f"LOSS_SCALE={scale}: only FP16's loss is scaled: set 0, or PRECISION=amp_o1 or amp_o2"
+    if not job.model.traits.holds_fixed_loss_scale:
+        holds = " and ".join(_titles_of_those_that("holds_fixed_loss_scale"))
+        yield f"LOSS_SCALE={scale}: a fixed scale was shown to hold for {holds} alone: set 0"
+
+    least = max(2, math.ceil(job.global_batch / IMAGES_TO_SCALE))
+    most = max(2, job.global_batch * MOST_SCALE)
+    if not least <= scale <= most:
+        mean = f"the gradients of a mean over {job.global_batch} images"
+        yield f"LOSS_SCALE={scale}: FP16 is shown to hold {mean} at {least} to {most} alone: set one of these, or 0"
+
+
+def _of_course(job: Job) -> Iterator[str]:
+    """Yield what the run cannot do in its mode, or start from."""
+    model, course = job.model, job.course
+    if model.pretrained and not model.traits.reads_pretrained:
+        reading = " or ".join(f"WORKLOAD={name}" for name in _names_of_those_that("reads_pretrained"))
+        yield (
+            f"PRETRAINED={model.pretrained}: {model.workload} starts from weights of its own: unset it, or {reading}"
+        )
+    instead = model.traits.only_measured.get(model.recipe)
+    if instead and course.trains:
+        yield f"RECIPE={model.recipe}: it is for the first steps of MODE=throughput: train by {instead}"
+
+    if course.profile and not 1 <= course.traced.start < course.traced.stop:
+        yield f"PROFILE={course.profile!r}: must be steps:a-b with 1 <= a <= b, as steps:20-25"
+    if course.traced.stop - 1 > course.throughput_steps and not course.trains:
+        ends = f"the run ends with step {course.throughput_steps} (WARMUP_STEPS + MEASURED_STEPS)"
+        yield f"PROFILE={course.profile}: {ends}: trace earlier ones, or set MEASURED_STEPS to more"
+    if job.checkpoints.resume == "auto" and not course.trains:
+        yield "RESUME=auto: a run of MODE=throughput has no checkpoints: set MODE=train"
+
+
+def _names_of_those_that(trait: str) -> list[str]:
+    """List the workloads that have a trait."""
+    return [workload.name for workload in workloads.WORKLOADS if getattr(traits_of(workload.name), trait)]
+
+
+def _titles_of_those_that(trait: str) -> list[str]:
+    """List the workloads that have a trait, as people call them."""
+    return [workload.title for workload in workloads.WORKLOADS if getattr(traits_of(workload.name), trait)]
+
+
+# ---- what the recipe and the program must be asked
+
+
+def of_program(job: Job) -> Iterator[str]:
+    """Yield why the training program cannot be built, or would not do what the job says.
+
+    Raises ValueError where RECIPE or STRATEGY names what there is not, or a knob that cannot be built here.
+    """
+    model = job.model
+    recipe = job.hyperparameters
+    layouts = model.traits.layouts
+    if model.layout and model.layout not in layouts:
+        yield f"LAYOUT={model.layout}: {model.row.title} is built in {' and '.join(layouts)} only: leave LAYOUT empty"
+    if model.batchsize % model.knobs.gradient_merge:
+        yield f"STRATEGY: gradient_merge={model.knobs.gradient_merge}: must divide BATCHSIZE={model.batchsize}"
+    if model.knobs.auto:
+        yield from _of_automatic_mode(job)
+    if model.knobs.cuda_graph and not model.traits.captures_steps:
+        captured = " or ".join(_titles_of_those_that("captures_steps"))
+        yield (
+            f"STRATEGY: cuda_graph=1: the step of {model.row.title} was not shown to be safe: leave it out, or train "
+            f"{captured}"
+        )
+    if model.knobs.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB and job.cluster.world_size == 1:
+        fix = "leave it out, or set DGXNGPU or DGXNNODES above 1"
+        yield f"STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: {fix}"
+    if model.knobs.merged_lars and recipe.optimizer.kind != "lars":
+        yield f"STRATEGY: merged_lars=1: the recipe {recipe.name} does not train by LARS: leave it out"
+    if model.knobs.perturb_input and job.course.trains:
+        yield "STRATEGY: perturb_input=1 is a control of tools.tune: set MODE=throughput"
+
+    dtype = "float16" if model.is_half else "float32"
+    strategy.resolve(model.knobs, dtype=dtype, layout=layout_of(job), device=job.cluster.device)
+    yield from _of_pixels(job)
+
+
+def layout_of(job: Job) -> str:
+    """Return the image layout of the job's program: LAYOUT, else NHWC in half precision where the network has it."""
+    model = job.model
+    if model.layout:
+        return model.layout
+    if model.is_half and "NHWC" in model.traits.layouts:
+        return "NHWC"
+    return model.traits.layouts[0]
+
+
+def _of_automatic_mode(job: Job) -> Iterator[str]:
+    """Yield why Paddle's automatic mode cannot do the job."""
+    auto = "STRATEGY=auto: Paddle's automatic mode"
+    if not job.cluster.on_gpu or job.cluster.world_size != AUTO_RANKS:
+        yield f"{auto} divides the state over {AUTO_RANKS} GPUs: set DGXNNODES and DGXNGPU to so many"
+    if job.model.loss_scale:
+        yield f"{auto} scales its loss by itself: set LOSS_SCALE=0"
+    if job.model.precision != "amp_o1":
+        yield f"{auto} trains in mixed precision: set PRECISION=amp_o1"
+    if job.course.trains:
+        lacks = "no rank has the whole state to evaluate or save"
+        yield f"{auto} trains by LARS, not by the recipe, and {lacks}: set MODE=throughput"
+
+
+def _of_pixels(job: Job) -> Iterator[str]:
+    """Yield why FP16 cannot hold the gradients of a loss that is a mean over this many pixels."""
+    most_pixels = job.model.traits.most_half_pixels
+    if not job.course.trains or not job.model.is_half or most_pixels is None:
+        return
+    recipe = job.hyperparameters
+    most_images = most_pixels // (recipe.image_width * recipe.image_height)
+    if job.global_batch > most_images:
+        yield (
+            f"BATCHSIZE={job.model.batchsize}: at no loss scale does FP16 hold gradients of {job.global_batch} such "
+            f"crops: train {most_images} at most over all ranks, or set PRECISION=fp32 or tf32"
+        )

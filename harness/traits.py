@@ -1,0 +1,38 @@
+"""What a workload's folder says of its network and recipes before anything is built: `paddle_<workload>/traits.py`.
+
+Nothing here needs a package: the host of a launcher refuses wrong settings too.
+"""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPeaks:
+    """Peaks of Paddle's allocator on one GPU while a workload trains on its usual crop."""
+
+    crop_pixels: int
+    mib: Mapping[str, Mapping[int, int]]  # PRECISION: {images computed at once: MiB}
+    other_recipes: tuple[str, ...]  # names of recipes on other crops, of which no peak was taken; "" is the default one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What a workload's network can be asked for, and what Paddle must be told for it."""
+
+    layouts: tuple[str, ...]  # that its network is built in, the usual one of FP32 first
+    reads_pretrained: bool = False  # starts from the weights of PRETRAINED
+    holds_fixed_loss_scale: bool = False  # FP16 was shown to hold its gradients at a fixed LOSS_SCALE
+    most_half_pixels: int | None = None  # of a step, where the loss is a mean over pixels that FP16 must hold
+    captures_steps: bool = False  # its step was shown to run as a CUDA graph
+    only_measured: Mapping[str, str] = field(default_factory=dict)  # recipe that trains to no target: the one that does
+    cpu_settings: Mapping[str, str] = field(default_factory=dict)  # flags of Paddle on a CPU
+    gpu_settings: Mapping[str, str] = field(default_factory=dict)  # flags of Paddle on a GPU
+    memory: MemoryPeaks | None = None  # None: not measured
+
+
+def traits_of(workload: str) -> Traits:
+    """Return what the folder of a workload says of it."""
+    traits: Traits = importlib.import_module(f"paddle_{workload}.traits").TRAITS
+    return traits

@@ -1,0 +1,22 @@
+"""What ResNet-50 can be asked for; `harness/traits.py` explains each field."""
+
+from harness.traits import MemoryPeaks, Traits
+
+# As the null GPU shows them (docs/program.md).
+PEAKS = MemoryPeaks(
+    crop_pixels=224 * 224,
+    mib={
+        "fp32": {32: 2798, 64: 5597, 128: 10951, 192: 16328, 256: 20922},
+        "amp_o1": {32: 1821, 64: 3386, 128: 6516, 192: 9642, 256: 12772},
+        "amp_o2": {32: 1868, 64: 3435, 128: 6565, 192: 9699, 256: 12829},
+    },
+    other_recipes=("", "digits_small"),
+)
+
+TRAITS = Traits(
+    layouts=("NCHW", "NHWC"),
+    holds_fixed_loss_scale=True,
+    captures_steps=True,
+    only_measured={"recorded": "nvidia_cosine"},
+    memory=PEAKS,
+)

@@ -1,0 +1,74 @@
+"""What publishing knows of each workload: one row of `workloads.json`, which both halves read.
+
+What training knows of it stands in the folder `paddle_<name>`.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One row of the file: the names under which a workload is logged and published, and its usual size."""
+
+    name: str  # value of WORKLOAD; its folder is paddle_<name>
+    benchmark: str  # of `submission_benchmark` in a log
+    model: str  # of `run_summary` in a log, and in scoring/published/published.csv
+    title: str  # for people
+    family: str  # part of the model's name in other people's logs and tables
+    metric: str  # what an evaluation measures
+    unit: str  # of what throughput counts
+    train_samples: int | None  # of its full data set; None where it has none
+    eval_samples: int | None
+    flop_height: int | None  # pixels of the image that `training_flop` is of
+    flop_width: int | None
+    training_flop: int | None  # of an image in a step, two a multiply-add, forward and backward; None: not counted
+
+    def flop_of(self, height: int, width: int) -> int | None:
+        """Return the FLOPs of one training image of this size in pixels; None where they were not counted."""
+        if (height, width) != (self.flop_height, self.flop_width):
+            return None
+        return self.training_flop
+
+
+def _read(path: Path) -> tuple[Workload, ...]:
+    """Read the rows of the file in their order."""
+    return tuple(Workload(**row) for row in json.loads(path.read_text(encoding="utf-8")))
+
+
+WORKLOADS = _read(Path(__file__).with_name("workloads.json"))
+NAMES = tuple(workload.name for workload in WORKLOADS)
+
+
+def named(name: str) -> Workload:
+    """Return the workload that WORKLOAD calls `name`. Raises KeyError where there is none."""
+    for workload in WORKLOADS:
+        if workload.name == name:
+            return workload
+    raise KeyError(name)
+
+
+def of_benchmark(benchmark: str | None) -> Workload | None:
+    """Return the workload of a log's `submission_benchmark`; None where it is of no workload here."""
+    for workload in WORKLOADS:
+        if workload.benchmark == benchmark:
+            return workload
+    return None
+
+
+def of_model(model: str | None) -> Workload | None:
+    """Return the workload of a model's full name, as a log's `run_summary` has it; None where it is of none here."""
+    for workload in WORKLOADS:
+        if workload.model == model:
+            return workload
+    return None
+
+
+def of_family(model: str | None) -> Workload | None:
+    """Return the workload whose family a model's name contains, in any case; None where it contains none."""
+    text = (model or "").lower()
+    for workload in WORKLOADS:
+        if workload.family in text:
+            return workload
+    return None

@@ -1,0 +1,234 @@
+"""PaddleClas logs, of its static-graph and its dynamic-graph trainers.
+
+static   [Y/M/D h:m:s] ppcls INFO: epoch:0   train step:10   lr: .., loss: .. batch_cost: .. s, reader_cost: .. s,
+         ips: .. samples/sec.   (ppcls/static/program.py)
+         Steps count from 1. The costs are averages since step 5 of the epoch, where the meters are reset.
+2.0      Y-M-D h:m:s INFO: epoch:0  , train step:10  , loss: .., top1: .., batch_cost: .. s, reader_cost: .. s,
+         ips: .. images/sec.   (tools/program.py of release 2.0)
+         Steps count from 0. The costs are averages since step 10 of the epoch, where the meters are reset.
+old      Y-M-D h:m:s INFO: epoch:0   train step:10   loss: .. elapse: 0.096s ips: .. images/sec.
+         Steps count from 0. The averages start with the epoch; the rate has the digits that `elapse` lacks.
+dygraph  [Y/M/D h:m:s] ppcls INFO: [Train][Epoch 1/120][Iter: 10/626]lr(..): .., loss: .., batch_cost: ..s,
+         reader_cost: .., ips: .. samples/s, eta: ..   (ppcls/engine/train/utils.py)
+         The costs are those of the window; the meters are reset at iteration 5 of the epoch too.
+`ips` is that of rank 0 alone in all of them. Averages are differenced here.
+"""
+
+import re
+from typing import NamedTuple
+
+from scoring.importers.evidence import Fact
+from scoring.importers.lines import Lines
+from scoring.importers.paddle import Launch
+from scoring.importers.table import At, Columns, RowTime
+from scoring.importers.text import RowPattern, field, integer, number, positive, wait_within
+
+_STAMP = r"(?:\[?(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d)(?:,\d+)?\]? (?:\w+ )?INFO: )?"
+_COSTS = (field(" (?:batch_cost|elapse): ", r" ?s\b"), field(" ips: ", r" \w+/s"))
+_OTHERS = (
+    field(" reader_cost: ", r"(?: ?s)?(?:[,\s]|$)"),
+    field(" loss: +"),
+    re.compile(" (elapse): "),
+    re.compile(r" ips: \S+ (\w+)/s"),
+)
+_CONFIG = re.compile(r"(?:\] \w+ |\d\d:\d\d:\d\d(?:,\d+)? )INFO: ( *)(\w+) : ?(.*)$")
+_END = re.compile(r"END epoch:(\d{1,9})\s+train\b|\[Train\]\[Epoch (\d{1,9})(?:/\d{1,9})?\]\[Avg\]")
+_PATHS = {  # of the configuration, and the names that this reader gives them
+    "DataLoader.Train.sampler.batch_size": "batch_per_device",
+    "TRAIN.batch_size": "batch_of_all",  # old releases divide it by the number of trainers
+    "Arch.name": "model",
+    "ARCHITECTURE.name": "model",
+    "Global.epochs": "epochs_wanted",
+    "epochs": "epochs_wanted",  # of old releases
+}
+_PRECISION_SWITCHES = ("AMP", "use_amp", "use_fp16", "use_pure_fp16")
+
+
+class Key(NamedTuple):
+    """A key of the printed configuration and how far it is indented."""
+
+    indent: int
+    name: str
+
+
+class Meters(NamedTuple):
+    """How a release counts its steps and when it resets its meters within an epoch."""
+
+    first_step: int
+    reset_step: int | None  # None: they run through the epoch
+
+    def averaged_steps(self, step: int) -> int:
+        """Return how many steps the averages that are printed at `step` are over."""
+        if self.reset_step is not None and step >= self.reset_step:
+            return step - self.reset_step + 1
+        return step - self.first_step + 1
+
+
+class Dygraph(Launch):
+    """The dynamic-graph trainer, with the indented configuration that PaddleClas prints, and the ends of epochs."""
+
+    marker = "[Train][Epoch "
+    tool = "INFO: "
+    row = RowPattern(re.compile(_STAMP + r"\[Train\]\[Epoch (\d{1,9})/\d+\]\[Iter: ?(\d{1,9})/\d+\]"), _COSTS, _OTHERS)
+    columns = "stamp epoch step time rate wait loss old unit"
+    needs = "time"
+    first_step = 0
+    mean_time = True
+    rows_tell_batch = True
+    evaluation = re.compile(
+        r"(?:\[Eval\]\[Epoch (?P<epoch>\d{1,9})(?:/\d{1,9})?\]\[Avg\]|END (?:eval|valid)\b)"
+        r".*?\btop1: +(?P<value>[-\d.]+)"
+    )
+    quality = "top1"
+    precisions = (("fp32", "fp32"), ("fp16", "fp16"), ("amp", "amp"), ("amp_o1", "amp_o1"), ("amp_o2", "amp_o2"))
+    first_epoch = 1
+    meters = Meters(first_step=0, reset_step=5)
+
+    def __init__(self, lines: Lines) -> None:
+        super().__init__(lines)
+        self._path: list[Key] = []  # of the configuration line that is read
+        self._switches: dict[str, Fact] = {}  # of precision, by their names
+        self._ended: set[int] = set()  # epochs whose training ended
+
+    def before(self, line: int, text: str) -> None:
+        """Read a line of the configuration, whose indentation says which section it stands in."""
+        super().before(line, text)
+        match = _CONFIG.search(text) if "INFO: " in text else None
+        if match is None:
+            return
+
+        key = Key(len(match[1]), match[2])
+        value = match[3].strip()
+        while self._path and self._path[-1].indent >= key.indent:
+            self._path.pop()
+        self._path.append(key)
+
+        path = ".".join(part.name for part in self._path)
+        if path in _PATHS:
+            self.say(_PATHS[path], value, line)
+        elif key.name in _PRECISION_SWITCHES or path.startswith("AMP."):
+            self._switches.setdefault(key.name, Fact(value, line))
+
+    def after(self, line: int, text: str) -> None:
+        """Read the end of an epoch's training, or an evaluation."""
+        super().after(line, text)
+        match = _END.search(text)
+        if match:
+            self._ended.add(int(match[1] or match[2]))
+
+    def finish(self) -> None:
+        """Set precision and whether the log is truncated, and then what the launcher prints."""
+        line = min((fact.line for fact in self._switches.values()), default=0)
+        self.say("precision", self._precision(), line)
+        super().finish()
+        self.truncated = self._is_truncated()
+
+    def _precision(self) -> str | None:
+        """Return the precision that the configuration's switches state; None where it has none of them.
+
+        A section `AMP` without `use_amp` switches it on. `level` says which; `use_pure_fp16` stands for O2 where it is
+        on, and for O1 where it is off.
+        """
+        switches = {name: fact.value for name, fact in self._switches.items()}
+        if switches.get("use_pure_fp16") == "True":
+            return "amp_o2"
+        if switches.get("use_fp16") == "True":
+            return "fp16"
+        if switches.get("use_amp") == "False":
+            return "fp32"
+        if "AMP" not in switches and "use_amp" not in switches:
+            return None
+
+        level = switches.get("level")
+        if level in ("O1", "O2"):
+            return f"amp_{level.lower()}"
+        return "amp_o1" if switches.get("use_pure_fp16") == "False" else "amp"
+
+    def _is_truncated(self) -> bool | None:
+        """Say whether the log ends before its run; None where its lines do not tell.
+
+        A log that prints no epoch's end at all, as some public ones do, does not say whether its last epoch is whole.
+        """
+        epoch = self.last.epoch if self.last else None
+        epochs_wanted = integer(self.value("epochs_wanted"))
+        if epoch is not None and epochs_wanted is not None and epoch < epochs_wanted - 1 + self.first_epoch:
+            return True
+        if epoch in self._ended:
+            return None if epochs_wanted is None else False
+        return True if self._ended else None
+
+    def steps(self, at: At) -> int | None:
+        """Return the steps that a row's averages are over: its own, but for those before the meters' reset."""
+        last = self.last
+        if last is None and at.step > self.meters.first_step:
+            return None  # the log's start is lost
+        before_epoch = self.meters.first_step - 1
+        same_epoch = last is not None and at.epoch == last.epoch and at.step > last.step
+        start = last.step if last is not None and same_epoch else before_epoch
+        reset_step = self.meters.reset_step
+        if reset_step is not None and start < reset_step <= at.step:
+            return at.step - reset_step + 1
+        return at.step - start
+
+
+class Static(Dygraph):
+    """The static-graph trainer and the dynamic one of 2.0: rows are averages of the epoch; epochs count from 0."""
+
+    marker = "train step:"
+    row = RowPattern(re.compile(_STAMP + r"epoch:(\d{1,9})\s*(?:, |\s)\s*train step:(\d{1,9})"), _COSTS, _OTHERS)
+    first_step = 1
+    first_epoch = 0
+    cumulative = True
+    meters = Meters(first_step=1, reset_step=5)
+
+    def __init__(self, lines: Lines) -> None:
+        super().__init__(lines)
+        self._total_s = 0.0  # of the steps that the last row's averages are over
+        self._waited_s = 0.0
+
+    def begins(self, text: str, row: Columns) -> None:
+        """Tell the release by its first row: `elapse` is that of the old ones, commas are those of 2.0."""
+        if row["old"]:
+            self.meters = Meters(first_step=0, reset_step=None)
+        elif re.search(r"epoch:\d+\s*, train step:", text):
+            self.meters = Meters(first_step=0, reset_step=10)
+        self.first_step = self.meters.first_step
+
+    def time(self, at: At, row: Columns) -> RowTime:
+        """Return the difference of two averages: of this row and of the row before.
+
+        A row after the meters' reset, or of another epoch, stands for the steps of its own average.
+        """
+        cost_s = positive(row["time"])
+        rate = positive(row["rate"])
+        wait_s = number(row["wait"])
+        assert cost_s is not None  # `needs` is the time
+        if row["old"] and self.batch.images and rate:
+            cost_s = self.batch.images / rate
+            row["time"] = str(cost_s)
+
+        averaged = self.meters.averaged_steps(at.step)
+        total_s = cost_s * averaged
+        waited_s = None if wait_s is None else wait_s * averaged
+
+        steps = self._steps_since_last_row(at)
+        if steps is None:
+            steps = averaged
+            self._total_s = 0.0
+            self._waited_s = 0.0
+        seconds = total_s - self._total_s if total_s > self._total_s else None
+        waited_here = None if waited_s is None else max(0.0, waited_s - self._waited_s)
+
+        self._total_s = total_s
+        self._waited_s = waited_s or 0.0
+        return RowTime(steps, seconds, wait_within(waited_here, seconds))
+
+    def _steps_since_last_row(self, at: At) -> int | None:
+        """Return the steps since the last row; None where the meters were reset in between."""
+        last = self.last
+        if last is None or at.epoch != last.epoch or at.step <= last.step:
+            return None
+        reset_step = self.meters.reset_step
+        if reset_step is not None and last.step < reset_step <= at.step:
+            return None
+        return at.step - last.step

@@ -1,0 +1,57 @@
+"""The batch of one device by a log's printed rows."""
+
+import math
+
+from scoring.importers.evidence import Fact
+from scoring.importers.text import positive
+from scoring.record import Check
+
+
+class RowBatch:
+    """The batch of one device as rate x step time, of which each row's printed digits leave a range."""
+
+    def __init__(self) -> None:
+        self._low = 0.0
+        self._high = 1e12
+        self._line = 0
+
+    @property
+    def images(self) -> int | None:
+        """The only whole number that all rows so far leave; None where they leave several, or none."""
+        low = math.ceil(self._low)
+        return low if low == math.floor(self._high) else None
+
+    def read(self, line: int, printed_rate: str | None, printed_time: str | None) -> None:
+        """Narrow the range by one row's rate and step time, as printed: their digits say how exact they are."""
+        rate = positive(printed_rate)
+        time_s = positive(printed_time)
+        if rate is None or time_s is None or "e" in f"{printed_rate}{printed_time}":
+            return
+
+        product = rate * time_s
+        slack = rate * _half_of_last_digit(printed_time) + time_s * _half_of_last_digit(printed_rate) + 1e-4 * product
+        self._low = max(self._low, product - slack)
+        self._high = min(self._high, product + slack)
+        self._line = self._line or line
+
+    def finish(self, said: dict[str, Fact], checks: list[Check]) -> None:
+        """Set the batch in `said`: the rows have the last word over a configuration that says otherwise."""
+        from_rows = self.images
+        if from_rows is None:
+            return
+
+        configured = said.get("batch_per_device")
+        if configured is not None:
+            ways = (
+                f"line {configured.line}: the configuration, {configured.value}",
+                f"line {self._line} and the other rows: rate x step time, {from_rows} a device",
+            )
+            checks.append(Check(what="batch", ways=ways, agree=configured.value == from_rows))
+        if configured is None or configured.value != from_rows:
+            said["batch_per_device"] = Fact(from_rows, self._line)
+
+
+def _half_of_last_digit(printed: str | None) -> float:
+    """Return half of the unit of the last printed digit: 0.005 of `1.25`."""
+    digits = len(str(printed).partition(".")[2])
+    return 0.5 * 10.0**-digits
