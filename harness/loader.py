@@ -19,10 +19,10 @@ from PIL import Image
 
 from harness import memory
 from harness.job import Job
+from harness.memory import PREFETCH_BATCHES
 from harness.sampling import Plan
 from runlog.errors import RunError
 
-PREFETCH_BATCHES = 3
 File = Path | BinaryIO
 
 

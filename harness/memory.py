@@ -1,27 +1,38 @@
 """Memory of a GPU, reckoned before a run; and out of memory, told in one line: the batch, the memory, what to lower."""
 
 import contextlib
+import json
 import re
 import resource
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import psutil
 
 from harness.hooks.watchdog import WATCHDOG
-from harness.job import Job
+from harness.job import HALF_PRECISIONS, Job
+from harness.traits import LEAST_DEVICE_PADDING, LEAST_HOST_PADDING, DecoderMemory
 from runlog.errors import RunError
 
 GIB = 2**30
+MIB = 2**20
 
 # ---- what a run will take
 
 WORKSPACE_LIMIT = "FLAGS_conv_workspace_size_limit"  # MiB; cuDNN's exhaustive search takes all that it may
 SMALL_CARD_GIB, WORKSPACE_MIB, SMALL_WORKSPACE_MIB = 20, 4000, 1000
-# CUDA's context, the code and handles of cuDNN and cuBLAS, the buffers of NCCL and DALI: assumed, as no vendor's
-# figure was found for their sum, and no GPU has confirmed it.
-BESIDE_MIB = 1536
+# CUDA's context, the code and handles of cuDNN and cuBLAS, the buffers of NCCL: assumed, as no vendor's figure was
+# found for their sum, and no GPU has confirmed it.
+BESIDE_MIB = 1280
+MARGIN = 0.03  # of a card's memory that should be left, as it gets scattered
+
+PREFETCH_BATCHES = 3  # that an input pipeline holds ready
+PIPELINES = 2  # of training and of evaluation, both from the start
+PINNED_BUFFERS = 2  # of the host for each thread of nvJPEG: DALI fills one while the other is copied
+CHANNELS = 4  # of an image that is fed, at most
 
 
 def workspace_limit_mib(card_gib: float) -> int:
@@ -48,6 +59,54 @@ def program_mib(job: Job) -> float | None:
     most_images = max(peaks)
     within = float(np.interp(images, list(peaks), list(peaks.values())))
     return within * max(1.0, images / most_images)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputMemory:
+    """Memory of the input pipelines of one rank on a GPU."""
+
+    device_mib: float
+    pinned_mib: float  # of the host
+    words: str  # how it comes about
+
+
+NO_INPUT = InputMemory(device_mib=0.0, pinned_mib=0.0, words="no pipeline")
+
+
+def input_memory(job: Job) -> InputMemory:
+    """Return what the input pipelines of a rank take, by the hints that its decoders get and the batches kept ready."""
+    decoder, peaks = job.model.traits.decoder, job.model.traits.memory
+    if job.cluster.device != "gpu" or job.data.kind == "synthetic" or peaks is None:
+        return NO_INPUT
+    threads = job.data.threads or job.cluster.threads_per_rank
+    pixels = job.model.image_size**2 or peaks.crop_pixels
+    value_bytes = 2 if job.model.precision in HALF_PRECISIONS else 4
+    ready_bytes = PREFETCH_BATCHES * job.model.batchsize * pixels * CHANNELS * value_bytes
+
+    device_bytes, pinned_bytes, images = LEAST_DEVICE_PADDING, LEAST_HOST_PADDING, ""
+    if decoder is not None and job.data.folder:
+        width, height = largest_image(job, decoder)
+        device_bytes = decoder.device_padding(width, height)
+        pinned_bytes = decoder.host_padding(width, height)
+        images = f", images to {width} x {height} pixels"
+    return InputMemory(
+        device_mib=PIPELINES * (threads * device_bytes + ready_bytes) / MIB,
+        pinned_mib=PIPELINES * PINNED_BUFFERS * threads * pinned_bytes / MIB,
+        words=f"{PIPELINES} pipelines of {threads} threads{images}",
+    )
+
+
+def largest_image(job: Job, decoder: DecoderMemory) -> tuple[int, int]:
+    """Return width and height of the largest image of DATADIR; the usual data set's where its sizes are not written."""
+    widths, heights = [], []
+    for part in ("train", "val"):
+        try:
+            sizes = json.loads((Path(job.data.folder) / f"{part}.sizes.json").read_bytes())
+            widths.append(int(sizes["width"]))
+            heights.append(int(sizes["height"]))
+        except (OSError, ValueError, KeyError, TypeError):  # the data set's own check names a wrong file
+            return decoder.usual_largest
+    return max(widths), max(heights)
 
 
 # ---- what Paddle says when it ran out

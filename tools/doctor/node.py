@@ -1,4 +1,4 @@
-"""What the doctor sees on a node: facts, without judgement."""
+"""Facts of a node that the doctor judges."""
 
 import ctypes
 import hashlib
@@ -120,7 +120,10 @@ def _import_error(name: str) -> str:
         return f"not done in {IMPORT_S:g} s"
     if done.returncode < 0:
         return f"ended by signal {-done.returncode}"
-    return done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
+    if done.returncode > 0:
+        _, _, last_line = done.stderr.strip().rpartition("\n")
+        return last_line
+    return ""
 
 
 def package_of(error: str) -> str:
@@ -130,7 +133,10 @@ def package_of(error: str) -> str:
         return "launch/setup.sh run installs the packages of locks/run.lock"
     library, name, version = found.groups("")
     # Debian policy 8.1: the library's name, then its version. An RPM provides its libraries by name.
-    debian = f"{name.lower().replace('_', '-')}{'-' if name[-1].isdigit() else ''}{version}"
+    debian = name.lower().replace("_", "-")
+    if debian[-1].isdigit():
+        debian += "-"
+    debian += version
     return f"apt-get install {debian}, or by dnf, yum or zypper '{library}()(64bit)'"
 
 
@@ -144,12 +150,16 @@ def _rank_cores(job: env.Job) -> list[list[int]]:
     if not job.cluster.rank_numa:
         return [own_cores()] * job.cluster.dgxngpu
     nodes = _numa()
-    named = [nodes.get(f"node{number}", "") for number in job.cluster.rank_numa.split(",")][: job.cluster.dgxngpu]
-    return [sorted(nvidia.cpu_list(text)) if text else [] for text in named]
+    numbers = job.cluster.rank_numa.split(",")
+    cores = []
+    for number in numbers[: job.cluster.dgxngpu]:
+        text = nodes.get(f"node{number}", "")
+        cores.append(sorted(nvidia.cpu_list(text)) if text else [])
+    return cores
 
 
 def _libraries() -> dict[str, str]:
-    """What each CUDA library says when it is loaded: a version, "loads", or `error: ...`."""
+    """Load each CUDA library and return what it says: a version, "loads", or `error: ...`."""
     answers = {}
     for name in CUDA_LIBRARIES:
         try:
@@ -186,12 +196,16 @@ def _disk(folder: Path) -> dict[str, Any]:
 
 def _interfaces() -> dict[str, str]:
     """Network interfaces that are up, with address and speed in Mbit/s where the driver says it."""
-    addresses, up = psutil.net_if_addrs(), {}
+    addresses = psutil.net_if_addrs()
+    interfaces = {}
     for name, stats in psutil.net_if_stats().items():
-        ips = [a.address for a in addresses.get(name, ()) if a.family == socket.AF_INET]
-        if name != "lo" and ips and stats.isup:
-            up[name] = ips[0] + (f" {stats.speed} Mbit/s" if stats.speed else "")
-    return up
+        ipv4 = [entry.address for entry in addresses.get(name, ()) if entry.family == socket.AF_INET]
+        if name == "lo" or not ipv4 or not stats.isup:
+            continue
+        interfaces[name] = ipv4[0]
+        if stats.speed:
+            interfaces[name] += f" {stats.speed} Mbit/s"
+    return interfaces
 
 
 def _infiniband(root: Path) -> dict[str, str]:
@@ -219,41 +233,68 @@ def _data(root: Path) -> dict[str, Any]:
 
 
 def _packed(packed: records.Records) -> dict[str, Any]:
+    """Facts of packed images, of which the first, the middle and the last are decoded."""
+    undecodable = []
     try:
-        samples = packed.named(np.array([0, len(packed) // 2, len(packed) - 1]))
-        undecodable = [f"{name}: {reason}" for name, image in samples if (reason := loader.decode_error(image))]
+        for name, image in packed.named(np.array([0, len(packed) // 2, len(packed) - 1])):
+            reason = loader.decode_error(image)
+            if reason:
+                undecodable.append(f"{name}: {reason}")
     except RunError as error:
         undecodable = [str(error)]
     return _part(f"{packed.files[0].name} ({packed.form})", len(packed), packed.places.tobytes(), undecodable)
 
 
 def _listed(root: Path, part: str) -> dict[str, Any]:
-    """Raises ValueError where there is no sample."""
-    lists = [root / name.format(part) for name in LISTS if (root / name.format(part)).is_file()]
-    if lists:
-        name, lines = lists[0].name, [line.strip() for _, line in loader.listed(lists[0])]
-    else:
-        name = f"leftImg8bit/{part}"
-        lines = [str(image.relative_to(root)) for image in sorted((root / name).glob("*/*.png"))]
+    """Facts of a list and its files, or of Cityscapes' folders where there is no list.
+
+    Raises ValueError where there is no sample.
+    """
+    name, lines = _samples(root, part)
     if not lines:
         raise ValueError(f"{root}: names no {part} sample: it has no {LISTS[0].format(part)}")
-    files = [file for line in lines for file in _files(line)] if lists else lines
+
+    files: list[str] = []
+    for line in lines:
+        files += _files(line) if name.endswith((".txt", ".list")) else [line]
     absent, looked_at = _absent(root, files)
-    samples = dict.fromkeys(root / files[i] for i in (0, len(files) // 2, -1))
-    there = (path if path.exists() else path.with_name(_other_label(path.name)) for path in samples)
-    undecodable = [f"{path}: {error}" for path in there if (error := loader.decode_error(path))]
+    undecodable = []
+    for file in dict.fromkeys((files[0], files[len(files) // 2], files[-1])):
+        path = root / file
+        if not path.exists():
+            path = path.with_name(_other_label(path.name))
+        error = loader.decode_error(path)
+        if error:
+            undecodable.append(f"{path}: {error}")
     facts = _part(name, len(lines), os.fsencode("\n".join(lines)), undecodable)
     return facts | {"looked_at": looked_at, "absent": absent}
 
 
+def _samples(root: Path, part: str) -> tuple[str, list[str]]:
+    """Name and lines of the part's list; without one Cityscapes' folder and the images in it."""
+    for form in LISTS:
+        path = root / form.format(part)
+        if path.is_file():
+            return path.name, [line.strip() for _, line in loader.listed(path)]
+    folder = f"leftImg8bit/{part}"
+    images = sorted((root / folder).glob("*/*.png"))
+    return folder, [str(image.relative_to(root)) for image in images]
+
+
 def _part(name: str, samples: int, listing: bytes, undecodable: list[str]) -> dict[str, Any]:
     """Facts of `train` or `val` whose samples are all there."""
-    sha256, why = hashlib.sha256(listing).hexdigest(), "; ".join(undecodable)
-    return {"name": name, "samples": samples, "sha256": sha256, "looked_at": None, "absent": [], "undecodable": why}
+    return {
+        "name": name,
+        "samples": samples,
+        "sha256": hashlib.sha256(listing).hexdigest(),
+        "looked_at": None,
+        "absent": [],
+        "undecodable": "; ".join(undecodable),
+    }
 
 
 def _files(line: str) -> list[str]:
-    """Those of a line "path label", where a path may have blanks, or "image label" of two paths, which may not."""
+    """Paths in a line "path label", where a path may have blanks, or "image label" of two paths, which may not."""
     path, _, label = line.rpartition(" ")
     return [path] if label.isdecimal() else line.split()
 
