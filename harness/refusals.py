@@ -10,8 +10,8 @@ from program import strategy
 from program.strategy import AUTO_RANKS, Strategy
 from runlog import workloads
 
-# Bounds of a fixed loss scale, as the twin shows them (docs/program.md). At a scale of 1 and 224 px FP16 flushes less
-# than 1 % of ResNet-50's gradients to 0; at 32 px 1.23 %. At 10 times the images the first step overflows, of four
+# Bounds of a fixed loss scale, as the twin shows them (tests/program/twin.md). At a scale of 1 and 224 px FP16 flushes
+# less than 1 % of ResNet-50's gradients to 0; at 32 px 1.23 %. At 10 times the images the first step overflows, of four
 # images alone; at 5 it does not. Baidu's runs have 1.
 IMAGES_TO_SCALE = 16
 MOST_SCALE = 4

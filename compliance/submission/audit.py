@@ -16,6 +16,7 @@ from compliance.mlperf import Standing
 from compliance.official import convergence
 from compliance.official.rule_files import versions
 from compliance.rules import Finding, Ruleset, load
+from compliance.strict.copies import marks
 from compliance.submission import audit_forms, results_tree
 from compliance.submission.audit_forms import Envelope, Question, Submission
 from compliance.submission.description import over_peak, read_description
@@ -28,8 +29,6 @@ from runlog import schema
 from runlog.text import printable
 
 NEWEST = "4.0.0"  # with rules of ResNet
-LEAST_DISTINCT_TIMES = 10  # values of a series of intervals that is held against those of other submissions
-LEAST_DISTINCT_ACCURACIES = 5
 SCORE_DIGITS = 1e-9  # a relative difference of two factors that is none
 T = TypeVar("T")
 
@@ -198,28 +197,12 @@ def _elsewhere(folder: _Folder, seen: dict[tuple[object, ...], _Place]) -> dict[
     found: dict[str, list[Finding]] = {}
     for one in folder.logs:
         places = [
-            seen.setdefault((what, *mark), _Place(folder=folder, file=one.path.name, what=what))
-            for what, mark in _marks(one).items()
+            seen.setdefault(mark, _Place(folder=folder, file=one.path.name, what=mark.what)) for mark in marks(one.run)
         ]
         elsewhere = next((place for place in places if place.folder is not folder), None)
         if elsewhere is not None:
             found[one.path.name] = [_of_two_places(one, folder, elsewhere)]
     return found
-
-
-def _marks(report: Report) -> dict[str, tuple[object, ...]]:
-    """What no two runs have in common."""
-    run = report.run
-    accuracies = tuple(evaluation.value for evaluation in run.evaluations)
-    times = tuple(run.intervals.values())
-    marks: dict[str, tuple[object, ...]] = {}
-    if run.start_ms is not None:
-        marks["run"] = (run.start_ms, run.stop_ms, *accuracies)
-    if len(set(times)) >= LEAST_DISTINCT_TIMES:
-        marks["times"] = times
-    if len(set(accuracies)) >= LEAST_DISTINCT_ACCURACIES:
-        marks["accuracies"] = accuracies
-    return marks
 
 
 def _of_two_places(one: Report, folder: _Folder, place: _Place) -> Finding:
