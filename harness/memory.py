@@ -1,4 +1,4 @@
-"""Memory of a GPU, reckoned before a run; and out of memory, told in one line: the batch, the memory, what to lower."""
+"""Estimates GPU memory before a run, and turns out-of-memory errors into one line that says what to lower."""
 
 import contextlib
 import json
@@ -23,7 +23,9 @@ MIB = 2**20
 # ---- what a run will take
 
 WORKSPACE_LIMIT = "FLAGS_conv_workspace_size_limit"  # MiB; cuDNN's exhaustive search takes all that it may
-SMALL_CARD_GIB, WORKSPACE_MIB, SMALL_WORKSPACE_MIB = 20, 4000, 1000
+SMALL_CARD_GIB = 20
+WORKSPACE_MIB = 4000
+SMALL_WORKSPACE_MIB = 1000
 # CUDA's context, the code and handles of cuDNN and cuBLAS, the buffers of NCCL: assumed, as no vendor's figure was
 # found for their sum, and no GPU has confirmed it.
 BESIDE_MIB = 1280
@@ -125,40 +127,55 @@ _OF_CPP = ("std::bad_alloc", "std::bad_array_new_length")
 
 @contextlib.contextmanager
 def explained(job: Job) -> Iterator[None]:
-    """Makes a RunError of one line of what NumPy, Paddle, CUDA and C++ raise for want of memory."""
+    """Turn what NumPy, Paddle, CUDA and C++ raise for want of memory into a RunError of one line."""
     try:
         yield
     except (MemoryError, OSError) as error:
         text = str(error)
         if not isinstance(error, MemoryError) and not _OF_A_LIBRARY.search(text):
             raise
-        doing, where = WATCHDOG.doing, _where(text)
+        doing = WATCHDOG.doing
+        where = _where(text)
         if text in _OF_CPP:
             raise RunError(f"{text} in a library while {doing}, which names no amount; {where}") from error
-        parts = "BATCHSIZE, or compute the update in parts: STRATEGY=gradient_merge=N, N a divisor of BATCHSIZE"
-        lower = parts if job.model.batchsize > 1 else "IMAGE_SIZE or DGXNGPU"
-        said = f"out of memory at BATCHSIZE={job.model.batchsize} while {doing}: {where}: lower {lower}"
-        raise RunError(said) from error
+        lower = "IMAGE_SIZE or DGXNGPU"
+        if job.model.batchsize > 1:
+            lower = "BATCHSIZE, or compute the update in parts: STRATEGY=gradient_merge=N, N a divisor of BATCHSIZE"
+        batch = f"BATCHSIZE={job.model.batchsize}"
+        raise RunError(f"out of memory at {batch} while {doing}: {where}: lower {lower}") from error
 
 
 def _where(text: str) -> str:
-    """Which memory, how much of it is taken, and what more was asked for."""
-    host, dali = socket.gethostname(), OF_DALI.search(text)
-    if gpu := _OF_A_GPU.search(text):
+    """Which memory an error is about, how much of it is taken, and how much more was asked for."""
+    host = socket.gethostname()
+    gpu = _OF_A_GPU.search(text)
+    if gpu:
         holds = f"this rank holds {gpu['held']} and asked for {gpu['asked']} more"
         return f"GPU {gpu['gpu']} of {host} has {gpu['free']} left, {holds}"
+
+    dali = OF_DALI.search(text)
     if dali and dali["where"] != "host":
         more_gib = int(dali["bytes"]) / GIB
-        return f"the input pipeline asked for {more_gib:.3f} GiB more on GPU {dali['where'].split()[1]} of {host}"
-    if library := _OF_A_LIBRARY.search(text):
+        _, number = dali["where"].split()
+        return f"the input pipeline asked for {more_gib:.3f} GiB more on GPU {number} of {host}"
+    library = _OF_A_LIBRARY.search(text)
+    if library:
         return f"a GPU of {host} has too little left for a library ({library[0]})"
-    node, own = psutil.virtual_memory(), psutil.Process().memory_info()
-    said = (
-        f"{host} has {node.available / GIB:.2f} of {node.total / GIB:.2f} GiB left, "
-        f"this rank holds {own.rss / GIB:.2f} GiB"
-    )
+
+    where = _host_memory(host)
+    asked = _OF_A_CPU.search(text) or dali
+    if asked:
+        where += f" and asked for {int(asked['bytes']) / GIB:.3f} GiB more"
+    return where
+
+
+def _host_memory(host: str) -> str:
+    """Memory of this machine and of this process."""
+    node = psutil.virtual_memory()
+    own = psutil.Process().memory_info()
+    left = f"{host} has {node.available / GIB:.2f} of {node.total / GIB:.2f} GiB left"
+    holds = f"this rank holds {own.rss / GIB:.2f} GiB"
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
-        said += f" ({own.vms / GIB:.2f} of {limit / GIB:.2f} GiB of addresses)"
-    asked = _OF_A_CPU.search(text) or dali
-    return said + (f" and asked for {int(asked['bytes']) / GIB:.3f} GiB more" if asked else "")
+        holds += f" ({own.vms / GIB:.2f} of {limit / GIB:.2f} GiB of addresses)"
+    return f"{left}, {holds}"
