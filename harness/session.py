@@ -19,14 +19,14 @@ from harness.progress import Progress, Timing
 from harness.ranks import Ranks
 from harness.workload import Workload
 from program import build
-from program.optimizers import Schedule
+from program.optimizers import KINDS, Schedule
 from runlog import schema
 from runlog.writer import RunLog, open_log
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a run trains, checked before a log is begun."""
+    """The model, data set and schedule of a run, checked before a log is begun."""
 
     workload: Workload
     dataset: schema.Dataset  # its samples are those of an epoch
@@ -57,7 +57,7 @@ class Run:
 
 @contextlib.contextmanager
 def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
-    """Opens the log, writes all that is known before the programs are built, and connects the ranks.
+    """Open the log, write all that is known before the programs are built, and connect the ranks.
 
     Raises ValueError where RESUME finds what cannot be gone on from, and RunError where training failed.
     """
@@ -110,7 +110,7 @@ def _seed(asked: int) -> int:
 
 
 def executor(job: Job, me: Ranks) -> build.Executor:
-    """That of this rank's device."""
+    """Return the executor of this rank's device."""
     return build.Executor(paddle.CUDAPlace(me.local_rank) if job.cluster.device == "gpu" else paddle.CPUPlace())
 
 
@@ -126,7 +126,7 @@ def data_set(job: Job, me: Ranks, embedded: Any) -> tuple[str, Path]:
 
 
 def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:
-    """Provenance, submission and cache events, up to `init_start`; `recipe` is the workload's frozen dataclass."""
+    """Log provenance, submission and cache events, up to `init_start`; `recipe` is the workload's frozen dataclass."""
     nodes = {node.host: node for node in ranks.comm.allgather(provenance.node())}
     hardware = schema.Hardware(nodes=list(nodes.values()), device=job.cluster.device, math_mode=job.model.precision)
     log.section(schema.LOG, schema.Format())
@@ -159,7 +159,7 @@ def _flat(prefix: str, value: Any, origin: str) -> dict[str, Any]:
 
 
 def _log_task(log: RunLog, job: Job, task: Task, *, seed: int) -> None:
-    """Seed, samples, batch and optimizer under the names of the ruleset."""
+    """Log seed, samples, batch and optimizer under the names of the ruleset."""
     log.event(schema.SEED, seed)
     log.event(schema.TRAIN_SAMPLES, task.dataset.train_samples)
     log.event(schema.EVAL_SAMPLES, task.dataset.eval_samples)
@@ -172,9 +172,10 @@ def _log_task(log: RunLog, job: Job, task: Task, *, seed: int) -> None:
 
 
 def log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_epochs: float) -> None:
-    """Hyperparameters of the optimizer under the names of the ruleset; rates are of the global batch."""
+    """Log the optimizer's hyperparameters under the names of the ruleset; rates are of the global batch."""
     log.event(schema.OPT_NAME, optimizer.kind)
-    log.event(schema.WARMUP_EPOCHS[optimizer.kind], warmup_epochs)
+    kind = KINDS[optimizer.kind]
+    log.event(kind.warmup, warmup_epochs)
     for name, value in (
         ("base_learning_rate", schedule.base),
         ("end_learning_rate", schedule.end),
@@ -183,13 +184,13 @@ def log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_epo
         ("momentum", optimizer.momentum),
         ("weight_decay", optimizer.weight_decay),
     ):
-        log.event(schema.OPTIMIZER[optimizer.kind][name], value)
+        log.event(kind.points[name], value)
     if optimizer.kind == "lars":
         log.event(schema.LARS_EPSILON, optimizer.lars_epsilon)
 
 
 def run_summary(log: RunLog, job: Job, *, resumed: bool = False) -> None:
-    """What a score must know of a run, written before it starts so that a truncated log has it too."""
+    """Log what a score must know of a run, before it starts, so that a truncated log has it too."""
     log.event(
         schema.RUN_SUMMARY,
         schema.RunSummary(
@@ -209,7 +210,7 @@ def run_summary(log: RunLog, job: Job, *, resumed: bool = False) -> None:
 
 
 def start_clock(log: RunLog, ranks: Ranks) -> None:
-    """Ends the preparation; from here on training data may be touched. A barrier stands on both sides."""
+    """Log run_start between two barriers; training data may be read only after this."""
     WATCHDOG.beat("waiting for the other ranks to be ready")
     log.mark(schema.INIT_STOP)
     ranks.comm.Barrier()
@@ -218,14 +219,17 @@ def start_clock(log: RunLog, ranks: Ranks) -> None:
 
 
 def log_telemetry(log: RunLog, ranks: Ranks, hooks: tuple[Hook, ...]) -> None:
-    """Sums up what the nodes' samplers saw."""
+    """Log the sum of what the nodes' samplers saw; nothing where none sampled."""
     mine = [hook.summary() for hook in hooks if isinstance(hook, telemetry.Sampler)]
-    if nodes := [node for of_rank in ranks.comm.allgather(mine) for node in of_rank]:
+    nodes = []
+    for summaries in ranks.comm.allgather(mine):
+        nodes.extend(summaries)
+    if nodes:
         log.event(schema.TELEMETRY_SUMMARY, telemetry.summarize(nodes))
 
 
 def log_throughput(log: RunLog, timing: Timing, epoch: int) -> None:
-    """Throughput of an epoch."""
+    """Log the throughput of an epoch."""
     if not timing.steps:  # resumed after an epoch's last step, before its evaluation
         return
     value = schema.EpochThroughput(

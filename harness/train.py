@@ -74,16 +74,21 @@ def main(job: Job, origins: Origins) -> None:
 
 
 def configured(job: Job, me: ranks.Ranks) -> session.Task:
-    """What the job trains, by environment and data set. Raises ValueError where it asks for what cannot be done."""
+    """Return what the job trains, by environment and data set.
+
+    Raises ValueError where it asks for what cannot be done.
+    """
     model = workload.of_job(job)
     recipe = model.recipe
     name, root = session.data_set(job, me, model.EMBEDDED)
-    train_samples, eval_samples = (model.DATA.find(root, part, recipe.classes) for part in ("train", "val"))
+    train_samples = model.DATA.find(root, "train", recipe.classes)
+    eval_samples = model.DATA.find(root, "val", recipe.classes)
+
     count = len(train_samples)
-    if (
-        job.data.kind == "synthetic" and not job.data.folder
-    ):  # as on the recipe's data set: the embedded one may be too small
+    if job.data.kind == "synthetic" and not job.data.folder:
+        # An epoch is as long as on the recipe's data set: the embedded one may be smaller than a batch.
         count = max(recipe.train_samples, job.global_batch)
+
     eval_image, eval_batch = model.eval_input(eval_samples)
     sizes = {"samples": count, "global_batch": job.global_batch}
     dataset = schema.Dataset(

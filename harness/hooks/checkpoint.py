@@ -31,8 +31,7 @@ from harness.hooks import Hook
 from harness.job import Job
 from harness.progress import Timing
 from harness.ranks import Ranks
-from program import build
-from program.passes import resnet_unit
+from program import build, stored
 from runlog import schema
 from runlog.errors import RunError
 from runlog.writer import RunLog
@@ -206,13 +205,14 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
 
 
 def _as_stored(arrays: dict[str, np.ndarray], main: static.Program) -> dict[str, np.ndarray]:
-    """Arrays of a checkpoint, which has the plain network's, in the layout that the program stores them in."""
-    otherwise = resnet_unit.stored_otherwise(main)
-    stored = {}
-    for name, value in arrays.items():
+    """Arrays of a checkpoint, which has the plain network's, in the form that the program stores them in."""
+    forms = stored.forms(main)
+    as_stored = {}
+    for name, saved in arrays.items():
         _, _, variable = name.rpartition("/")  # behind rank0/
-        stored[name] = resnet_unit.stored(value) if variable in otherwise else value
-    return stored
+        form = forms.get(variable)
+        as_stored[name] = saved if form is None else form.from_plain(saved)
+    return as_stored
 
 
 def _restore_shared(path: str, arrays: dict[str, np.ndarray], main: static.Program, own: set[str]) -> None:
