@@ -232,7 +232,7 @@ def test_a_batch_that_will_not_fit_is_said_before_the_run(
         ("DGX1", 15.8, {"BATCHSIZE": "128", "PRECISION": "fp32"}, "ok"),  # as published
         ("DGX1", 31.7, {}, "ok"),
         ("DGXA100", 39.4, {}, "ok"),
-        ("DGXA100", 39.4, {"BATCHSIZE": "512"}, "warning"),
+        ("DGXA100", 39.4, {"BATCHSIZE": "640"}, "warning"),
     ],
 )
 def test_a_systems_own_batch_fits_its_cards(system: str, memory_gib: float, batch: dict[str, str], status: str) -> None:
