@@ -15,6 +15,7 @@ from harness.embedded import make
 from harness.hooks import Hook, checkpoint, telemetry
 from harness.hooks.watchdog import WATCHDOG
 from harness.job import Job, Origins
+from harness.passport import Samples, Surveyed, survey
 from harness.progress import Progress, Timing
 from harness.ranks import Ranks
 from harness.workload import Workload
@@ -22,6 +23,8 @@ from program import build
 from program.optimizers import KINDS, Schedule
 from runlog import schema
 from runlog.writer import RunLog, open_log
+
+LOOK_S = 3600.0  # that the first rank may look at a data set on a slow disk; meanwhile it watches itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,7 @@ class Task:
     eval_batch: int  # images a rank
     epochs: int  # at most
     schedule: Schedule
+    notes: tuple[str, ...] = ()  # what a user should know of the data set
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +91,8 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
         hooks = [stack.enter_context(hook) for hook in telemetry.of_rank(job, me)]
         preamble(log, job, origins, me, recipe=recipe, dataset=task.dataset)
         _log_task(log, job, task, seed=seed)
+        for note in task.notes:
+            warn(log, progress, note)
         ranks.connect(job, me)
         paddle.enable_static()
         yield Run(
@@ -102,6 +108,13 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
             steps_per_epoch=steps,
             executor=executor(job, me),
         )
+
+
+def warn(log: RunLog, progress: Progress, note: str) -> None:
+    """Say what a user should know, in the log and on the terminal."""
+    line = f"warning: {note}".encode(errors="backslashreplace").decode()  # a file's name need not be UTF-8
+    log.text(line)
+    progress.say(line)
 
 
 def _seed(asked: int) -> int:
@@ -123,6 +136,19 @@ def data_set(job: Job, me: Ranks, embedded: Any) -> tuple[str, Path]:
         make(folder, embedded.write)
     me.comm.Barrier()
     return embedded.NAME, folder
+
+
+def surveyed(me: Ranks, train: Samples, evaluation: Samples) -> Surveyed:
+    """Look at the data set on the first rank, and tell all ranks what it holds.
+
+    Raises ValueError where a run would fail at one of its files.
+    """
+    WATCHDOG.beat("waiting for the first rank's look at the data set", extra_s=LOOK_S)
+    found = None
+    if me.is_first:
+        found = survey(train, evaluation, lambda line: print(line, flush=True))
+    everywhere: Surveyed = me.comm.bcast(found)
+    return everywhere
 
 
 def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:

@@ -83,9 +83,11 @@ def configured(job: Job, me: ranks.Ranks) -> session.Task:
     name, root = session.data_set(job, me, model.EMBEDDED)
     train_samples = model.DATA.find(root, "train", recipe.classes)
     eval_samples = model.DATA.find(root, "val", recipe.classes)
+    is_synthetic = job.data.kind == "synthetic"
+    surveyed = None if is_synthetic else session.surveyed(me, train_samples, eval_samples)
 
     count = len(train_samples)
-    if job.data.kind == "synthetic" and not job.data.folder:
+    if is_synthetic and not job.data.folder:
         # An epoch is as long as on the recipe's data set: the embedded one may be smaller than a batch.
         count = max(recipe.train_samples, job.global_batch)
 
@@ -95,8 +97,12 @@ def configured(job: Job, me: ranks.Ranks) -> session.Task:
         name=name,
         train_samples=count,
         eval_samples=len(eval_samples),
-        synthetic=job.data.kind == "synthetic",
+        synthetic=is_synthetic,
         form=train_samples.form,
+        train=surveyed.train if surveyed else None,
+        eval=surveyed.evaluation if surveyed else None,
+        train_source=train_samples.source,
+        eval_source=eval_samples.source,
     )
     return session.Task(
         workload=model,
@@ -107,6 +113,7 @@ def configured(job: Job, me: ranks.Ranks) -> session.Task:
         eval_batch=eval_batch,
         epochs=job.course.max_epochs or recipe.most_epochs(**sizes),
         schedule=recipe.make_schedule(**sizes, epochs=job.course.max_epochs),
+        notes=(*train_samples.notes, *eval_samples.notes, *(surveyed.notes if surveyed else ())),
     )
 
 

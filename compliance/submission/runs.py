@@ -34,7 +34,7 @@ def expand(paths: Sequence[Path]) -> list[Path]:
     logs: dict[Path, Path] = {}
     for path in paths:
         if not path.exists() and not path.is_symlink():
-            raise ValueError(f"{path}: no such file")
+            raise ValueError(f"{path}: no such file: check the path")
         inside = (
             sorted(path.glob("result_*.txt"), key=lambda log: (len(log.name), log.name)) if path.is_dir() else [path]
         )
@@ -253,7 +253,10 @@ def _convergence(members: Sequence[Report], ruleset: Ruleset) -> Found:
                 yield one, finding
 
     rule = ruleset.strict["rcp-convergence"]
-    if len(members) != benchmark.runs:
+    batches = {one.run.global_batch for one in members}
+    if len(batches) > 1:  # same-hyperparameters blames the run whose batch differs
+        of_all = note(rule, "not applied: the runs have different global_batch_size")
+    elif len(members) != benchmark.runs:
         of_all = note(rule, f"not applied: it takes {benchmark.runs} runs of one submission, {len(members)} given")
     elif test.status == NOT_KNOWN:
         of_all = note(rule, f"not applied: {test.reason}")

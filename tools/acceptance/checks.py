@@ -169,7 +169,7 @@ def pictures(folder: Path) -> data.ImageList:
     for name in names:
         coarse = Image.fromarray(rng.integers(0, 256, (24, 32, 3), dtype=np.uint8))
         coarse.resize((500, 375), Image.Resampling.BICUBIC).save(folder / name, quality=90)
-    return data.ImageList(root=folder, paths=names, labels=np.zeros(BATCH, dtype=np.int64))
+    return data.ImageList(root=folder, part="train", paths=names, labels=np.zeros(BATCH, dtype=np.int64))
 
 
 def one_batch_each(

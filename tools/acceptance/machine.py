@@ -18,7 +18,7 @@ from harness import loader, provenance, ranks, sampling, session, state, workloa
 from harness.hooks.watchdog import WATCHDOG
 from harness.job import Job, Origins, with_values
 from harness.loop import CapturedStep, LaunchedStep
-from paddle_rn50 import config, data, digits
+from paddle_rn50 import config, data, digits, folder
 from paddle_rn50.train import ResNet50
 from program import build
 from program.ops import LOSS_VALUE
@@ -88,7 +88,7 @@ class Machine:
 
     def images(self, part: str, recipe: config.Recipe) -> data.ImageList:
         """The embedded data set's."""
-        return data.read_list(self.root, f"{part}_list.txt", recipe.classes)
+        return folder.read_list(self.root, part, recipe.classes)
 
     def reader(self, image: data.ImageFormat, device: str = "cpu") -> loader.ReaderConfig:
         """Return how a pipeline on that device reads the recorded jobs."""
