@@ -69,6 +69,10 @@ class Workload(ABC):
     def quality(self, totals: dict[str, Any]) -> float:
         """Quality between 0 and 1 by QUALITY and COUNTED, summed over the ranks."""
 
+    def doubt(self, totals: dict[str, Any]) -> str:
+        """Say why an evaluation shows nothing, by the same totals; an empty text where it shows something."""
+        return ""
+
     def pretrained(self, path: str, program: static.Program) -> dict[str, np.ndarray]:
         """First weights of the program's variables by PRETRAINED; none where it is empty or the workload reads no file.
 
