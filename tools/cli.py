@@ -6,8 +6,10 @@ checkout and the packages of [train]. In a checkout each is also to be had as `p
 
 import importlib
 import importlib.util
+import re
 import sys
 from importlib import metadata
+from pathlib import Path
 
 from compliance import COMMANDS as COMPLIANCE
 from scoring.commands import COMMANDS as SCORING
@@ -37,11 +39,13 @@ def usage() -> str:
 
 
 def version() -> str:
-    """Of the installed package."""
+    """Return the name and version of the installed package, or of this checkout, both of which pyproject.toml says."""
     try:
         return f"paddle-reference {metadata.version('paddle-reference-submission')}"
     except metadata.PackageNotFoundError:
-        return "paddle-reference of a checkout that is not installed"
+        project = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+        found = re.search(r'^version = "(.+)"$', project, re.MULTILINE)
+        return f"paddle-reference {found[1] if found else 'of an unknown version'}, a checkout"
 
 
 def main() -> int:
