@@ -105,7 +105,7 @@ def _setting(
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
-    """What is trained, and how its program computes."""
+    """The model that is trained, and how its program computes."""
 
     workload: str = _setting("model to train", "rn50", choices=workloads.NAMES)
     recipe: str = _setting(
@@ -136,12 +136,12 @@ class ModelSettings:
 
     @property
     def row(self) -> workloads.Workload:
-        """What publishing knows of the workload."""
+        """The workload's row: its names in logs, its metric and size."""
         return workloads.named(self.workload)
 
     @property
     def traits(self) -> Traits:
-        """What the workload's network and recipes can do and need."""
+        """The abilities and needs of the workload's network and recipes."""
         return traits_of(self.workload)
 
     @property
@@ -219,7 +219,7 @@ class ClusterSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class CourseSettings:
-    """What a run does, how long, and what is shown and measured of it meanwhile."""
+    """The course of a run: its mode and length, and what is shown and measured of it."""
 
     mode: str = _setting(
         "`train` to the target, or `throughput`: a fixed number of steps", "train", choices=("train", "throughput")

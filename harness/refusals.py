@@ -1,4 +1,4 @@
-"""What is wrong with settings that are right one by one; each refusal says what, and what to set instead."""
+"""Refusals of settings that are right one by one and wrong together; each says what to set instead."""
 
 import math
 from collections.abc import Iterator

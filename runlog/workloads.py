@@ -1,4 +1,4 @@
-"""What publishing knows of each workload: one row of `workloads.json`, which both halves read.
+"""Workloads as publishing knows them: one row of `workloads.json` each, which both halves read.
 
 What training knows of it stands in the folder `paddle_<name>`.
 """

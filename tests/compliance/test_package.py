@@ -138,7 +138,7 @@ def _receipt_of_another(logs: Path) -> None:
         (lambda logs: _edit(logs, 4, lambda log: log.value("submission_org", "Other")), "of another submission"),
         (_replaced('"dirty": false', '"dirty": true'), "the code differed from its commit"),
         (_replaced('^# {"source".*\n', ""), "do not say of which commit"),
-        (_replaced(r'"gpus": \[\]', '"gpus": [{"name": "Null GPU (nothing is computed)"}]'), "null-gpu line"),
+        (_replaced(r'"gpus": \[\]', '"gpus": [{"name": "Null GPU (nothing is computed)"}]'), "run-mode line"),
         (_forge_source, "own-log"),
         (_receipt_of_another, "differs from what was checked (result_5.txt.checked)"),
         (

@@ -13,7 +13,8 @@ import psutil
 
 from harness import env, provenance
 from harness.job import Job
-from tools.fleet.verdicts import LINK_METRICS, STALLS, STEP, Judged, Record, Taken, judge_record, links_of, of_hosts
+from runlog import named_files
+from tools.fleet.verdicts import LINK_METRICS, STALLS, STEP, Judged, Record, Series, judge_record, links_of, of_hosts
 
 FORMAT = {"format": "paddle-reference-fleet", "version": 1}
 # In the table's order: first what changes speed most; a fact that begins with one of these words has its place.
@@ -30,7 +31,9 @@ def read(path: Path) -> Judged:
     """A record, judged. Raises ValueError where the file is none, or has a figure or a list that none can have."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise ValueError(f"{named_files.explain(error)}; give the fleet.json of a --fleet") from error
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}: give the fleet.json of a --fleet") from error
     if not isinstance(record, dict) or {name: record.get(name) for name in FORMAT} != FORMAT:
         raise ValueError(f"{path}: no record of a --fleet in this version's form: give its fleet.json")
@@ -56,7 +59,7 @@ def _check(record: Record) -> None:
     for link in record["links"]:
         if not 0 <= link["a"] < link["b"] < len(hosts):
             raise ValueError(f"a link of {link['a']} and {link['b']} is none of {len(hosts)} hosts")
-    series: dict[str, Taken] = {metric: of_hosts(record, metric) for metric in metrics}
+    series: dict[str, Series] = {metric: of_hosts(record, metric) for metric in metrics}
     series |= {metric: {name: link[metric] for name, link in links_of(record).items()} for metric in LINK_METRICS}
     series |= {"whole_s": {"all": record["whole_s"] or None}, "took_s": {"all": [record["took_s"]]}}
     for metric, of_metric in series.items():
