@@ -281,7 +281,8 @@ def gpu_memory_mib(place: Any) -> float | None:
     """Most memory that this rank's allocator held on its GPU; None on a CPU."""
     if isinstance(place, paddle.CPUPlace):
         return None
-    return round(paddle.device.cuda.max_memory_reserved(place.get_device_id()) / 2**20, 1)
+    held_bytes: int = paddle.device.cuda.max_memory_reserved(place.get_device_id())
+    return round(held_bytes / 2**20, 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,15 +47,18 @@ class Workload(ABC):
 
     def synthetic(self, image: Any, *, batch: int, seed: int) -> Batch:
         """A batch of noise in a format, to warm up on and to measure the program without its input."""
-        return self.DATA.synthetic(image, batch=batch, classes=self.recipe.classes, seed=seed)
+        made: Batch = self.DATA.synthetic(image, batch=batch, classes=self.recipe.classes, seed=seed)
+        return made
 
     def batches(self, samples: Any, plan: SamplePlan, reader: ReaderConfig) -> Loader:
         """Training batches."""
-        return self.DATA.Loader(samples, plan, reader, augment=self.recipe.augmentation)
+        loader: Loader = self.DATA.Loader(samples, plan, reader, augment=self.recipe.augmentation)
+        return loader
 
     def eval_batches(self, samples: Any, plan: SamplePlan, reader: ReaderConfig) -> Loader:
         """Evaluation batches."""
-        return self.DATA.Loader(samples, plan, reader)
+        loader: Loader = self.DATA.Loader(samples, plan, reader)
+        return loader
 
     @abstractmethod
     def training_loss(self, batch: int) -> static.Variable:
