@@ -363,3 +363,10 @@ def test_intervals_of_no_time_are_no_resemblance() -> None:
     for time_ms in runs[0].durations("epoch_stop"):
         copied.took("epoch_stop", time_ms)
     assert resemblance(runs[0], copied, least_power=20.0).startswith("270 of 270 intervals are")
+
+
+@pytest.mark.parametrize(("factor", "broken"), [(0.0095, {"epoch-time"}), (0.012, set())])
+def test_a_step_takes_a_millisecond_by_the_runs_time(factor: float, broken: set[str]) -> None:
+    """Of 92 ms a step: 0.9 ms and 1.1 ms."""
+    log = by.scaled(Altered(foreign(make_log.closed_run())), factor)
+    assert _broken("4.0.0", log.text)[0].keys() == broken
