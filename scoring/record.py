@@ -95,6 +95,7 @@ class Record:
     format: str  # the importer's name
     framework: str | None = None  # with its version, where the log has it
     model: str | None = None
+    benchmark: str | None = None  # as an MLPerf log names it (submission_benchmark)
     devices: int | None = None
     nodes: int | None = None
     platform: str | None = None  # the system as an MLPerf log names it

@@ -126,6 +126,7 @@ class MLLog(Table):
         self._event("telemetry", first.get(schema.TELEMETRY_SUMMARY.key), table_of)
         self._event("batch_of_all", first.get(schema.GLOBAL_BATCH_SIZE.key), whole)
         self._event("platform", first.get(schema.SUBMISSION_PLATFORM.key), text_of)
+        self._event("benchmark", first.get(schema.SUBMISSION_BENCHMARK.key), text_of)
         self._event("model", first.get(schema.SUBMISSION_BENCHMARK.key), text_of)  # where no run_summary names it
         self._event("train_samples", events.last.get(schema.TRAIN_SAMPLES.key), whole)
         self.say("rate_scope", self.rate_scope)

@@ -21,6 +21,7 @@ from scoring.report.content import Group, Report, ReportedRun, ScalingRow
 from scoring.report.scaling import curves, scaling_rows, with_step_times
 from scoring.report.text import counted
 
+UNSTEADY = frozenset({"unsteady", "wide_interval"})  # warnings of a figure that its windows leave open
 PREAMBLE_ENTRIES = 5000  # entries of a log in which header and seed are looked for
 LOGGED_ONCE = ("seed", "submission_org", "submission_platform")  # events before run_start that the report shows
 
@@ -258,8 +259,8 @@ def _training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
 def _measurement(groups: Sequence[Group]) -> Iterator[Verdict]:
     problems = [group.problem for group in groups if group.problem]
     warned = [warning for group in groups if group.score for warning in group.score.warnings]
-    unsteady = [warning.found for warning in warned if warning.check == "unsteady"]
-    rules = sorted({warning.check for warning in warned} - {"unsteady"})
+    unsteady = [warning.found for warning in warned if warning.check in UNSTEADY]
+    rules = sorted({warning.check for warning in warned} - UNSTEADY)
     status, text, fix = OK, "no warning", ""
     if problems:
         status, text = FATAL, _first(problems)
