@@ -33,7 +33,7 @@ RUN CUDA="${CUDA}" launch/setup.sh run \
 
 # The embedded data set, so that a job needs no writable folder beside its results.
 COPY program/__init__.py program/
-COPY harness/__init__.py harness/embedded.py harness/
+COPY harness/__init__.py harness/digits.txt harness/embedded.py harness/
 COPY paddle_rn50/__init__.py paddle_rn50/digits.py paddle_rn50/
 RUN .venv/bin/python -m paddle_rn50.digits data
 

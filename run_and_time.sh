@@ -28,7 +28,9 @@ fi
 if ((DGXNNODES > 1 && NODE_RANK > 0)); then
   exec .venv/bin/python -m launch.nodes serve
 fi
-ends_with_this=(setpriv --pdeathsig HUP) # nothing of the job goes on where this script is killed
+# Nothing of the job goes on where this script is killed. By KILL, as who starts a job may have it ignore the other signals,
+# as nohup does HUP, and a shell then cannot trap them. launch/trial.py, which ends the trial in order, takes HUP for itself.
+ends_with_this=(setpriv --pdeathsig KILL)
 job=("${ends_with_this[@]}" launch/trials.sh "${instead[@]}")
 ((DGXNNODES == 1)) || job=("${ends_with_this[@]}" .venv/bin/python -m launch.nodes lead -- "${job[@]}")
 # A container or a batch job signals this script alone, so it passes the signal on. (-m: or the child would ignore SIGINT.)
@@ -41,7 +43,7 @@ set +m
 trap 'kill -TERM "${child}"' TERM HUP
 trap 'kill -INT "${child}"' INT
 status=0
-await "${child}" || status=$?
+await "${child}" 2>/dev/null || status=$? # where it was killed, bash says so here
 # Where one of them was killed another still closes the log, and a container would end with this script.
 exec {held}>&-
 read -r -t "${JOB_END_S}" -u "${closed}" || true

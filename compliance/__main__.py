@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     parsers = [commands.add_parser(name, help=what, description=what) for name, what in COMMANDS.items()]
     for one in parsers:
         one.add_argument("--json", action="store_true", help="print JSON")
-    check, score, system, package, verify, publish, audit = parsers
+    check, score, system, package, verify, publish, audit, rules_command = parsers
     ruleset: dict[str, Any] = {"default": "4.0.0", "help": "MLPerf Training ruleset (default: %(default)s)"}
     which = "which one counts (default: strict for logs of this project, official for others)"
 
@@ -83,6 +83,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     audit.add_argument("--html", type=Path, metavar="FILE", help="write a page")
     audit.add_argument("--csv", type=Path, metavar="FILE", help="write a table")
+
+    rules_command.add_argument("--ruleset", **ruleset)
     return parser
 
 

@@ -8,37 +8,63 @@ from pathlib import Path
 
 from compliance.check import Report
 from compliance.official.rule_files import VERSION, files, keys, load, read_check
-from compliance.rules import Ruleset, verdict
+from compliance.rules import Finding, Ruleset, StrictRule, verdict
 
 
 def check_replaceable(path: Path, start: str) -> None:
-    """Raises ValueError for a file that does not start as what will be written there: none is lost by mistake."""
+    """Raise ValueError for a file that does not start as the one to be written there: none is lost by mistake."""
     if path.is_file():
-        head = start.encode()
+        wanted = start.encode()
         with path.open("rb") as stream:
-            found = stream.read(len(head))
-        if found not in (b"", head):
+            actual = stream.read(len(wanted))
+        if actual not in (b"", wanted):
             raise ValueError(f"{path}: exists, and this command did not write it; name another file")
 
 
+# --- text ---
+
+
 def as_text(reports: Iterable[Report]) -> str:
+    """The reports as lines for a terminal."""
     lines: list[str] = []
     for report in reports:
-        errors = sum(map(report.fails, report.findings))
-        said = f"FAIL, {errors} error{'s' * (errors != 1)} by the {report.by} rules" if errors else "PASS"
-        both = f"official {verdict(report.official)}, strict {verdict(report.strict)}"
-        lines += [f"{report.file}: {said}", f"  {both}; {report.by} counts"]
-        for finding in report.findings:
-            where = f" line {finding.line}" if finding.line else ""
-            lines.append(f"  {finding.severity}: {finding.rule}{where}: {finding.actual}")
-            if finding.severity != "info":
-                lines += [f"      expected: {finding.expected}", f"      do: {finding.fix}"]
-        if theirs := report.mlperf_logging:
-            lines += [f"  mlperf-logging's checker: {theirs['verdict']}", *(f"      {m}" for m in theirs["messages"])]
+        lines += _lines_of(report)
     return "\n".join(lines) + "\n"
 
 
+def _lines_of(report: Report) -> list[str]:
+    errors = sum(map(report.fails, report.findings))
+    plural = "" if errors == 1 else "s"
+    result = f"FAIL, {errors} error{plural} by the {report.by} rules" if errors else "PASS"
+    both = f"official {verdict(report.official)}, strict {verdict(report.strict)}"
+    lines = [f"{report.file}: {result}", f"  {both}; {report.by} counts"]
+    noted: dict[str, list[str]] = {}  # the rules that a note without a line is of, by its text
+    for finding in report.findings:
+        if finding.severity == "info" and finding.line is None:
+            noted.setdefault(finding.actual, []).append(finding.rule)
+        else:
+            lines += _lines_of_finding(finding)
+    for actual, rules in noted.items():
+        lines.append(f"  info: {', '.join(rules)}: {actual}")
+    if report.mlperf_logging:
+        lines.append(f"  mlperf-logging's checker: {report.mlperf_logging['verdict']}")
+        lines += [f"      {message}" for message in report.mlperf_logging["messages"]]
+    return lines
+
+
+def _lines_of_finding(finding: Finding) -> list[str]:
+    where = f" line {finding.line}" if finding.line else ""
+    lines = [f"  {finding.severity}: {finding.rule}{where}: {finding.actual}"]
+    if finding.severity != "info":
+        lines += [f"      expected: {finding.expected}", f"      do: {finding.fix}"]
+    return lines
+
+
+# --- for programs ---
+
+
 def as_json(reports: Iterable[Report]) -> str:
+    """The reports as JSON, of the schema in findings.schema.json."""
     return json.dumps({"files": [report.as_dict() for report in reports]}, indent=2) + "\n"
 
 
@@ -48,7 +74,9 @@ def as_github(reports: Iterable[Report]) -> str:
     for report in reports:
         file = _escaped(report.file).replace(":", "%3A").replace(",", "%2C")
         for finding in report.findings:
-            level = "error" if report.fails(finding) else "notice" if finding.severity == "info" else "warning"
+            level = "notice" if finding.severity == "info" else "warning"
+            if report.fails(finding):
+                level = "error"
             where = f",line={finding.line}" if finding.line else ""
             text = f"{finding.actual}; {finding.fix}" if finding.fix else finding.actual
             lines.append(f"::{level} file={file}{where},title={finding.rule}::{_escaped(text)}")
@@ -64,23 +92,33 @@ def as_junit(reports: Iterable[Report]) -> str:
     """JUnit XML: a suite for each log, a case for each rule that found something and one for the verdict."""
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>"]
     for report in reports:
-        name, cases = escape(report.file), [("verdict", "" if report.passed else '<failure message="fail"/>')]
-        for finding in sorted(report.findings, key=report.fails, reverse=True):
-            text = f"line {finding.line}: {finding.actual}"
-            if report.fails(finding):
-                text = escape(f"{text}; expected: {finding.expected}; do: {finding.fix}")
-                cases.append((finding.rule, f'<failure message="{escape(finding.actual)}">{text}</failure>'))
-            else:
-                cases.append((finding.rule, f"<system-out>{escape(f'{finding.severity}: {text}')}</system-out>"))
-        failures = sum("<failure" in what for _, what in cases)
-        lines.append(f'  <testsuite name="{name}" tests="{len(cases)}" failures="{failures}">')
-        lines += [f'    <testcase classname="{name}" name="{escape(rule)}">{what}</testcase>' for rule, what in cases]
-        lines.append("  </testsuite>")
+        lines += _junit_suite(report)
     return "\n".join([*lines, "</testsuites>"]) + "\n"
 
 
+def _junit_suite(report: Report) -> list[str]:
+    name = escape(report.file)
+    passed = "" if report.passed else '<failure message="fail"/>'
+    cases = [f'    <testcase classname="{name}" name="verdict">{passed}</testcase>']
+    failures = 0 if report.passed else 1
+    for finding in sorted(report.findings, key=report.fails, reverse=True):
+        text = f"line {finding.line}: {finding.actual}"
+        if report.fails(finding):
+            failures += 1
+            text = escape(f"{text}; expected: {finding.expected}; do: {finding.fix}")
+            body = f'<failure message="{escape(finding.actual)}">{text}</failure>'
+        else:
+            body = f"<system-out>{escape(f'{finding.severity}: {text}')}</system-out>"
+        cases.append(f'    <testcase classname="{name}" name="{escape(finding.rule)}">{body}</testcase>')
+    start = f'  <testsuite name="{name}" tests="{len(cases)}" failures="{failures}">'
+    return [start, *cases, "  </testsuite>"]
+
+
+# --- rules in words ---
+
+
 def explain(name: str, ruleset: Ruleset) -> str:
-    """What the rule `name` asks for, why, what to do and where it comes from; all rules for `all`.
+    """Say what the rule `name` asks for, why, what to do and where it comes from; all rules for `all`.
 
     `name` is a strict rule, a key, or the rule of a finding (`run_stop.order`). Raises ValueError if unknown.
     """
@@ -88,25 +126,43 @@ def explain(name: str, ruleset: Ruleset) -> str:
     if name == "all":
         return "\n".join(explain(one, ruleset) for one in [*sorted(known), *sorted(ruleset.strict)])
     if name in ruleset.strict:
-        rule = ruleset.strict[name]
-        when = ", ".join(f"{key} {value}" for key, value in rule.when.items()) or "every log"
-        return (
-            f"{rule.name} ({rule.severity}, class {rule.kind}; stricter than the official checker)\n"
-            f"  expects: {rule.expected}\n  why: {rule.why}\n  do: {rule.fix}\n"
-            f"  applies to: {when}\n  source: {rule.source}\n"
-        )
+        return _explain_strict(ruleset.strict[name])
     key = name.partition(".")[0]
     if key == "events":
         return f"events.count\n  expects: at least one event\n  source: mlperf-logging {VERSION}, mlp_compliance\n"
     if key in known:
-        named = [file for file in map(load, files(ruleset.version)) if key in file.rules]
-        asked = [(f"{file.rules[key].describe()} (official)", file.source) for file in named]
-        for written in (written for written in ruleset.written if written.key == key):
-            where = f"closed resnet{f', {written.opt_name}' if written.opt_name else ''}"
-            words = read_check("written.yaml", key, written.check).words
-            asked.append((f"{words} ({where}; stricter than the official checker)", written.source))
-        lines = [f"  {words}\n      source: {source}\n" for words, source in asked]
-        return "".join([f"{key} (ruleset {ruleset.version})\n", *lines])
+        return _explain_key(key, ruleset)
     near = get_close_matches(name, [*known, *ruleset.strict], n=3, cutoff=0.4)
     hint = f"; near it: {', '.join(near)}" if near else ""
     raise ValueError(f"no rule {name}{hint}; `--explain all` lists them")
+
+
+def _explain_strict(rule: StrictRule) -> str:
+    lines = [
+        f"{rule.name} ({rule.severity}, class {rule.kind}; stricter than the official checker)",
+        f"  expects: {rule.expected}",
+        f"  why: {rule.why}",
+        f"  do: {rule.fix}",
+        f"  applies to: {rule.scope}",
+    ]
+    if rule.bounds:
+        lines.append(f"  bounds: {', '.join(f'{name} {bound:g}' for name, bound in rule.bounds.items())}")
+        lines.append(f"  bounds from: {rule.bound_from}")
+    lines.append(f"  source: {rule.source}")
+    return "\n".join(lines) + "\n"
+
+
+def _explain_key(key: str, ruleset: Ruleset) -> str:
+    """The checks of a key in each rule file that names it, and those of the written rules."""
+    lines = [f"{key} (ruleset {ruleset.version})"]
+    for name in files(ruleset.version):
+        file = load(name)
+        if key in file.rules:
+            lines += [f"  {file.rules[key].describe()} (official)", f"      source: {file.source}"]
+    for written in ruleset.written:
+        if written.key == key:
+            words = read_check("written.yaml", key, written.check).words
+            optimizer = f", {written.opt_name}" if written.opt_name else ""
+            lines.append(f"  {words} (closed resnet{optimizer}; stricter than the official checker)")
+            lines.append(f"      source: {written.source}")
+    return "\n".join(lines) + "\n"

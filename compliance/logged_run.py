@@ -1,4 +1,4 @@
-"""What a log says of its run: of each key its first event and their number, the header, and what happened when."""
+"""The facts that a log states of its run: of each key the first event and how many, the header, and intervals."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ EVENTS_KEPT = 100_000  # of a kind of them: 15 MB
 TEXT = "a name"
 COUNT = "a whole number above 0"
 NUMBER = "a number"
+CLOCK_STEP_MS = 100  # by which a clock may be corrected, or threads write next to each other, within a run
 _ALL_KEPT = (schema.INIT_START.key, schema.CACHE_CLEAR.key, schema.SEED.key)
 _OURS = (  # only this project writes them
     *(schema.RUN_SUMMARY, schema.STEP_WINDOW, schema.RANK_TIMES, schema.EPOCH_THROUGHPUT, schema.TELEMETRY_SUMMARY),
@@ -22,7 +23,7 @@ _NO_EVENT = Event("", None, {}, 0, "", 0, 0)
 
 
 def is_number(value: Any) -> bool:
-    """A number that can be computed with: a JSON integer may have thousands of digits."""
+    """Whether it is a number that can be computed with: a JSON integer may have thousands of digits."""
     return type(value) in (int, float) and -1e300 < value < 1e300
 
 
@@ -45,11 +46,12 @@ class Evaluation(NamedTuple):
     value: float
     line: int
     trained: int = 0
+    time_ms: float = 0.0
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LoggedRun:
-    """What a log says of its run, as far as it was read; None where it does not say. Times are Unix milliseconds."""
+    """The facts of a run, as far as its log was read; None: it does not state them. Times are Unix milliseconds."""
 
     first: dict[str, Event] = field(default_factory=dict)  # of each key that a rule or this checker names
     counts: Counter[str] = field(default_factory=Counter)  # of the same events
@@ -59,10 +61,11 @@ class LoggedRun:
     losses: list[float | None] = field(default_factory=list)  # of its first windows
     # by kind and place: epochs, blocks, evaluations, windows
     intervals: dict[tuple[str, int], float] = field(default_factory=dict)
+    tick_ms: int = 1000  # of the clock: 1 from the first time on that is no whole second
     as_tools_read: ToolReading = field(default_factory=ToolReading)  # after the last event
 
     def take(self, event: Event) -> None:
-        """The next event of a key that is named."""
+        """Keep the next event of a key that is named."""
         self.counts[event.key] += 1
         self.first.setdefault(event.key, event)
         kept = self.kept.get(event.key)
@@ -70,22 +73,31 @@ class LoggedRun:
             kept.append(event)
 
     def took(self, kind: str, time: float) -> None:
-        """An interval of a kind took so much: ms, of a step window s."""
+        """Record the duration of one interval: in ms, of a step window in s."""
         if len(self.intervals) < EVENTS_KEPT:
             self.intervals[kind, len(self.intervals)] = time
+
+    def durations(self, kind: str) -> list[float]:
+        """The recorded intervals of one kind, in their order."""
+        return [time for (name, _), time in self.intervals.items() if name == kind]
 
     def of(self, event: schema.Point[Any] | schema.Mark) -> Event:
         """The first event of its key; without one, an event of line 0 and no value."""
         return self.first.get(event.key, _NO_EVENT)
 
     def number(self, event: schema.Point[Any] | schema.Mark) -> int:
-        """How many events of its key there are."""
+        """The number of events of its key."""
         return self.counts[event.key]
 
     def count(self, event: schema.Point[Any]) -> Any:
         """The first value of an event; 0 where it is no COUNT."""
         value = self.of(event).value
         return value if has_type(value, COUNT) else 0
+
+    @property
+    def clock_tolerance_ms(self) -> float:
+        """By how much two times of the log's clock may disagree with a duration."""
+        return CLOCK_STEP_MS + self.tick_ms
 
     @property
     def global_batch(self) -> int | None:
@@ -99,8 +111,8 @@ class LoggedRun:
 
     def section(self, section: schema.Section[Any]) -> dict[str, Any]:
         """A section of the header that is a table; empty without one."""
-        found = self.headers.get(section.name)
-        return found if isinstance(found, dict) else {}
+        value = self.headers.get(section.name)
+        return value if isinstance(value, dict) else {}
 
     @property
     def values(self) -> dict[str, Any]:
@@ -120,8 +132,10 @@ class LoggedRun:
     @property
     def recipe_target(self) -> float | None:
         """The target of the recipe that the header's `config` names; an open run may choose it."""
-        named = (value for name, value in self.settings.items() if name.startswith("RECIPE.target_"))
-        return next((float(value) for value in named if is_number(value)), None)
+        for name, value in self.settings.items():
+            if name.startswith("RECIPE.target_") and is_number(value):
+                return float(value)
+        return None
 
     @property
     def is_project_log(self) -> bool:
@@ -158,4 +172,4 @@ class LoggedRun:
         return table_of(schema.RunSummary, self.of(schema.RUN_SUMMARY).value)
 
 
-NOTHING = LoggedRun()  # what no log says
+NOTHING = LoggedRun()  # the facts of a log without events

@@ -145,6 +145,7 @@ class Standing:
             "not_stated": list(self.unknown),
             "dataset": self.dataset_in_words,
             "target": self.facts.quality_target,
+            "target_in_words": self.target_in_words,
         }
 
 
@@ -213,8 +214,13 @@ def standing_of_all(standings: Sequence[Standing]) -> Standing:
 def notes_on(standings: Iterable[Standing], *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
     """The notes that must stand below a table of several results; none where no row is called an MLPerf result."""
     notes = [one.footnotes(derived_metric=derived_metric, next_to_verified=next_to_verified)[:1] for one in standings]
-    first_lines = list(itertools.chain.from_iterable(notes))
-    return [*_distinct(first_lines), TRADEMARK] if first_lines else []
+    return notes_in_order(itertools.chain.from_iterable(notes))
+
+
+def notes_in_order(notes: Iterable[str]) -> list[str]:
+    """Notes on several results, each once, with the legend of the trademark last; none where there are none."""
+    distinct = [note for note in _distinct(notes) if note != TRADEMARK]
+    return [*distinct, TRADEMARK] if distinct else []
 
 
 def facts_of_run(run: LoggedRun, ruleset: str | None) -> ResultFacts:

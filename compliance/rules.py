@@ -1,40 +1,39 @@
-"""Our own rules, which are data in compliance/rules beside mlperf-logging's, what bounds a run, and findings."""
+"""This project's own rules, which are rows in compliance/rules, and the findings of a check."""
 
 import functools
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
 
-from compliance.official.rule_files import RULES, versions
+from compliance.official.rule_files import RULES, WORKLOAD_RULESET, versions
+from runlog import workloads
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader halves the time of a small check
+OURS = "ours"  # the benchmarks of a row that holds for this project's, whatever their number
+_OURS = tuple(workload.benchmark for workload in workloads.WORKLOADS)
 SEVERITIES = ("error", "warning", "info")
 FINDINGS_PER_RULE = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """What a benchmark fixes beyond its rule files. `targets` is by division; `runs` are those of one submission."""
+    """Facts of a benchmark beyond its rule files. `targets` is by division; `runs` are those of one submission."""
 
     name: str
     train_samples: int
     eval_samples: int
     targets: Mapping[str, float]
     runs: int
-    evaluate_every_epochs: int | None = None
+    convolutions: int | None = None
     reference_points: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class StrictRule:
-    """A rule that the official checkers lack.
-
-    Its class says what a breach is: `rule` of a written rule, `form` of how a log is written, which changes no figure
-    and only warns, `plausibility` of what a run can be.
-    """
+    """A rule that the official checkers lack: a row of strict.yaml, whose head explains the fields."""
 
     name: str
     kind: str  # "class" in JSON
@@ -45,12 +44,31 @@ class StrictRule:
     severity: str = "error"
     since: str = ""  # the first ruleset in which its text is in force; empty: a rule of form, in all
     in_force: bool = True
-    when: Mapping[str, str] = field(default_factory=dict)
+    benchmarks: Sequence[str] = ()  # those that it holds for; empty: all
+    division: str = ""  # the one that it holds for; empty: both
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    bound_from: str = ""
+    found: int = 0  # accepted logs of the corpus that it refuses
+
+    def why_not_applied(self, benchmark: str, division: str) -> str:
+        """Say why the rule does not hold for a run of this benchmark and division; empty where it does."""
+        if self.benchmarks and benchmark not in self.benchmarks:
+            return f"it holds for {' and '.join(self.benchmarks)}"
+        if self.division and division != self.division:
+            return f"not a {self.division} run"
+        return ""
+
+    @property
+    def scope(self) -> str:
+        """The logs that the rule holds for, in words."""
+        division = f"{self.division} " if self.division else ""
+        benchmarks = f" of {' and '.join(self.benchmarks)}" if self.benchmarks else ""
+        return f"{division}logs{benchmarks}" if division or benchmarks else "every log"
 
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenRule:
-    """What the written rules ask of the first event of a key in a closed run, and the official checker does not."""
+    """A check that the written rules ask of the first event of a key in a closed run, and the official checker not."""
 
     key: str
     check: str  # in the language of the rule files
@@ -70,34 +88,67 @@ class Ruleset:
 
 
 def read_rules(name: str) -> Any:
+    """Read a YAML file of compliance/rules."""
     with (RULES / name).open("rb") as stream:
         return yaml.load(stream, Loader=_LOADER)  # noqa: S506  both are safe loaders
 
 
 def load(version: str) -> Ruleset:
-    """Our rules for logs of ruleset `version`. Raises ValueError for an unknown one."""
+    """Load our rules for logs of ruleset `version`. Raises ValueError for an unknown one."""
     if version not in versions():
         raise ValueError(f"ruleset {version}: no rules for it; take one of {', '.join(versions())}")
+    texts = read_rules("texts.yaml")
+    benchmarks = _benchmarks(version)
+    strict = {}
+    for name, fields in read_rules("strict.yaml").items():
+        if fields.get("benchmarks") == OURS:
+            fields["benchmarks"] = tuple(dict.fromkeys([*_OURS, *benchmarks]))
+        strict[name] = _strict(name, fields, version, texts)
+    return Ruleset(version=version, benchmarks=benchmarks, strict=strict, written=_written(texts))
+
+
+def _benchmarks(version: str) -> dict[str, Benchmark]:
     benchmarks = {}
     for name, fields in read_rules("benchmarks.yaml").items():
         if version in fields.pop("no_reference_points", ()):
             del fields["reference_points"]
         if version in fields.pop("rulesets"):
             benchmarks[name] = Benchmark(name=name, **fields)
-    texts = read_rules("texts.yaml")
-    strict = {name: _strict(name, fields, version, texts) for name, fields in read_rules("strict.yaml").items()}
-    written = [WrittenRule(**fields) for fields in read_rules("written.yaml")]
-    read_in = f"read in: {texts['rules_0.7']}; in force from ruleset {versions()[0]} on"
-    dated = tuple(replace(rule, source=f"{rule.source}; {read_in}") for rule in written)
-    return Ruleset(version=version, benchmarks=benchmarks, strict=strict, written=dated)
+    for workload in workloads.WORKLOADS:
+        if version == WORKLOAD_RULESET and workload.benchmark not in benchmarks:
+            benchmarks[workload.benchmark] = _benchmark_of(workload)
+    return benchmarks
+
+
+def _benchmark_of(workload: workloads.Workload) -> Benchmark:
+    """Return what is fixed of a workload of ours that `benchmarks.yaml` does not name: its recipe gives the target."""
+    return Benchmark(
+        name=workload.benchmark,
+        train_samples=workload.train_samples,
+        eval_samples=workload.eval_samples,
+        targets={},
+        runs=workload.runs,
+    )
+
+
+def _written(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
+    rows = []
+    for fields in read_rules("written.yaml"):
+        rule = WrittenRule(**fields)
+        read_in = f"read in: {texts['rules_0.7']}; in force from ruleset {versions()[0]} on"
+        rows.append(replace(rule, source=f"{rule.source}; {read_in}"))
+    return tuple(rows)
 
 
 def _strict(name: str, fields: dict[str, Any], version: str, texts: Mapping[str, str]) -> StrictRule:
-    kind, since = fields.pop("class"), fields.get("since", "")
+    kind = fields.pop("class")
+    since = fields.get("since", "")
     assert kind in ("rule", "form", "plausibility"), name
-    # What refuses says since when, and by which text.
+    # A rule that refuses says since when, and by which text.
     assert ("text" in fields) == bool(since) == (kind != "form"), name
-    severity = fields.pop("severity", "warning" if kind == "form" else "error")
+
+    default = "warning" if kind == "form" else "error"
+    severity = fields.pop("severity", default)
     if since:
         fields["source"] += f"; read in: {texts[fields.pop('text')]}; in force from ruleset {since} on"
     return StrictRule(name=name, kind=kind, severity=severity, in_force=version >= since, **fields)
@@ -124,16 +175,28 @@ class Finding:
     official: bool = False
 
     def as_dict(self) -> dict[str, Any]:
+        """The finding as JSON has it."""
         return {"class" if name == "kind" else name: value for name, value in vars(self).items()}
 
 
-def breach(rule: StrictRule, actual: str, *, line: int | None = None, expected: str | None = None) -> Finding:
-    said = {name: getattr(rule, name) for name in ("severity", "kind", "fix", "source")}
-    return Finding(rule=rule.name, line=line, expected=expected or rule.expected, actual=actual, **said)
+def breach(
+    rule: StrictRule, actual: str, *, line: int | None = None, expected: str | None = None, severity: str | None = None
+) -> Finding:
+    """Make the finding that `rule` is broken; `expected` and `severity` are the row's where they are not given."""
+    return Finding(
+        rule=rule.name,
+        severity=severity or rule.severity,
+        line=line,
+        expected=expected or rule.expected,
+        actual=actual,
+        fix=rule.fix,
+        kind=rule.kind,
+        source=rule.source,
+    )
 
 
 def note(rule: StrictRule, actual: str) -> Finding:
-    """Says that `rule` was not applied, so that nobody takes it for met."""
+    """Make the finding that `rule` was not applied, so that its absence is not taken for a pass."""
     return replace(breach(rule, actual), severity="info", fix="")
 
 
@@ -146,28 +209,40 @@ class Collected:
 
     def __init__(self, strict: Mapping[str, StrictRule]) -> None:
         self.found: list[Finding] = []
-        self._strict = strict
+        self.strict = strict
         self._counts = Counter[str]()
 
-    def breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
-        """A breach of a strict rule; a note where its text is not in force."""
-        text = self._strict[rule]
-        self._counts[rule] += text.in_force
-        if not text.in_force:
-            self.note(rule, f"not applied: in force from ruleset {text.since} on; {actual}")
-        elif self._counts[rule] <= FINDINGS_PER_RULE:
-            self.found.append(breach(text, actual, line=line, expected=expected))
+    def breach(
+        self, rule: str, line: int | None, actual: str, expected: str | None = None, severity: str | None = None
+    ) -> None:
+        """Collect a breach of a strict rule; a note where its text is not in force."""
+        row = self.strict[rule]
+        if not row.in_force:
+            self.note(rule, f"not applied: in force from ruleset {row.since} on; {actual}")
+            return
+        self._counts[rule] += 1
+        if self._counts[rule] <= FINDINGS_PER_RULE:
+            self.found.append(breach(row, actual, line=line, expected=expected, severity=severity))
 
-    def drop(self, rules: Collection[str]) -> None:
-        self.found = [finding for finding in self.found if finding.rule not in rules]
-        for rule in rules:
-            del self._counts[rule]
+    def keep_applicable(self, benchmark: str, division: str) -> None:
+        """Drop the breaches of rules that do not hold for this benchmark and division, and note those rules."""
+        for rule in self.strict.values():
+            reason = rule.why_not_applied(benchmark, division)
+            if reason:
+                self.drop(rule.name)
+                self.note(rule.name, f"not applied: {reason}")
+
+    def drop(self, rule: str) -> None:
+        """Forget what was collected of a rule."""
+        self.found = [finding for finding in self.found if finding.rule != rule]
+        del self._counts[rule]
 
     def note(self, rule: str, actual: str) -> None:
-        self.found.append(note(self._strict[rule], actual))
+        """Collect a note of a strict rule."""
+        self.found.append(note(self.strict[rule], actual))
 
     def more(self, last: Finding, count: int) -> None:
-        """`count` breaches of a rule are not listed; `last` is one that is."""
+        """Collect that `count` breaches of the rule of `last` are not listed."""
         actual = f"{count} more breaches of {last.rule}, not listed"
         self.found.append(replace(last, severity="info", line=None, expected="", actual=actual, fix="", official=False))
 
@@ -175,15 +250,16 @@ class Collected:
         """All findings, errors first, then by line."""
         for rule, count in self._counts.items():
             if count > FINDINGS_PER_RULE:
-                self.more(breach(self._strict[rule], ""), count - FINDINGS_PER_RULE)
-        return tuple(sorted(self.found, key=lambda f: (SEVERITIES.index(f.severity), f.line or 0)))
+                self.more(breach(self.strict[rule], ""), count - FINDINGS_PER_RULE)
+        return tuple(sorted(self.found, key=_rank))
+
+
+def _rank(finding: Finding) -> tuple[int, int]:
+    return SEVERITIES.index(finding.severity), finding.line or 0
 
 
 # --- the most that a machine can train of ResNet-50, by the peak of its named devices: a bound, and no estimate ---
 
-# FLOPs of an image of 224 px in a step of training, two a multiply-add: products of the FP32 program, forward and
-# backward, as program/count.py counts them
-TRAINING_FLOP = 24_299_077_632
 CORE_FLOP_PER_S = 384e9  # two AVX-512 multiply-adds of 16 numbers a cycle at 6 GHz: more than any core has
 _SHARE = 0.6  # of the cards' peak: twice what any of 84 published submissions takes
 
@@ -196,8 +272,22 @@ def peaks() -> dict[str, float]:
 
 def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> float | None:
     """Images/s of ResNet-50 that these cards (without any: cores) cannot surpass; None for an unknown card."""
-    flop = TRAINING_FLOP * (pixels / 224) ** 2
+    resnet = workloads.named("rn50")
+    assert resnet.training_flop is not None and resnet.flop_height is not None, "its row has both"
+    flop_per_image = resnet.training_flop * (pixels / resnet.flop_height) ** 2
     if not cards:
-        return cores * CORE_FLOP_PER_S / flop if cores else None
-    found = [next((peak for name, peak in peaks().items() if name in card), None) for card in cards]
-    return None if None in found else _SHARE * 1e12 * sum(peak or 0.0 for peak in found) / flop
+        return cores * CORE_FLOP_PER_S / flop_per_image if cores else None
+    flop_per_s = 0.0
+    for card in cards:
+        peak = _peak_of(card)
+        if peak is None:
+            return None
+        flop_per_s += peak * 1e12
+    return _SHARE * flop_per_s / flop_per_image
+
+
+def _peak_of(card: str) -> float | None:
+    for name, peak in peaks().items():
+        if name in card:
+            return peak
+    return None

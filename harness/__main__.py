@@ -25,7 +25,10 @@ def main(module: str = "", **options: Any) -> int:
             least_gib = _check_gpus(job, precision=not module)
             env.export({memory.WORKSPACE_LIMIT: str(memory.workspace_limit_mib(least_gib))})
         # Imported now: Paddle takes its settings from the environment when it is loaded.
-        importlib.import_module(module or "harness.train").main(job, origins, **options)
+        loaded = importlib.import_module(module or "harness.train")
+        # mpirun sends SIGTERM to this rank where another one failed; Paddle's handler would print a C++ stack.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        loaded.main(job, origins, **options)
     except Exception as error:  # noqa: BLE001 - the boundary of the process: reported whole, then ended
         if not isinstance(error, ValueError | RunError):
             traceback.print_exc()
@@ -67,7 +70,6 @@ def _abort(error: Exception, code: int) -> int:
     from mpi4py import MPI
 
     text = " ".join(str(error).split()) or type(error).__name__
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # mpirun's, to the others: Paddle would print a stack
     sys.stderr.write(f"error: {text}\n")  # at once: two ranks write into one file
     sys.stderr.flush()
     time.sleep(MPIRUN_READS_S if MPI.COMM_WORLD.Get_rank() == 0 else LOG_CLOSES_S)

@@ -20,6 +20,10 @@ from runlog import workloads
 HALF_PRECISIONS = ("amp_o1", "amp_o2")
 PRECISIONS = ("fp32", "tf32", *HALF_PRECISIONS)
 
+LAST_PORT = 65_535
+LAST_SEED = 2**31 - 1  # Paddle's own seeds are of C's integers
+MOST_PIXELS = 65_535  # of a side, as JPEG has it
+
 Origins = dict[str, dict[str, Any]]  # {VARIABLE: {"value": ..., "origin": who set it}}
 
 
@@ -52,6 +56,7 @@ class Setting:
     doc: str
     choices: tuple[str, ...]  # the only texts allowed; empty: any
     least: int | None  # of a number
+    most: int | None
     form: Form | None  # of a text that is not empty
 
     @property
@@ -78,6 +83,8 @@ class Setting:
         value = int(text)
         if self.least is not None and value < self.least:
             raise ValueError(f"{self.variable}={value}: must be at least {self.least} ({self.doc})")
+        if self.most is not None and value > self.most:
+            raise ValueError(f"{self.variable}={value}: must be at most {self.most} ({self.doc})")
         return value
 
 
@@ -88,16 +95,17 @@ def _setting(
     variable: str = "",
     choices: tuple[str, ...] = (),
     least: int | None = None,
+    most: int | None = None,
     form: Form | None = None,
 ) -> Any:
     """Make a field that `SETTINGS` lists; `variable` is given where it is not the field's name in capitals."""
-    metadata = {"doc": doc, "variable": variable, "choices": choices, "least": least, "form": form}
+    metadata = {"doc": doc, "variable": variable, "choices": choices, "least": least, "most": most, "form": form}
     return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
-    """What is trained, and how its program computes."""
+    """The model that is trained, and how its program computes."""
 
     workload: str = _setting("model to train", "rn50", choices=workloads.NAMES)
     recipe: str = _setting(
@@ -116,7 +124,9 @@ class ModelSettings:
         choices=("", "NCHW", "NHWC"),
     )
     strategy: str = _setting("`auto`, or `knob=value,...` of program/strategy.py; empty: its defaults", "")
-    image_size: int = _setting("side of the square training crop in pixels; 0: the recipe's", 0, least=0)
+    image_size: int = _setting(
+        "side of the square training crop in pixels; 0: the recipe's", 0, least=0, most=MOST_PIXELS
+    )
     pretrained: str = _setting("hrnet: weights to start from, a .pdparams file of PaddleSeg; empty: none", "")
 
     @property
@@ -126,12 +136,12 @@ class ModelSettings:
 
     @property
     def row(self) -> workloads.Workload:
-        """What publishing knows of the workload."""
+        """The workload's row: its names in logs, its metric and size."""
         return workloads.named(self.workload)
 
     @property
     def traits(self) -> Traits:
-        """What the workload's network and recipes can do and need."""
+        """The abilities and needs of the workload's network and recipes."""
         return traits_of(self.workload)
 
     @property
@@ -159,7 +169,7 @@ class DataSettings:
     threads: int = _setting(
         "CPU threads a rank for the input pipeline; 0: as many as `THREADS`", 0, variable="DATA_THREADS", least=0
     )
-    clear_caches: int = _setting("1: flush the page cache before each trial (needs root)", 1, least=0)
+    clear_caches: int = _setting("1: flush the page cache before each trial (needs root)", 1, least=0, most=1)
     cache_cleared: str = _setting(
         "set by a launcher that flushed outside the container: the script that did it",
         "",
@@ -177,13 +187,13 @@ class ClusterSettings:
     dgxngpu: int = _setting("ranks on a node: its GPUs, or on a CPU its processes", 2, least=1)
     threads: int = _setting("CPU threads a rank for compute; 0: cores / ranks of the node", 0, least=0)
     rank_numa: str = _setting("NUMA node of each rank of a node, comma-separated; empty: ranks roam", "", form=NUMBERS)
-    gloo_port: int = _setting("TCP port of the ranks' rendezvous on a CPU; 0: a free one", 0, least=0)
+    gloo_port: int = _setting("TCP port of the ranks' rendezvous on a CPU; 0: a free one", 0, least=0, most=LAST_PORT)
     hang_timeout_s: int = _setting("seconds without progress after which a rank ends the run; 0: never", 300, least=0)
     hosts: str = _setting("the nodes' names, comma-separated, the first node first", "", form=NODES)
     hostfile: str = _setting("file with the name of one node a line, instead of `HOSTS`", "")
     node_rank: int = _setting("this node's number, from 0", 0, least=0)
     job_key: str = _setting("several nodes: file of the job's private ssh key, the same on each", "")
-    ssh_port: int = _setting("several nodes: port of the waiting nodes' sshd", 2222, least=1)
+    ssh_port: int = _setting("several nodes: port of the waiting nodes' sshd", 2222, least=1, most=LAST_PORT)
     ssh_address: str = _setting("several nodes: address that sshd listens on; empty: all", "", form=ONE_NODE)
     node_wait_s: int = _setting("several nodes: seconds that they wait for each other", 300, least=1)
     switch_groups: str = _setting(
@@ -209,12 +219,12 @@ class ClusterSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class CourseSettings:
-    """What a run does, how long, and what is shown and measured of it meanwhile."""
+    """The course of a run: its mode and length, and what is shown and measured of it."""
 
     mode: str = _setting(
         "`train` to the target, or `throughput`: a fixed number of steps", "train", choices=("train", "throughput")
     )
-    seed: int = _setting("seed of the first trial, later ones count up; -1: from the OS", -1, least=-1)
+    seed: int = _setting("seed of the first trial, later ones count up; -1: from the OS", -1, least=-1, most=LAST_SEED)
     max_epochs: int = _setting(
         "epochs of a training run and its schedule, but mlperf_lars'; 0: the recipe's", 0, least=0
     )
@@ -255,7 +265,7 @@ class TrialSettings:
     nexp: int = _setting("trials, one log each", 1, least=1)
     on_failure: str = _setting("after a failed trial `stop`, or `go_on`", "stop", choices=("stop", "go_on"))
     keep_trials: int = _setting(
-        "1, set by a launcher that goes on: trials that have a log are not run again", 0, least=0
+        "1, set by a launcher that goes on: trials that have a log are not run again", 0, least=0, most=1
     )
     result_file: str = _setting("set by the trial loop: the log of this trial", "")
 
@@ -348,6 +358,7 @@ def _settings() -> dict[str, Setting]:
                 doc=member.metadata["doc"],
                 choices=member.metadata["choices"],
                 least=member.metadata["least"],
+                most=member.metadata["most"],
                 form=member.metadata["form"],
             )
     return listed

@@ -5,25 +5,21 @@ One pipeline function of a workload serves CPU and GPU, the device being its par
 """
 
 import dataclasses
-import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from harness import memory
+from harness import decoder, encoded, memory
 from harness.job import Job
 from harness.sampling import Plan
 from runlog.errors import RunError
 
 PREFETCH_BATCHES = 3
-File = Path | BinaryIO
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,29 +119,31 @@ class Loader(ABC):
         return self._batch(outputs, self._fed.popleft())
 
     def _culprit(self, error: RuntimeError) -> str:
-        """One line that names the file which the pipeline could not decode."""
+        """Find the file that the pipeline could not decode, by the same decoder; say it in one line."""
+        single = decoder.Decoder(self._reader.device, self._device_id)
         for ids in self._fed:
-            for name, file in self._samples.named(ids):
-                reason = decode_error(file)
-                if reason:
-                    return f"{name}: cannot be decoded ({reason}): replace the file or remove it from the list"
-        return f"input pipeline failed: {' '.join(str(error).split())}"
+            for number in ids:
+                for name, content in self._samples.encoded(int(number)):
+                    fault = encoded.fault(content) or single.fault(content)
+                    if fault:
+                        return undecodable(name, fault)
+        return f"the input pipeline failed: {decoder.reason(str(error))}"
 
     def close(self) -> None:
         """Ends the reading threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def listed(list_file: Path) -> list[tuple[str, str]]:
-    """(file and number, text) of each line that is not blank. A name is the bytes that the folder has, UTF-8 or not.
+def undecodable(name: str, fault: str) -> str:
+    """Say in one line that a file cannot be decoded, and what to do."""
+    return f"{name}: cannot be decoded ({fault}): replace the file or remove it from the list"
 
-    Raises ValueError where there is none.
-    """
-    lines = enumerate(map(os.fsdecode, list_file.read_bytes().splitlines()), 1)
-    found = [(f"{list_file}:{number}", line) for number, line in lines if line.strip()]
-    if not found:
-        raise ValueError(f"{list_file}: the list is empty: DATADIR must hold a data set")
-    return found
+
+def require_whole(name: str, content: bytes) -> None:
+    """Raise RunError unless `content` is a whole encoded image; a decoder would make up what is absent."""
+    fault = encoded.fault(content)
+    if fault:
+        raise RunError(undecodable(name, fault))
 
 
 def inputs(source: Any, kinds: Sequence[tuple[Any, int]]) -> Any:
@@ -159,31 +157,6 @@ def inputs(source: Any, kinds: Sequence[tuple[Any, int]]) -> Any:
 def noise(rng: np.random.Generator, shape: tuple[int, ...], *, half: bool) -> np.ndarray:
     """Images of a synthetic batch."""
     return rng.standard_normal(shape, dtype=np.float32).astype(np.float16 if half else np.float32)
-
-
-class Folders:
-    """Which files are there, by one listing a folder: a stat for each file costs minutes on a network disk."""
-
-    def __init__(self, root: Path) -> None:
-        self._root, self._names = root, dict[str, set[str]]()
-
-    def has(self, path: str) -> bool:
-        """Whether there is a file of this path, relative to the root."""
-        folder, _, file = path.rpartition("/")
-        if folder not in self._names:
-            directory = self._root / folder
-            self._names[folder] = {e.name for e in os.scandir(directory)} if directory.is_dir() else set()
-        return file in self._names[folder]
-
-
-def decode_error(file: File) -> str:
-    """Why a file is no whole image; empty if it is one."""
-    try:
-        with Image.open(file) as opened:
-            opened.load()
-    except (OSError, SyntaxError, ValueError) as error:
-        return " ".join(str(error).replace(f" '{file}'", "").replace(f" {file!r}", "").split())
-    return ""
 
 
 def resident(batch: Batch, place: Any) -> Batch:

@@ -204,7 +204,9 @@ class Trainer:
         return total
 
     def _report(self, window: Timing, loss: float, *, step: int, epoch: int, phase: str) -> None:
-        measured = {"power_w": None} | {name: value for hook in self.hooks for name, value in hook.readings().items()}
+        measured: dict[str, Any] = {"power_w": None}
+        for hook in self.hooks:
+            measured.update(hook.readings())
         value = schema.StepWindow(
             steps=window.steps,
             images=window.images,

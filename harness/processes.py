@@ -39,6 +39,13 @@ def ancestors() -> list[int]:
     return [os.getppid()]
 
 
+def is_alive(pid: int) -> bool:
+    """Return whether the process is there and has not ended; one that nobody has waited for yet has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 def _descendants() -> list[psutil.Process]:
     """Every process under this one that has not ended."""
     found = []

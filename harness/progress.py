@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar where there is a terminal, plain lines where there is none."""
+"""Output that a person sees while a run goes on: a bar where there is a terminal, plain lines where there is none."""
 
 import sys
 from collections.abc import Iterator

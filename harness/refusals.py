@@ -1,4 +1,4 @@
-"""What is wrong with settings that are right one by one; each refusal says what, and what to set instead."""
+"""Refusals of settings that are right one by one and wrong together; each says what to set instead."""
 
 import math
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ from harness.job import Job
 from harness.libraries import TF32_OVERRIDE
 from harness.traits import traits_of
 from program import strategy
-from program.strategy import AUTO_RANKS
+from program.strategy import AUTO_RANKS, Strategy
 from runlog import workloads
 
-# Bounds of a fixed loss scale, as the twin shows them (docs/program.md). At a scale of 1 and 224 px FP16 flushes less
-# than 1 % of ResNet-50's gradients to 0; at 32 px 1.23 %. At 10 times the images the first step overflows, of four
+# Bounds of a fixed loss scale, as the twin shows them (tests/program/twin.md). At a scale of 1 and 224 px FP16 flushes
+# less than 1 % of ResNet-50's gradients to 0; at 32 px 1.23 %. At 10 times the images the first step overflows, of four
 # images alone; at 5 it does not. Baidu's runs have 1.
 IMAGES_TO_SCALE = 16
 MOST_SCALE = 4
@@ -132,6 +132,7 @@ def of_program(job: Job) -> Iterator[str]:
     Raises ValueError where RECIPE or STRATEGY names what there is not, or a knob that cannot be built here.
     """
     model = job.model
+    recipe = job.hyperparameters
     layouts = model.traits.layouts
     if model.layout and model.layout not in layouts:
         yield f"LAYOUT={model.layout}: {model.row.title} is built in {' and '.join(layouts)} only: leave LAYOUT empty"
@@ -145,6 +146,11 @@ def of_program(job: Job) -> Iterator[str]:
             f"STRATEGY: cuda_graph=1: the step of {model.row.title} was not shown to be safe: leave it out, or train "
             f"{captured}"
         )
+    if model.knobs.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB and job.cluster.world_size == 1:
+        fix = "leave it out, or set DGXNGPU or DGXNNODES above 1"
+        yield f"STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: {fix}"
+    if model.knobs.merged_lars and recipe.optimizer.kind != "lars":
+        yield f"STRATEGY: merged_lars=1: the recipe {recipe.name} does not train by LARS: leave it out"
     if model.knobs.perturb_input and job.course.trains:
         yield "STRATEGY: perturb_input=1 is a control of tools.tune: set MODE=throughput"
 

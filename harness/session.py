@@ -15,18 +15,21 @@ from harness.embedded import make
 from harness.hooks import Hook, checkpoint, telemetry
 from harness.hooks.watchdog import WATCHDOG
 from harness.job import Job, Origins
+from harness.passport import Samples, Surveyed, survey
 from harness.progress import Progress, Timing
 from harness.ranks import Ranks
 from harness.workload import Workload
 from program import build
-from program.optimizers import Schedule
+from program.optimizers import KINDS, Schedule
 from runlog import schema
 from runlog.writer import RunLog, open_log
+
+LOOK_S = 3600.0  # that the first rank may look at a data set on a slow disk; meanwhile it watches itself
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a run trains, checked before a log is begun."""
+    """The model, data set and schedule of a run, checked before a log is begun."""
 
     workload: Workload
     dataset: schema.Dataset  # its samples are those of an epoch
@@ -36,6 +39,7 @@ class Task:
     eval_batch: int  # images a rank
     epochs: int  # at most
     schedule: Schedule
+    notes: tuple[str, ...] = ()  # what a user should know of the data set
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +61,7 @@ class Run:
 
 @contextlib.contextmanager
 def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
-    """Opens the log, writes all that is known before the programs are built, and connects the ranks.
+    """Open the log, write all that is known before the programs are built, and connect the ranks.
 
     Raises ValueError where RESUME finds what cannot be gone on from, and RunError where training failed.
     """
@@ -87,6 +91,8 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
         hooks = [stack.enter_context(hook) for hook in telemetry.of_rank(job, me)]
         preamble(log, job, origins, me, recipe=recipe, dataset=task.dataset)
         _log_task(log, job, task, seed=seed)
+        for note in task.notes:
+            warn(log, progress, note)
         ranks.connect(job, me)
         paddle.enable_static()
         yield Run(
@@ -104,13 +110,20 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
         )
 
 
+def warn(log: RunLog, progress: Progress, note: str) -> None:
+    """Say what a user should know, in the log and on the terminal."""
+    line = f"warning: {note}".encode(errors="backslashreplace").decode()  # a file's name need not be UTF-8
+    log.text(line)
+    progress.say(line)
+
+
 def _seed(asked: int) -> int:
     """Return SEED, or a seed from the operating system where it is -1."""
     return asked if asked >= 0 else secrets.randbits(31)
 
 
 def executor(job: Job, me: Ranks) -> build.Executor:
-    """That of this rank's device."""
+    """Return the executor of this rank's device."""
     return build.Executor(paddle.CUDAPlace(me.local_rank) if job.cluster.device == "gpu" else paddle.CPUPlace())
 
 
@@ -125,8 +138,21 @@ def data_set(job: Job, me: Ranks, embedded: Any) -> tuple[str, Path]:
     return embedded.NAME, folder
 
 
+def surveyed(me: Ranks, train: Samples, evaluation: Samples) -> Surveyed:
+    """Look at the data set on the first rank, and tell all ranks what it holds.
+
+    Raises ValueError where a run would fail at one of its files.
+    """
+    WATCHDOG.beat("waiting for the first rank's look at the data set", extra_s=LOOK_S)
+    found = None
+    if me.is_first:
+        found = survey(train, evaluation, lambda line: print(line, flush=True))
+    everywhere: Surveyed = me.comm.bcast(found)
+    return everywhere
+
+
 def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:
-    """Provenance, submission and cache events, up to `init_start`; `recipe` is the workload's frozen dataclass."""
+    """Log provenance, submission and cache events, up to `init_start`; `recipe` is the workload's frozen dataclass."""
     nodes = {node.host: node for node in ranks.comm.allgather(provenance.node())}
     hardware = schema.Hardware(nodes=list(nodes.values()), device=job.cluster.device, math_mode=job.model.precision)
     log.section(schema.LOG, schema.Format())
@@ -159,7 +185,7 @@ def _flat(prefix: str, value: Any, origin: str) -> dict[str, Any]:
 
 
 def _log_task(log: RunLog, job: Job, task: Task, *, seed: int) -> None:
-    """Seed, samples, batch and optimizer under the names of the ruleset."""
+    """Log seed, samples, batch and optimizer under the names of the ruleset."""
     log.event(schema.SEED, seed)
     log.event(schema.TRAIN_SAMPLES, task.dataset.train_samples)
     log.event(schema.EVAL_SAMPLES, task.dataset.eval_samples)
@@ -172,9 +198,10 @@ def _log_task(log: RunLog, job: Job, task: Task, *, seed: int) -> None:
 
 
 def log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_epochs: float) -> None:
-    """Hyperparameters of the optimizer under the names of the ruleset; rates are of the global batch."""
+    """Log the optimizer's hyperparameters under the names of the ruleset; rates are of the global batch."""
     log.event(schema.OPT_NAME, optimizer.kind)
-    log.event(schema.WARMUP_EPOCHS[optimizer.kind], warmup_epochs)
+    kind = KINDS[optimizer.kind]
+    log.event(kind.warmup, warmup_epochs)
     for name, value in (
         ("base_learning_rate", schedule.base),
         ("end_learning_rate", schedule.end),
@@ -183,13 +210,13 @@ def log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_epo
         ("momentum", optimizer.momentum),
         ("weight_decay", optimizer.weight_decay),
     ):
-        log.event(schema.OPTIMIZER[optimizer.kind][name], value)
+        log.event(kind.points[name], value)
     if optimizer.kind == "lars":
         log.event(schema.LARS_EPSILON, optimizer.lars_epsilon)
 
 
 def run_summary(log: RunLog, job: Job, *, resumed: bool = False) -> None:
-    """What a score must know of a run, written before it starts so that a truncated log has it too."""
+    """Log what a score must know of a run, before it starts, so that a truncated log has it too."""
     log.event(
         schema.RUN_SUMMARY,
         schema.RunSummary(
@@ -209,7 +236,7 @@ def run_summary(log: RunLog, job: Job, *, resumed: bool = False) -> None:
 
 
 def start_clock(log: RunLog, ranks: Ranks) -> None:
-    """Ends the preparation; from here on training data may be touched. A barrier stands on both sides."""
+    """Log run_start between two barriers; training data may be read only after this."""
     WATCHDOG.beat("waiting for the other ranks to be ready")
     log.mark(schema.INIT_STOP)
     ranks.comm.Barrier()
@@ -218,14 +245,17 @@ def start_clock(log: RunLog, ranks: Ranks) -> None:
 
 
 def log_telemetry(log: RunLog, ranks: Ranks, hooks: tuple[Hook, ...]) -> None:
-    """Sums up what the nodes' samplers saw."""
+    """Log the sum of what the nodes' samplers saw; nothing where none sampled."""
     mine = [hook.summary() for hook in hooks if isinstance(hook, telemetry.Sampler)]
-    if nodes := [node for of_rank in ranks.comm.allgather(mine) for node in of_rank]:
+    nodes = []
+    for summaries in ranks.comm.allgather(mine):
+        nodes.extend(summaries)
+    if nodes:
         log.event(schema.TELEMETRY_SUMMARY, telemetry.summarize(nodes))
 
 
 def log_throughput(log: RunLog, timing: Timing, epoch: int) -> None:
-    """Throughput of an epoch."""
+    """Log the throughput of an epoch."""
     if not timing.steps:  # resumed after an epoch's last step, before its evaluation
         return
     value = schema.EpochThroughput(

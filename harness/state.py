@@ -9,9 +9,8 @@ import paddle
 from paddle import static
 
 from harness.ranks import Ranks
-from program import capture
+from program import capture, stored
 from program.ops import LOSS_VALUE, MERGED
-from program.passes import resnet_unit
 
 _DENSE = paddle.base.core.VarDesc.VarType.LOD_TENSOR
 
@@ -44,14 +43,19 @@ def own_names(main: static.Program) -> set[str]:
 
 
 def values(main: static.Program, *, own: bool) -> Iterator[tuple[str, np.ndarray]]:
-    """As `tensors`, in the form that the plain network has: what a checkpoint holds whatever the strategy was.
+    """Yield the names and values of `tensors` in the plain network's form, which a checkpoint holds.
 
-    Either what is the rank's own or what all ranks share: reading a value copies it from the device.
+    They are either the rank's own or those that all ranks share: reading a value copies it from the device.
     """
-    of_rank, otherwise = own_names(main), resnet_unit.stored_otherwise(main)
+    names_of_rank = own_names(main)
+    forms = stored.forms(main)
     for name, tensor in tensors(main):
-        if (name in of_rank) == own:
-            yield name, resnet_unit.plain(np.asarray(tensor)) if name in otherwise else np.asarray(tensor)
+        if (name in names_of_rank) != own:
+            continue
+        value = np.asarray(tensor)
+        if name in forms:
+            value = forms[name].to_plain(value)
+        yield name, value
 
 
 def assign(tensor: Any, value: np.ndarray) -> None:
@@ -66,16 +70,18 @@ def padded(value: np.ndarray, shape: Any) -> np.ndarray:
 
 
 def set_weights(main: static.Program, weights: dict[str, np.ndarray]) -> None:
-    """Gives a training program these FP32 weights, in the type of each parameter, and to its FP32 master alike."""
-    left, otherwise = set(weights), resnet_unit.stored_otherwise(main)
+    """Give a training program these FP32 weights: each parameter in its own type, and its FP32 master."""
+    unused = set(weights)
+    forms = stored.forms(main)
     for name, tensor in tensors(main):
-        of = re.sub(r"_fp32_master_\d+$", "", name)
-        if of in weights:
-            value = weights[of]
-            value = resnet_unit.stored(value) if name in otherwise else padded(value, tensor.shape())
-            assign(tensor, value.astype(np.array(tensor).dtype))
-            left.discard(of)
-    assert not left, f"the program has no {sorted(left)}"
+        parameter = re.sub(r"_fp32_master_\d+$", "", name)
+        if parameter not in weights:
+            continue
+        value = weights[parameter]
+        value = forms[name].from_plain(value) if name in forms else padded(value, tensor.shape())
+        assign(tensor, value.astype(np.array(tensor).dtype))
+        unused.discard(parameter)
+    assert not unused, f"the program has no {sorted(unused)}"
 
 
 def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:

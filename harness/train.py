@@ -74,24 +74,35 @@ def main(job: Job, origins: Origins) -> None:
 
 
 def configured(job: Job, me: ranks.Ranks) -> session.Task:
-    """What the job trains, by environment and data set. Raises ValueError where it asks for what cannot be done."""
+    """Return what the job trains, by environment and data set.
+
+    Raises ValueError where it asks for what cannot be done.
+    """
     model = workload.of_job(job)
     recipe = model.recipe
     name, root = session.data_set(job, me, model.EMBEDDED)
-    train_samples, eval_samples = (model.DATA.find(root, part, recipe.classes) for part in ("train", "val"))
+    train_samples = model.DATA.find(root, "train", recipe.classes)
+    eval_samples = model.DATA.find(root, "val", recipe.classes)
+    is_synthetic = job.data.kind == "synthetic"
+    surveyed = None if is_synthetic else session.surveyed(me, train_samples, eval_samples)
+
     count = len(train_samples)
-    if (
-        job.data.kind == "synthetic" and not job.data.folder
-    ):  # as on the recipe's data set: the embedded one may be too small
+    if is_synthetic and not job.data.folder:
+        # An epoch is as long as on the recipe's data set: the embedded one may be smaller than a batch.
         count = max(recipe.train_samples, job.global_batch)
+
     eval_image, eval_batch = model.eval_input(eval_samples)
     sizes = {"samples": count, "global_batch": job.global_batch}
     dataset = schema.Dataset(
         name=name,
         train_samples=count,
         eval_samples=len(eval_samples),
-        synthetic=job.data.kind == "synthetic",
+        synthetic=is_synthetic,
         form=train_samples.form,
+        train=surveyed.train if surveyed else None,
+        eval=surveyed.evaluation if surveyed else None,
+        train_source=train_samples.source,
+        eval_source=eval_samples.source,
     )
     return session.Task(
         workload=model,
@@ -102,6 +113,7 @@ def configured(job: Job, me: ranks.Ranks) -> session.Task:
         eval_batch=eval_batch,
         epochs=job.course.max_epochs or recipe.most_epochs(**sizes),
         schedule=recipe.make_schedule(**sizes, epochs=job.course.max_epochs),
+        notes=(*train_samples.notes, *eval_samples.notes, *(surveyed.notes if surveyed else ())),
     )
 
 

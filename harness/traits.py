@@ -1,4 +1,4 @@
-"""What a workload's folder says of its network and recipes before anything is built: `paddle_<workload>/traits.py`.
+"""Traits of a workload's network and recipes, told before anything is built by `paddle_<workload>/traits.py`.
 
 Nothing here needs a package: the host of a launcher refuses wrong settings too.
 """
@@ -19,7 +19,7 @@ class MemoryPeaks:
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What a workload's network can be asked for, and what Paddle must be told for it."""
+    """Abilities of a workload's network, and the flags that Paddle needs for it."""
 
     layouts: tuple[str, ...]  # that its network is built in, the usual one of FP32 first
     reads_pretrained: bool = False  # starts from the weights of PRETRAINED

@@ -1,4 +1,4 @@
-"""What a model's folder gives to a run: a data set, the heads of its programs, and what an evaluation's totals say.
+"""The interface of a model's folder to a run: a data set, the heads of its programs, and the quality by their totals.
 
 `paddle_<workload>/train.py` has one subclass of `Workload`, called WORKLOAD; all else of a run is the harness's.
 """

@@ -58,7 +58,7 @@ while [[ -z $stopped ]] && IFS=$'\t' read -r -u 8 run trial folder command expor
   echo "== $name $run, trial $trial"
   started=$(date -u +%Y-%m-%dT%H:%M:%SZ)
   begin=$SECONDS status=0
-  env "${assignments[@]}" "LOGDIR=$folder" "${command[@]}" >"$folder/run.out" 2>&1 9>&- &
+  setpriv --pdeathsig TERM env "${assignments[@]}" "LOGDIR=$folder" "${command[@]}" >"$folder/run.out" 2>&1 9>&- &
   child=$!
   await "$child" || status=$?
   child=""

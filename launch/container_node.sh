@@ -110,6 +110,6 @@ stop() {
 }
 trap stop TERM INT HUP
 [[ ${ENGINE} == apptainer ]] || trap '"${ENGINE}" rm --force "${name}" >/dev/null 2>&1 || true' EXIT
-"${run[@]}" </dev/null &
+setpriv --pdeathsig TERM "${run[@]}" </dev/null & # the engine's client passes TERM on where this script is killed
 child=$!
 await "${child}"

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from harness import env
-from harness.processes import adopt_orphans, end_descendants, on_signals
+from harness.processes import adopt_orphans, end_descendants, end_with_parent, on_signals
 from harness.provenance import code_sha256
 from launch.times import TIMES
 
@@ -391,6 +391,7 @@ def main() -> int:
     adopt_orphans()
     with job_folder(job) as folder:
         on_signals(stop)
+        end_with_parent(signal.SIGHUP)  # in order; until here run_and_time.sh has had Linux kill this process with it
         try:
             return serve(job, hosts, folder) if args.role == "serve" else lead(job, hosts, folder, args.command)
         except SystemExit as end:

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from harness.processes import ancestors, end_with_parent, on_signals
+from harness.processes import ancestors, end_with_parent, is_alive, on_signals
 from launch.times import TIMES
 from runlog.writer import close_for_dead
 
@@ -40,6 +40,30 @@ def memory_kills() -> int:
     """Processes that this node's kernel has ended for want of memory."""
     found = re.search(r"^oom_kill (\d+)", Path("/proc/vmstat").read_text(), re.M)
     return int(found[1]) if found else 0
+
+
+WINDOWS_TO_END = 2  # of steps: the one under way, and as long again for what is saved after it
+WINDOW = re.compile(r'"key": "step_window", "value": \{[^}]*"time_s": ([\d.]+)')
+
+
+def longest_window_s(result: Path) -> float:
+    """Return the seconds of the longest window of steps in a log; 0 where it has none yet."""
+    try:
+        text = result.read_text(errors="replace")
+    except OSError:
+        return 0.0
+    return max((float(seconds) for seconds in WINDOW.findall(text)), default=0.0)
+
+
+def time_to_end_s(result: Path, *, nodes: int, in_container: bool) -> float:
+    """Return how long the ranks may take to end after a signal: to the end of a window, and to save a checkpoint.
+
+    It is LAST_WINDOW_S, or longer where windows are longer and nothing above this process kills it meanwhile, as the
+    engine of a container does, and the launcher of several nodes.
+    """
+    if nodes > 1 or in_container:
+        return float(TIMES["LAST_WINDOW_S"])
+    return max(TIMES["LAST_WINDOW_S"], WINDOWS_TO_END * longest_window_s(result))
 
 
 def take(stderr: Path) -> IO[bytes]:
@@ -78,7 +102,9 @@ class Trial:
     def on_signal(self, number: int, _frame: object) -> None:
         """Asks the ranks to end; those with something to save do so."""
         if self.signal is None:
-            self.deadline = time.monotonic() + TIMES["LAST_WINDOW_S"]
+            in_container = bool(os.environ.get("IMAGE_DIGEST"))
+            limit_s = time_to_end_s(self.result, nodes=self.args.nodes, in_container=in_container)
+            self.deadline = time.monotonic() + limit_s
         self.signal = self.signal or signal.Signals(number)
         if self.mpirun is not None:
             # At TERM and INT mpirun kills its ranks at once; these two it passes on. A rank with nothing to save
@@ -115,10 +141,16 @@ class Trial:
         return self.mpirun.returncode if self.mpirun.returncode >= 0 else 128 - self.mpirun.returncode
 
     def killed(self) -> str:
-        """The launcher above that is gone; those that a terminal's end stopped are still waiting for this process."""
-        names = "launch/trials.sh", "run_and_time.sh" if self.args.nodes == 1 else "launch/nodes.py"
-        above = zip(names, self.above, ancestors(), strict=False)
-        return next((f"{name} was killed: " for name, before, now in above if before != now), "")
+        """Name the launcher above that was killed, with a colon; return nothing where both are still there.
+
+        Linux ends a launcher with the one above it, so of two that are gone the upper one was killed.
+        """
+        upper_name = "run_and_time.sh" if self.args.nodes == 1 else "launch/nodes.py"
+        if len(self.above) > 1 and not is_alive(self.above[1]):
+            return f"{upper_name} was killed: "
+        if os.getppid() != self.above[0]:
+            return "launch/trials.sh was killed: "
+        return ""
 
     def messages(self) -> str:
         """What the ranks and mpirun have written."""
@@ -196,25 +228,34 @@ class Trial:
         return self.result.is_file() and b'"key": "run_stop"' in self.result.read_bytes()
 
 
+def report(pipe: Path, reason: str) -> None:
+    """Tell launch/trials.sh why the trial failed, if it is still there to hear."""
+    with contextlib.suppress(BrokenPipeError):
+        pipe.write_text(reason)
+
+
 def main() -> int:
-    """Runs the trial; its exit status."""
+    """Run the trial and return its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("result", type=Path, help="the trial's log, which rank 0 makes")
     parser.add_argument("--nodes", type=int, required=True, help="nodes of the job")
     parser.add_argument("--limit", type=float, default=0, help="seconds after which the trial is ended; 0: never")
+    parser.add_argument("--launcher", type=int, required=True, help="process id of launch/trials.sh")
     parser.add_argument("--reason", type=Path, required=True, help="pipe that gets why the trial failed")
     parser.add_argument("command", nargs="+", help="mpirun and its words")
     args = parser.parse_args()
     trial = Trial(args)
     on_signals(trial.on_signal)
     end_with_parent(signal.SIGHUP)
+    if os.getppid() != args.launcher:  # it was killed before Linux was asked to signal that
+        trial.on_signal(signal.SIGHUP, None)
     begin = time.monotonic()
     try:
         messages = take(trial.stderr)
     except OSError as error:
         denied = f"{trial.stderr.parent} cannot be written: set LOGDIR to a writable folder with room in it"
         reason = str(error) if isinstance(error, FileExistsError) else denied
-        args.reason.write_text(reason)
+        report(args.reason, reason)
         print(f"error: {reason}", file=sys.stderr)
         return 2
     with messages:
@@ -233,7 +274,7 @@ def main() -> int:
             reason = f"{reason}; the log cannot be closed as aborted: {error.strerror}"
     where = f" (log {args.result}, messages {trial.stderr})" if args.result.exists() else ""
     print(f"error: {reason}{where}", file=sys.stderr)
-    args.reason.write_text(reason)
+    report(args.reason, reason)
     if trial.signal is not None:
         return 130 if trial.signal == signal.SIGINT else 143
     return 2 if status == 2 else 1

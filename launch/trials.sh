@@ -57,8 +57,8 @@ run_trial() { # RESULT MODULE [ARGUMENTS]
   mapfile -t command < <(mpirun_command "${@:2}")
   ((end_s == 0)) || limit=$((end_s > SECONDS ? end_s - SECONDS : 1))
   exec {out}>&1
-  exec {said}< <(exec .venv/bin/python -m launch.trial "$1" --nodes "${DGXNNODES}" --limit "${limit}" --reason /dev/fd/3 \
-    -- "${command[@]}" </dev/null 3>&1 >&"${out}")
+  exec {said}< <(exec setpriv --pdeathsig KILL .venv/bin/python -m launch.trial "$1" --launcher $$ \
+    --nodes "${DGXNNODES}" --limit "${limit}" --reason /dev/fd/3 -- "${command[@]}" </dev/null 3>&1 >&"${out}")
   trial_pid=$!
   await "${trial_pid}" 2>/dev/null || status=$? # where it was killed, bash says so here
   trial_pid=""
@@ -92,7 +92,7 @@ fi
 
 trap 'stop INT' INT
 trap 'stop TERM' TERM
-trap 'stop HUP' HUP # run_and_time.sh was killed
+trap 'stop HUP' HUP
 if [[ "${1:-}" == --fleet ]]; then
   export MODE=throughput RESUME=no RESULT_FILE="${FOLDER}/fleet.txt"
   baseline=()

@@ -22,8 +22,8 @@ import paddle
 from paddle import static
 from paddle.nn import functional
 
-from harness.layers import Layers
 from paddle_hrnet.config import Recipe
+from program.layers import Layers
 
 WIDTHS = (18, 36, 72, 144)  # channels of the branches, from 1/4 to 1/32 of the image
 STEM = 64

@@ -1,10 +1,11 @@
-"""The embedded data set: the digits (harness/embedded.py) on textured ground.
+"""The embedded data set: the digits of `harness/embedded.py` on textured ground.
 
 Scenes of 128 x 64 pixels in Cityscapes' layout with eight digits each, brighter than their ground, every pixel labelled
 with its digit or as ground. Training scenes show the digits that ResNet-50's embedded data set trains on, evaluation
 scenes the others; each digit is in several scenes, at another place, size and colour.
 """
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -23,17 +24,21 @@ INK = 0.25  # from this share of full ink on a pixel is the digit's
 
 
 def write(folder: Path) -> None:
-    """Writes the images, their labels and both lists."""
-    digits, train, evaluation = embedded.digits()
-    for part, ids, scenes in (("train", train, SCENES_TRAIN), ("val", evaluation, SCENES_EVAL)):
-        rng, lines = np.random.default_rng(scenes), []
-        order = np.concatenate([rng.permutation(ids) for _ in range(-(-scenes * DIGITS // len(ids)))])
-        for number in range(scenes):
-            image = f"leftImg8bit/{part}/digits/digits_{number:06d}_leftImg8bit.png"
-            label = f"gtFine/{part}/digits/digits_{number:06d}_gtFine_labelTrainIds.png"
-            chosen = order[DIGITS * number : DIGITS * (number + 1)]
-            shown = [(digits.images[i] / 16, int(digits.target[i])) for i in chosen]
-            pixels, labels = scene(shown, np.random.default_rng([scenes, number]))
+    """Write the images, their labels and both lists."""
+    digits = embedded.digits()
+    for part, numbers, scenes in (
+        ("train", digits.train, SCENES_TRAIN),
+        ("val", digits.evaluation, SCENES_EVAL),
+    ):
+        lines = []
+        order = _order(numbers, scenes)
+        for scene_number in range(scenes):
+            image = f"leftImg8bit/{part}/digits/digits_{scene_number:06d}_leftImg8bit.png"
+            label = f"gtFine/{part}/digits/digits_{scene_number:06d}_gtFine_labelTrainIds.png"
+            chosen = order[DIGITS * scene_number : DIGITS * (scene_number + 1)]
+            shown = [(digits.images[i] / embedded.FULL_INK, int(digits.labels[i])) for i in chosen]
+
+            pixels, labels = scene(shown, np.random.default_rng([scenes, scene_number]))
             for path, array in ((image, pixels), (label, labels)):
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(array).save(folder / path)
@@ -41,8 +46,18 @@ def write(folder: Path) -> None:
         (folder / f"{part}.txt").write_text("".join(lines))
 
 
+def _order(numbers: list[int], scenes: int) -> np.ndarray:
+    """Shuffle the digits as often as it takes to fill `scenes` scenes."""
+    rng = np.random.default_rng(scenes)
+    rounds = math.ceil(scenes * DIGITS / len(numbers))
+    return np.concatenate([rng.permutation(numbers) for _ in range(rounds)])
+
+
 def scene(shown: list[tuple[np.ndarray, int]], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels [H, W, 3] and labels [H, W], uint8, of DIGITS digits in rows, each [8, 8] of ink from 0 to 1."""
+    """Draw a scene of DIGITS digits in rows, each of ink [8, 8] from 0 to 1 with its class.
+
+    Returns pixels [H, W, 3] and labels [H, W], both uint8.
+    """
     ground = rng.uniform(20, 100, 3)
     # Smooth noise [H, W] of three grain sizes, about -1 to 1.
     grains = [rng.uniform(-1, 1, (HEIGHT // grain, WIDTH // grain)) for grain in (4, 8, 16)]
@@ -52,7 +67,8 @@ def scene(shown: list[tuple[np.ndarray, int]], rng: np.random.Generator) -> tupl
     for place, (digit, value) in enumerate(shown):
         row, column = divmod(place, WIDTH // CELL)
         size = int(rng.integers(DIGIT_MIN, DIGIT_MAX + 1))
-        top, left = (CELL * at + rng.integers(0, CELL - size + 1) for at in (row, column))
+        top = CELL * row + rng.integers(0, CELL - size + 1)
+        left = CELL * column + rng.integers(0, CELL - size + 1)
         window = (slice(top, top + size), slice(left, left + size))
         ink = np.clip(_enlarged(digit, size, size), 0, 1)
         pixels[window] += ink[:, :, None] * rng.uniform(100, 150, 3)
@@ -62,5 +78,6 @@ def scene(shown: list[tuple[np.ndarray, int]], rng: np.random.Generator) -> tupl
 
 
 def _enlarged(values: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Resize an array [h, w] to [height, width] by bicubic interpolation."""
     picture = Image.fromarray(values.astype(np.float32))
     return np.asarray(picture.resize((width, height), Image.Resampling.BICUBIC), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""What FCN-HRNetW18 can be asked for; `harness/traits.py` explains each field."""
+"""Traits of FCN-HRNetW18; `harness/traits.py` explains each field."""
 
 from harness.traits import MemoryPeaks, Traits
 

@@ -1,12 +1,10 @@
-"""ImageNet read by DALI: `train_list.txt` and `val_list.txt` hold lines `path label`, or packed (`harness.records`).
+"""ImageNet read by DALI, from files (`folder.py`) or packed (`records.py`).
 
 Images leave the pipeline as [N, C, H, W] or [N, H, W, C], float32 or float16, normalized.
 """
 
 import json
 import math
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,14 @@ import numpy as np
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali import math as dali_math
 
-from harness import loader, records, sampling
+from harness import loader, sampling
 from harness.loader import ReaderConfig
-from harness.records import Records
 from harness.sampling import Plan
+from paddle_rn50 import folder, recordio, tfrecord
 from paddle_rn50.config import Augmentation
+from paddle_rn50.folder import ImageList, Size
+from paddle_rn50.records import Records
+from runlog import schema
 
 MEAN = (123.675, 116.28, 103.53)  # ImageNet's RGB mean and deviation, as every recipe in use has them
 STD = (58.395, 57.12, 57.375)
@@ -28,8 +29,9 @@ CROP_TRIES = 10  # as torchvision and DALI draw a crop before they fall back to 
 # for ImageNet, 211,025,920 and 140,544,512 bytes beside hints of 5980 x 6430 pixels; on no GPU measured.
 DEVICE_BYTES, HOST_BYTES = 6, 4
 LEAST_DEVICE_PADDING, LEAST_HOST_PADDING = 16 << 20, 8 << 20  # DALI's defaults
-SIZES = "{}.sizes.json"  # beside a part's images: width and height in pixels of the largest; tools/pack.py writes it
-Size = tuple[int, int]  # width and height in pixels
+# A file with width and height in pixels of a part's largest image and, for packed images, the passport of the files
+# that they were made of; tools/pack.py writes it.
+SIZES = "{}.sizes.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,71 +44,39 @@ class ImageFormat:
     half: bool = False  # float16 in place of float32
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageList:
-    """The samples of one list file, numbered from 0."""
-
-    root: Path
-    paths: tuple[str, ...]  # relative to root
-    labels: np.ndarray  # [samples] int64
-    largest: Size | None = None  # of the largest image, where known
-    form: str = "files"
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def read(self, ids: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-        """Encoded images and labels [N] of these samples."""
-        root = os.fspath(self.root)
-        return [np.fromfile(f"{root}/{self.paths[i]}", dtype=np.uint8) for i in ids], self.labels[ids]
-
-    def named(self, ids: np.ndarray) -> Iterator[tuple[str, Path]]:
-        """Name and file of these samples."""
-        return ((os.fspath(self.root / self.paths[i]), self.root / self.paths[i]) for i in ids)
-
-
 Images = ImageList | Records
 
 
 def find(root: Path, part: str, classes: int) -> Images:
-    """The images of `part` (train or val) in a folder: packed ones if it has them, else those of the list.
+    """Find the images of `part` (train or val) in a folder: packed ones if it has them, else its files.
 
     Raises ValueError where they are absent, not whole, or wrongly listed.
     """
-    packed = records.find(root, part, classes)
-    images = read_list(root, f"{part}_list.txt", classes) if packed is None else packed
+    images = _packed(root, part, classes) or folder.find(root, part, classes)
     sizes = root / SIZES.format(part)
     if not sizes.is_file():
         return images
     try:
         known = json.loads(sizes.read_bytes())
-        return replace(images, largest=(int(known["width"]), int(known["height"])))
-    except (ValueError, KeyError, TypeError) as error:
+        source = known.get("source")
+        return replace(
+            images,
+            largest=(int(known["width"]), int(known["height"])),
+            source=schema.Passport(**source) if source else None,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{sizes}: holds no width and height: remove it, then tools.pack --sizes writes it") from error
 
 
-def read_list(root: Path, name: str, classes: int) -> ImageList:
-    """Reads and checks a list file.
-
-    Raises ValueError where the folder or list is absent or empty; a line has no label or one out of range; a listed
-    file is absent. The message names the line.
-    """
-    list_file = root / name
-    if not list_file.is_file():
-        raise ValueError(f"{list_file}: no such file: DATADIR must hold {name}, lines 'path label', or packed images")
-    paths, labels = [], []
-    folders = loader.Folders(root)
-    for where, line in loader.listed(list_file):
-        path, _, text = line.strip().rpartition(" ")
-        if not path or not text.isdecimal():
-            raise ValueError(f"{where}: {line!r} has no label: write 'path label'")
-        if int(text) >= classes:
-            raise ValueError(f"{where}: label {int(text)} is out of range: the recipe has {classes} classes")
-        if not folders.has(path):
-            raise ValueError(f"{where}: {root / path} is absent: restore it or remove the line")
-        paths.append(path)
-        labels.append(int(text))
-    return ImageList(root=root, paths=tuple(paths), labels=np.array(labels, dtype=np.int64))
+def _packed(root: Path, part: str, classes: int) -> Records | None:
+    """Find the packed images of a part; None where there are none. Raises ValueError where they are not whole."""
+    packed = root / recordio.FILE.format(part)
+    if packed.is_file():
+        return recordio.find(packed, packed.with_suffix(".idx"), classes)
+    files = tfrecord.files_of(root, part)
+    if files:
+        return tfrecord.find(files, classes)
+    return None
 
 
 @pipeline_def
@@ -211,7 +181,10 @@ class Loader(loader.Loader):
         super().__init__(images, plan, _pipeline, reader, augment=augment, resize=resize, largest=images.largest)
 
     def _read(self, epoch: int, ids: np.ndarray, valid: np.ndarray) -> tuple[Any, ...]:
-        encoded, labels = self._samples.read(ids)
+        images, labels = self._samples.read(ids)
+        for number, image in zip(ids, images, strict=True):
+            loader.require_whole(self._samples.name(int(number)), image)
+        encoded = [np.frombuffer(image, dtype=np.uint8) for image in images]
         if self._augment is None:
             return encoded, labels[:, None], valid.astype(np.float32)[:, None]
         return encoded, labels[:, None], *_draw(self._augment, self._reader.seed, epoch, ids)

@@ -1,4 +1,4 @@
-"""The embedded data set in ImageNet's layout: the digits (harness/embedded.py), enlarged to 64 x 64 JPEG files.
+"""The embedded data set in ImageNet's layout: the digits of `harness/embedded.py`, enlarged to 64 x 64 JPEG files.
 
 `python -m paddle_rn50.digits FOLDER` makes it in FOLDER, as an image's build does.
 """
@@ -6,28 +6,35 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 from harness import embedded
 
 NAME = "uci-digits-64"
-SIDE = 64  # pixels
+PIXELS = 64  # side of an image
+JPEG_QUALITY = 90
+WHITE = 255
 
 
 def write(folder: Path) -> None:
-    """Writes the images and both lists."""
-    digits, train, evaluation = embedded.digits()
-    for part, ids in (("train", train), ("val", evaluation)):
+    """Write the images and both lists."""
+    digits = embedded.digits()
+    for part, numbers in (("train", digits.train), ("val", digits.evaluation)):
         lines = []
-        for i in sorted(ids):
-            label = int(digits.target[i])
-            path = f"{part}/{label}/{i:04d}.jpeg"
+        for number in sorted(numbers):
+            label = int(digits.labels[number])
+            path = f"{part}/{label}/{number:04d}.jpeg"
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            grey = (digits.images[i] * (255 / 16)).astype("uint8")
-            picture = Image.fromarray(grey).resize((SIDE, SIDE), Image.Resampling.BICUBIC).convert("RGB")
-            picture.save(folder / path, quality=90)
+            picture(digits.images[number]).save(folder / path, quality=JPEG_QUALITY)
             lines.append(f"{path} {label}\n")
         (folder / f"{part}_list.txt").write_text("".join(lines))
+
+
+def picture(ink: np.ndarray) -> Image.Image:
+    """Draw a digit's ink [8, 8] in white on black, in RGB."""
+    grey = (ink * (WHITE / embedded.FULL_INK)).astype(np.uint8)
+    return Image.fromarray(grey).resize((PIXELS, PIXELS), Image.Resampling.BICUBIC).convert("RGB")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from paddle import static
 from paddle.nn import functional
 from paddle.nn.initializer import Constant, Normal, Uniform
 
-from harness.layers import Layers
 from paddle_rn50.config import Recipe
+from program.layers import Layers
 
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # (width of the 3x3, number of bottlenecks)
 BOTTLENECK = ("1", "2", "3", "shortcut")  # names of its layers

@@ -1,4 +1,4 @@
-"""What ResNet-50 can be asked for; `harness/traits.py` explains each field."""
+"""Traits of ResNet-50; `harness/traits.py` explains each field."""
 
 from harness.traits import MemoryPeaks, Traits
 

@@ -23,7 +23,7 @@ from program import capture, elsewhere, replaced
 from program import precision as precisions
 from program.count import counts_of
 from program.ops import LOSS_VALUE, Refused
-from program.optimizers import OptimizerConfig, Schedule
+from program.optimizers import KINDS, OptimizerConfig, Schedule
 from program.passes import buckets, edit, gradients, of_paddle, resnet_unit, sync_bn, updates
 from program.precision import Precision
 from program.proof import kernels, verify
@@ -54,26 +54,6 @@ class StepSchedule(paddle.optimizer.lr.LRScheduler):
         rate = paddle.base.core.LoDTensor()
         rate.set(np.full(on_device.shape(), self(), np.float32), paddle.CPUPlace())  # a checkpoint has it in this shape
         on_device._copy_from(rate, place)
-
-
-def _optimizer(config: OptimizerConfig, schedule: Schedule, program: static.Program, *, merged: bool) -> Any:
-    """Return Paddle's optimizer of what the recipe asks for; `merged` updates all parameters of a type at once."""
-    shared: dict[str, Any] = {"learning_rate": StepSchedule(schedule), "momentum": config.momentum}
-    if config.kind == "sgd":
-        for parameter in program.all_parameters():
-            if config.decays(parameter.name):
-                parameter.regularizer = paddle.regularizer.L2Decay(config.weight_decay)
-        return paddle.optimizer.Momentum(**shared, use_multi_tensor=merged)
-    # What Paddle's LARS leaves without decay it also leaves without the trust ratio.
-    return paddle.incubate.optimizer.LarsMomentumOptimizer(
-        **shared,
-        lars_coeff=config.lars_coefficient,
-        lars_weight_decay=config.weight_decay,
-        exclude_from_weight_decay=[
-            parameter.name for parameter in program.all_parameters() if not config.decays(parameter.name)
-        ],
-        epsilon=config.lars_epsilon,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +129,7 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
 
     if knobs.resnet_unit:
         resnet_unit.fuse(main, startup)
-    inner = _optimizer(optimizer, schedule, main, merged=bool(knobs.merged_optimizer))
+    inner = KINDS[optimizer.kind].build(optimizer, StepSchedule(schedule), main, bool(knobs.merged_optimizer))
     if not knobs.auto:
         inner = precisions.decorate(inner, plan.precision, dynamic=not plan.fixed_scale)
     _minimize_by_fleet(loss, startup, inner, plan)

@@ -1,15 +1,18 @@
 """The optimizer and the learning rate that a recipe asks for. No Paddle here: tools that run anywhere read recipes."""
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from runlog import schema
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """SGD with momentum, or LARS (You et al. 2017, arXiv:1708.03888)."""
 
-    kind: Literal["sgd", "lars"]
+    kind: str  # of KINDS
     momentum: float
     weight_decay: float  # L2, added to the gradient
     decay_bn_and_bias: bool = False
@@ -17,11 +20,69 @@ class OptimizerConfig:
     lars_coefficient: float = 0.001  # factor of the trust ratio, as MLPerf's reference has it
     lars_epsilon: float = 0.0
 
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"optimizer {self.kind!r}: must be one of {', '.join(KINDS)}")
+
     def decays(self, name: str) -> bool:
         """Tell whether a parameter of this name decays; weights of convolutions and matrices always do."""
         if ".bn." in name:
             return self.decay_bn_and_bias
         return not name.endswith(".b") or self.decay_bias or self.decay_bn_and_bias
+
+
+# ---- how each kind is built, proved and logged
+
+
+def _build_sgd(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -> Any:
+    """Return Paddle's momentum; each parameter that decays has its own L2 penalty."""
+    import paddle
+
+    for parameter in program.all_parameters():
+        if config.decays(parameter.name):
+            parameter.regularizer = paddle.regularizer.L2Decay(config.weight_decay)
+    return paddle.optimizer.Momentum(learning_rate=rate, momentum=config.momentum, use_multi_tensor=merged)
+
+
+def _build_lars(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -> Any:
+    """Return Paddle's LARS. A parameter that it leaves without decay it also leaves without the trust ratio."""
+    import paddle
+
+    without_decay = [parameter.name for parameter in program.all_parameters() if not config.decays(parameter.name)]
+    return paddle.incubate.optimizer.LarsMomentumOptimizer(
+        learning_rate=rate,
+        momentum=config.momentum,
+        lars_coeff=config.lars_coefficient,
+        lars_weight_decay=config.weight_decay,
+        exclude_from_weight_decay=without_decay,
+        epsilon=config.lars_epsilon,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of optimizer."""
+
+    build: Callable[[OptimizerConfig, Any, Any, bool], Any]  # of a config, Paddle's learning rate, a program, merged
+    operators: frozenset[str]  # types of the operators that update its parameters, by which it is proved
+    points: Mapping[str, schema.Point[float]]  # events of its hyperparameters in a log
+    warmup: schema.Point[float]  # event of its warm-up in epochs
+
+
+KINDS = {
+    "sgd": Kind(
+        build=_build_sgd,
+        operators=frozenset({"momentum", "merged_momentum"}),
+        points=schema.OPTIMIZER["sgd"],
+        warmup=schema.WARMUP_EPOCHS["sgd"],
+    ),
+    "lars": Kind(
+        build=_build_lars,
+        operators=frozenset({"lars_momentum"}),
+        points=schema.OPTIMIZER["lars"],
+        warmup=schema.WARMUP_EPOCHS["lars"],
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)

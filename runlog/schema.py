@@ -115,12 +115,26 @@ class Hardware:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Passport:
+    """Which bytes a part of a data set holds; it says nothing of what they show."""
+
+    files: Annotated[int, "", "files, or records of packed images"]
+    bytes: Annotated[int, "bytes", "sum of their sizes, labels in files of their own not counted"]
+    sha256: Annotated[str, "", "of the sorted lines of name, size and label of all"]
+    is_exact: Annotated[bool, "", "whether the sizes are those of the encoded images, not of records with more in them"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dataset:
     name: Annotated[str, "", "folder, or name of the embedded set"]
     train_samples: Annotated[int, "images", "of an epoch"]
     eval_samples: Annotated[int, "images", "of an evaluation"]
     synthetic: Annotated[bool, "", "whether one made-up batch stands for all"]
     form: Annotated[str | None, "", "files, recordio or tfrecord: what holds the images for training"] = None
+    train: Annotated[Passport | None, "", "of what is trained on, where real data is"] = None
+    eval: Annotated[Passport | None, "", "of what is evaluated"] = None
+    train_source: Annotated[Passport | None, "", "of the files that the training records were packed from"] = None
+    eval_source: Annotated[Passport | None, "", "of the files that the evaluation records were packed from"] = None
 
 
 @dataclass(frozen=True, kw_only=True)

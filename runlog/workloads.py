@@ -1,4 +1,4 @@
-"""What publishing knows of each workload: one row of `workloads.json`, which both halves read.
+"""Workloads as publishing knows them: one row of `workloads.json` each, which both halves read.
 
 What training knows of it stands in the folder `paddle_<name>`.
 """
@@ -19,8 +19,9 @@ class Workload:
     family: str  # part of the model's name in other people's logs and tables
     metric: str  # what an evaluation measures
     unit: str  # of what throughput counts
-    train_samples: int | None  # of its full data set; None where it has none
-    eval_samples: int | None
+    train_samples: int  # of its full data set
+    eval_samples: int
+    runs: int  # of one submission
     flop_height: int | None  # pixels of the image that `training_flop` is of
     flop_width: int | None
     training_flop: int | None  # of an image in a step, two a multiply-add, forward and backward; None: not counted
@@ -41,12 +42,20 @@ WORKLOADS = _read(Path(__file__).with_name("workloads.json"))
 NAMES = tuple(workload.name for workload in WORKLOADS)
 
 
-def named(name: str) -> Workload:
-    """Return the workload that WORKLOAD calls `name`. Raises KeyError where there is none."""
+def find(name: str) -> Workload | None:
+    """Return the workload that WORKLOAD calls `name`; None where there is none."""
     for workload in WORKLOADS:
         if workload.name == name:
             return workload
-    raise KeyError(name)
+    return None
+
+
+def named(name: str) -> Workload:
+    """Return the workload that WORKLOAD calls `name`. Raises KeyError where there is none."""
+    workload = find(name)
+    if workload is None:
+        raise KeyError(name)
+    return workload
 
 
 def of_benchmark(benchmark: str | None) -> Workload | None:

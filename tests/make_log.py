@@ -111,7 +111,10 @@ def _header(log: Log, summary: schema.RunSummary, config: dict[str, Any], sample
     synthetic = summary.data == "synthetic"
     data = schema.Dataset(name="uci-digits-64", train_samples=samples[0], eval_samples=samples[1], synthetic=synthetic)
     log.section(schema.DATASET, data)
-    program = schema.Program(operators={"conv2d": 53}, all_reduces=1, all_reduce_mib=97.5, fused={}, verified=[])
+    convolutions = {"resnet50_v1.5": 53, "fcn_hrnetw18": 372}.get(summary.model, 53)
+    program = schema.Program(
+        operators={"conv2d": convolutions}, all_reduces=1, all_reduce_mib=97.5, fused={}, verified=[]
+    )
     log.section(schema.PROGRAM, program)
 
 

@@ -26,10 +26,14 @@ Operators = list[tuple[Work, float | None]]
 
 
 def in_order(update: Sequence[Any]) -> Operators:
-    """The operators of an update's programs in order, each all-reduce with its bytes."""
+    """Return the operators of an update's programs in order, each all-reduce with its bytes."""
     main = update[-1]
-    sizes = {b["operator"]: b["mib"] * MIB for b in buckets(main)}
-    return [(work, sizes.get(work.index) if program is main else None) for program in update for work in works(program)]
+    summed_bytes = {bucket["operator"]: bucket["mib"] * MIB for bucket in buckets(main)}
+    operators: Operators = []
+    for program in update:
+        for work in works(program):
+            operators.append((work, summed_bytes.get(work.index) if program is main else None))
+    return operators
 
 
 def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> dict[str, Any] | None:
@@ -95,7 +99,7 @@ def estimates(update: Sequence[Any], job: env.Job) -> list[dict[str, Any]]:
 
 
 def traffic_gb(operators: Operators, card: Card) -> dict[str, float]:
-    """What the kernels of each class move on `card`; transposes inside kernels are a class of their own."""
+    """Return the GB that the kernels of each class move on `card`; transposes inside kernels are a class."""
     found: Counter[str] = Counter()
     for work, _ in operators:
         found[work.kernel_class] += work.traffic_bytes(card.on_chip_bytes) - work.turned_bytes

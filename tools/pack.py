@@ -1,6 +1,7 @@
 """Packs an image folder into MXNet's RecordIO, `train.rec` and `val.rec` with their indices, in the order of its lists.
 
-A record holds the bytes of an image's file, so that training gives the same losses as from the folder. A pack that was
+Each file is decoded once by training's decoder. A record holds its bytes, so that training gives the same losses as
+from the folder. A pack that was
 stopped goes on where it was: beside the growing file lies a journal, a line for each record. At the end each record is
 read back from the disk as training reads it, and compared with what the file of the source held. The width and height
 of the largest image, which a GPU's decoder is told, lie beside in `<part>.sizes.json`; `--sizes` only finds these.
@@ -14,6 +15,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,11 +26,17 @@ import numpy as np
 from PIL import Image
 from rich import progress
 
-from harness import records
-from paddle_rn50 import data
+from harness import encoded, passport
+from harness.decoder import Decoder
+from harness.lists import Folders
+from harness.lists import lines as list_lines
+from paddle_rn50 import data, folder, recordio
+from paddle_rn50.records import Records
 from runlog.errors import RunError, one_line
+from runlog.schema import as_json
 
 PARTS = ("train", "val")
+NEWLINE = b"\n"
 AT_ONCE, READERS = 64, 16  # samples read together, and by how many threads: a network disk answers each late
 
 
@@ -47,10 +55,12 @@ def pack(source: Path, target: Path, part: str) -> str:
     Raises ValueError where the source is not whole, the target holds another data set, or its disk is full; RunError
     where the target's disk gave back something else than was written.
     """
-    images = data.read_list(source, f"{part}_list.txt", records.MOST_CLASSES)
-    listed = hashlib.sha256((source / f"{part}_list.txt").read_bytes()).hexdigest()
-    packed, sizes = target / records.RECORDIO.format(part), target / data.SIZES.format(part)
-    growing, journal = target / f"{packed.name}.partial", target / f"{packed.name}.journal"
+    images = folder.find(source, part, recordio.MOST_CLASSES)
+    listed = _digest(source, images)
+    packed = target / recordio.FILE.format(part)
+    sizes = target / data.SIZES.format(part)
+    growing = target / f"{packed.name}.partial"
+    journal = target / f"{packed.name}.journal"
     target.mkdir(parents=True, exist_ok=True)
     with growing.open("ab") as file:
         try:
@@ -67,9 +77,9 @@ def pack(source: Path, target: Path, part: str) -> str:
             print(f"{growing}: goes on after {len(entries)} images", flush=True)
         with journal.open("a") as lines, ThreadPoolExecutor(READERS) as readers:
             for ids in _shown(f"pack {part}", len(images), done=len(entries)):
-                for record, crc32, size in readers.map(lambda i: _record(images, i), ids):
-                    entries.append(Entry(file.tell(), crc32, *size))
-                    file.write(record)
+                for made in readers.map(lambda i: _record(images, int(i)), ids):
+                    entries.append(Entry(file.tell(), made.crc32, *made.size))
+                    file.write(made.record)
                     print(*entries[-1], file=lines)
                 file.flush()
                 lines.flush()
@@ -77,11 +87,21 @@ def pack(source: Path, target: Path, part: str) -> str:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that the check reads the disk
         index = packed.with_suffix(".idx")
         index.write_text("".join(f"{number}\t{entry.offset}\n" for number, entry in enumerate(entries)))
-        _check(records.recordio(growing, index), entries, images.labels, part)
-        _write_sizes(sizes, [(entry.width, entry.height) for entry in entries], {"list_sha256": listed})
+        _check(recordio.find(growing, index), entries, images.labels, part)
+        source_passport = passport.passport(images.contents(lambda done, total: None))
+        more = {"list_sha256": listed, "source": as_json(source_passport)}
+        _write_sizes(sizes, [(entry.width, entry.height) for entry in entries], more)
         growing.rename(packed)
         journal.unlink()
     return f"{packed}: {len(entries)} images, {packed.stat().st_size / 2**30:.3f} GiB, each record checked"
+
+
+def _digest(source: Path, images: folder.ImageList) -> str:
+    """SHA-256 of the list, or of what class folders hold."""
+    list_file = source / folder.LIST.format(images.part)
+    if list_file.is_file():
+        return hashlib.sha256(list_file.read_bytes()).hexdigest()
+    return hashlib.sha256(folder.list_text(images)).hexdigest()
 
 
 def _known(sizes: Path) -> dict[str, Any]:
@@ -114,36 +134,55 @@ def _resumed(growing: BinaryIO, journal: Path, listed: str) -> list[Entry]:
     return found
 
 
-def _record(images: data.ImageList, number: int) -> tuple[bytes, int, tuple[int, int]]:
-    """The record of a sample, the CRC of its file, and its width and height."""
-    ((name, path),) = images.named(np.array([number]))
-    content = path.read_bytes()
-    size = _size(name, io.BytesIO(content))
+class Made(NamedTuple):
+    """A record that is made of a file."""
+
+    record: bytes
+    crc32: int  # of the file
+    size: folder.Size
+
+
+# A decoder for each thread: DALI's pipelines take one input at a time.
+_DECODERS = threading.local()
+
+
+def _record(images: folder.ImageList, number: int) -> Made:
+    """Make the record of a sample, of a file that training's decoder decodes.
+
+    Raises ValueError where the file is not whole, or cannot be decoded.
+    """
+    ((name, content),) = images.encoded(number)
+    if not hasattr(_DECODERS, "decoder"):
+        _DECODERS.decoder = Decoder("cpu", None)
+    fault = encoded.fault(content) or _DECODERS.decoder.fault(content)
+    if fault:
+        raise ValueError(f"{name}: cannot be decoded ({fault}): replace the file or remove it from the list")
     try:
-        return records.image_record(content, int(images.labels[number]), number), zlib.crc32(content), size
+        record = recordio.image_record(content, int(images.labels[number]), number)
     except ValueError as error:
         raise ValueError(f"{name}: {error}: remove it from the list") from error
+    return Made(record, zlib.crc32(content), _size(name, content))
 
 
-def _size(name: str, file: io.BytesIO | Path) -> tuple[int, int]:
-    """Width and height in pixels, by the header alone."""
+def _size(name: str, content: bytes) -> folder.Size:
+    """Width and height in pixels, by the header alone. Raises ValueError where the file is no image."""
     try:
-        with Image.open(file) as opened:
+        with Image.open(io.BytesIO(content)) as opened:
             return opened.size
     except (OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"{name}: is no image: replace the file or remove it from the list") from error
 
 
-def _check(packed: records.Records, entries: list[Entry], labels: np.ndarray, part: str) -> None:
+def _check(packed: Records, entries: list[Entry], labels: np.ndarray, part: str) -> None:
     """Raises RunError where a record is not what was written."""
     for ids in _shown(f"check {part}", len(packed)):
         images, found = packed.read(ids)
         for i, image, label in zip(ids, images, found, strict=True):
-            if zlib.crc32(image.data) != entries[i].crc32 or label != labels[i]:
+            if zlib.crc32(image) != entries[i].crc32 or label != labels[i]:
                 raise RunError(f"{packed.name(i)}: is not what was written: remove the file and pack again")
 
 
-def _write_sizes(file: Path, sizes: list[tuple[int, int]], more: dict[str, str]) -> None:
+def _write_sizes(file: Path, sizes: list[tuple[int, int]], more: dict[str, Any]) -> None:
     width, height = max(sizes, key=lambda size: size[0] * size[1])
     file.write_text(json.dumps({"width": width, "height": height, "images": len(sizes)} | more) + "\n")
 
@@ -151,11 +190,12 @@ def _write_sizes(file: Path, sizes: list[tuple[int, int]], more: dict[str, str])
 def find_sizes(source: Path, part: str) -> str:
     """Reads the header of each image of `part` and writes the largest one's size beside them."""
     file = source / data.SIZES.format(part)
-    known, images = _known(file), data.find(source, part, records.MOST_CLASSES)
+    known = _known(file)
+    images = data.find(source, part, recordio.MOST_CLASSES)
     sizes: list[tuple[int, int]] = []
     with ThreadPoolExecutor(READERS) as readers:
         for ids in _shown(f"sizes {part}", len(images)):
-            sizes += readers.map(lambda found: _size(*found), images.named(ids))
+            sizes += readers.map(lambda i: _size(*images.encoded(int(i))[0]), ids)
     _write_sizes(file, sizes, known)
     return f"{file}: {file.read_text().strip()}"
 
@@ -166,21 +206,65 @@ def _shown(what: str, total: int, *, done: int = 0) -> Iterator[np.ndarray]:
         yield np.arange(start, min(start + AT_ONCE, total))
 
 
+def write_lists(source: Path, labels: Path | None) -> list[str]:
+    """Write the lists of a folder whose images lie in class folders; `labels` names and labels those of a flat val/.
+
+    Returns what came out, for a person. Raises ValueError where a list is there already, or nothing tells the labels.
+    """
+    contents: dict[str, bytes] = {}
+    for part in PARTS:
+        list_file = source / folder.LIST.format(part)
+        if list_file.exists():
+            raise ValueError(f"{list_file}: is there: remove it to write it anew from the class folders")
+        if part == "val" and labels is not None:
+            contents[part] = _flat_list(source / part, labels)
+        else:
+            contents[part] = folder.list_text(folder.by_class_folders(source, part, recordio.MOST_CLASSES))
+
+    said = []
+    for part, text in contents.items():
+        list_file = source / folder.LIST.format(part)
+        list_file.write_bytes(text)
+        said.append(f"{list_file}: {text.count(NEWLINE)} images")
+    return said
+
+
+def _flat_list(images: Path, labels: Path) -> bytes:
+    """Make the list of images in one folder, by a file of lines `name label`, the name with or without a folder.
+
+    Raises ValueError where a line has no label, or names no file.
+    """
+    if not labels.is_file():
+        raise ValueError(f"{labels}: no such file: give lines 'name label' of the images in {images}")
+    folders = Folders(images)
+    lines = []
+    for where, text in list_lines(labels):
+        line = folder.LINE.fullmatch(text)
+        if line is None:
+            raise ValueError(f"{where}: {text!r} has no label: write 'name label', the label a number from 0")
+        name = line["path"].rpartition("/")[2]
+        fault = folders.fault(name)
+        if fault:
+            raise ValueError(f"{where}: {images / name} {fault}: restore it or remove the line")
+        lines.append(f"{images.name}/{name} {int(line['label'])}\n")
+    return os.fsencode("".join(lines))
+
+
 @one_line
 def main() -> int:
-    """`python -m tools.pack SOURCE TARGET`: packs an image folder with its lists into train.rec and val.rec."""
+    """`python -m tools.pack SOURCE TARGET`: packs an image folder into train.rec and val.rec."""
     parser = argparse.ArgumentParser(prog="python -m tools.pack", description=main.__doc__)
-    parser.add_argument("source", type=Path, help="folder with train_list.txt and val_list.txt")
+    parser.add_argument("source", type=Path, help="folder with train_list.txt and val_list.txt, or class folders")
     parser.add_argument("target", type=Path, nargs="?", help="folder for train.rec and val.rec")
     parser.add_argument("--sizes", action="store_true", help="only find the largest images of SOURCE, packed or not")
+    parser.add_argument("--lists", action="store_true", help="only write the lists of SOURCE from its class folders")
+    parser.add_argument("--labels", type=Path, help="with --lists: lines 'name label' of the images in a flat val/")
     args = parser.parse_args()
-    if (args.target is None) != args.sizes:
-        parser.error("give SOURCE and TARGET, or --sizes and SOURCE")
+    if (args.target is not None) + args.sizes + args.lists != 1 or (args.labels and not args.lists):
+        parser.error("give SOURCE and TARGET, or --sizes and SOURCE, or --lists and SOURCE")
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a path need not be UTF-8
     try:
-        absent = [part for part in PARTS if args.target and not (args.source / f"{part}_list.txt").is_file()]
-        for part in absent or PARTS:  # what is absent is said before hours of packing the other
-            print(find_sizes(args.source, part) if args.sizes else pack(args.source, args.target, part), flush=True)
+        _run(args)
     except OSError as error:
         where = error.filename or args.target or args.source
         raise RunError(f"{where}: {error.strerror}: mend that and start the same command again") from error
@@ -188,6 +272,19 @@ def main() -> int:
         print("stopped: the same command goes on from here", file=sys.stderr)
         return 128 + signal.SIGINT
     return 0
+
+
+def _run(args: argparse.Namespace) -> None:
+    """Do what the command line asks, and print what came out."""
+    if args.lists:
+        for line in write_lists(args.source, args.labels):
+            print(line)
+        return
+    if args.target:  # what is absent is said before hours of packing the other part
+        for part in PARTS:
+            folder.find(args.source, part, recordio.MOST_CLASSES)
+    for part in PARTS:
+        print(find_sizes(args.source, part) if args.sizes else pack(args.source, args.target, part), flush=True)
 
 
 if __name__ == "__main__":

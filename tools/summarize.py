@@ -16,6 +16,7 @@ from compliance import rules
 from compliance.check import Report
 from compliance.forms import as_json
 from compliance.submission.runs import check_logs
+from runlog import workloads
 from runlog.reader import HeldLog
 from scoring.figure import protocols
 from scoring.figure.score import Score, score
@@ -24,7 +25,6 @@ from scoring.record import Record, TooFewRunsError
 from scoring.report import render
 from scoring.report.build import build, read_findings
 
-QUALITY = {"resnet50_v1.5": "top-1", "fcn_hrnetw18": "mIoU"}  # of each model, as a log's run_summary names it
 RULESET = "4.0.0"
 
 
@@ -41,7 +41,8 @@ def _rows(records: Sequence[Record], figure: Score, *, throughput: bool) -> dict
     rows = {}
     if not throughput:
         last = [record.quality[-1].value if record.quality else None for record in records]
-        measure = QUALITY.get(records[0].model or "", "eval_accuracy")
+        workload = workloads.of_model(records[0].model)
+        measure = "eval_accuracy" if workload is None else workload.metric
         rows["quality"] = _of_all(records, "evaluation", last, f"{{:.4f}} {measure}")
         rows["time to train"] = _of_all(records, "end", [record.run_time_s for record in records], "{:.1f} s")
     interval = "95 % interval {:.2f} to {:.2f}".format(*figure.interval_95) if figure.interval_95 else "no interval"

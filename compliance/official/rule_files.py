@@ -20,8 +20,11 @@ from typing import Any
 import yaml
 
 from compliance.official.language import Code, expression, statements
+from runlog.workloads import WORKLOADS
 
 RULES = Path(__file__).parents[1] / "rules"
+WORKLOAD_RULES = RULES / "open_workload.yaml"  # of a workload of ours that has no file
+WORKLOAD_RULESET = "4.0.0"
 VERSION = "4.1.68"  # of mlperf-logging
 ARCHIVE = RULES / f"mlperf_logging_{VERSION}.zip"
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
@@ -108,7 +111,14 @@ def _archive() -> zipfile.ZipFile:
 def names() -> frozenset[str]:
     """The rule files, `training_<version>/<name>.yaml`."""
     theirs = (name.partition("/")[2] for name in _archive().namelist() if name.startswith("compliance_checker/"))
-    return frozenset([*theirs, *(str(path.relative_to(RULES)) for path in RULES.glob("training_*/*.yaml"))])
+    ours = [str(path.relative_to(RULES)) for path in RULES.glob("training_*/*.yaml")]
+    files_with_text = frozenset([*theirs, *ours])
+    return files_with_text.union(_names_of_workloads() - files_with_text)
+
+
+def _names_of_workloads() -> frozenset[str]:
+    """The rule files that this project's workloads have in the open division: WORKLOAD_RULES where none is written."""
+    return frozenset(f"training_{WORKLOAD_RULESET}/open_{workload.benchmark}.yaml" for workload in WORKLOADS)
 
 
 def versions() -> list[str]:
@@ -148,8 +158,15 @@ def archived(name: str) -> str:
 
 
 def text_of(name: str) -> str:
+    """Return the text of a rule file: ours, mlperf-logging's, or the one that is made for a workload without any."""
     ours = RULES / name
-    return ours.read_text("utf-8") if ours.is_file() else _archive().read(f"compliance_checker/{name}").decode()
+    if ours.is_file():
+        return ours.read_text("utf-8")
+    theirs = f"compliance_checker/{name}"
+    if theirs not in _archive().namelist() and name in _names_of_workloads():
+        benchmark = name.partition("/open_")[2].removesuffix(".yaml")
+        return WORKLOAD_RULES.read_text("utf-8").replace("BENCHMARK", benchmark)
+    return _archive().read(theirs).decode()
 
 
 def files(version: str) -> list[str]:

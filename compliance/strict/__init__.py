@@ -1,1 +1,1 @@
-"""What the official tools let pass: the order of a run, its windows, the policies, our own log."""
+"""Rules that the official tools lack: the order of a run, its pace, its claims, copies, and this project's own log."""

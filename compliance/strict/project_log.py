@@ -1,17 +1,18 @@
-"""What a log that calls itself ours must hold: the sections, events and fields of runlog's schema, all in agreement."""
+"""A log of this project must hold the sections, events and fields of runlog's schema, all in agreement."""
 
 import re
 import typing
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from types import UnionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from compliance.logged_run import COUNT, LoggedRun, has_type, is_number
-from compliance.rules import most_images_per_s
-from compliance.strict.measured import TIME_TOLERANCE
+from compliance.rules import Benchmark, most_images_per_s
+from compliance.strict.accuracies import all_whole
+from compliance.strict.measured import Fault
 from compliance.strict.run_order import RunOrder
-from runlog import schema
+from runlog import schema, workloads
 from runlog.reader import hints_of
 from runlog.text import printable
 
@@ -23,8 +24,7 @@ _OF_TRAINING = (
     *(schema.BLOCK_START, schema.BLOCK_STOP, schema.EPOCH_START, schema.EPOCH_STOP, schema.EVAL_START),
     *(schema.EVAL_STOP, schema.EVAL_ACCURACY),
 )
-_WORKLOADS = {"rn50": ("resnet", "resnet50_v1.5"), "hrnet": ("hrnet", "fcn_hrnetw18")}  # benchmark and model
-_OF_SUMMARY = {  # the setting that a field of it repeats
+_OF_SUMMARY = {  # the setting that a field of run_summary repeats
     **{"mode": "MODE", "data": "DATA", "precision": "PRECISION", "math_mode": "PRECISION"},
     **{"batch_per_device": "BATCHSIZE", "nodes": "DGXNNODES"},
 }
@@ -34,184 +34,301 @@ _SETTINGS = {
     *("STRATEGY", "PROFILE", "RESUME", "TELEMETRY_S", "PRINT_STEPS", "WARMUP_STEPS", "MEASURED_STEPS"),
     *("SUBMISSION_ORG", "SUBMISSION_DIVISION", "SUBMISSION_STATUS", "SUBMISSION_PLATFORM", "RECIPE.epochs"),
 }
-Fault = tuple[int | None, str]  # the line to blame, and what is wrong
 _SOURCE = {"commit": "[0-9a-f]{40}", "lock_sha256": "[0-9a-f]{64}", "image_digest": "sha256:[0-9a-f]{64}"}
+_ENERGY_TOLERANCE = 0.01
+_FEWEST_SAMPLES, _MOST_SAMPLES, _MORE_SAMPLES = 0.5, 1.5, 10  # of telemetry: shares of those due, and some a node more
+_UNFUSED_CONVOLUTIONS = 0.5  # of the model's, at least, are left as operators where passes fuse some
+
+
+class _SaidTwice(NamedTuple):
+    """A value that the log says in two places: where and how it is named, and what the other place says."""
+
+    line: int
+    name: str
+    value: Any
+    other_place: str
+    other_value: Any
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectLog:
-    """A log of ours that has ended."""
+    """A log of this project that has ended. `benchmark` is None where no row knows it."""
 
     run: LoggedRun
     order: RunOrder
+    benchmark: Benchmark | None
 
     def faults(self) -> Iterator[Fault]:
-        """What it lacks, says twice and differently, or cannot be."""
-        run, headers, configured = self.run, self.run.headers, self.run.settings
-        whole = {name: name in headers and fits(s.value, headers[name]) for name, s in schema.SECTIONS.items()}
-        for name in (name for name, good in whole.items() if not good):
-            form = f"is not as the schema has it: {printable(headers[name])}" if name in headers else ""
-            yield None, f"the header section {name} {form}" if form else f"no header section {name}"
-        for once in (schema.RUN_SUMMARY, schema.SEED):
-            if (count := run.number(once)) > 1:
-                yield run.of(once).line, f"{count} {once.key}; a run writes one"
-        summary = run.of(schema.RUN_SUMMARY)
-        trained = run.status == "success" and isinstance(summary.value, dict) and summary.value.get("mode") == "train"
-        for event in (*_OF_A_RUN, *(_OF_TRAINING if trained else ())):
-            if not run.number(event):
-                yield None, f"no {event.key}"
+        """Yield what the log lacks, says twice and differently, or cannot be."""
+        whole = yield from self._header()
+        yield from self._events()
+        summary = self.run.of(schema.RUN_SUMMARY)
         if summary.line and not fits(schema.RunSummary, summary.value):
-            yield summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}"
-        elif run.summary and all(whole.values()):
-            yield from self._contradictions(run.summary)
-        if configured.get("STRATEGY") != "auto":  # else the optimizer is Paddle's choice
+            yield Fault(summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}")
+        elif self.run.summary and whole:
+            yield from self._contradictions(self.run.summary)
+        if self.run.settings.get("STRATEGY") != "auto":  # else the optimizer is Paddle's choice
             yield from self._optimizer()
-        yield from self._ending(configured.get("TELEMETRY_S"))
+        yield from self._ending()
         yield from self.order.measured.faults
-        yield from self._too_fast(configured.get("RECIPE.image_size"))
+        yield from self._too_fast()
         yield from self._too_short()
+        yield from self._telemetry()
+        yield from self._accuracies()
+        if whole:
+            yield from self._program()
+
+    # --- what must be there ---
+
+    def _header(self) -> typing.Generator[Fault, None, bool]:
+        """Yield sections that are missing or not as the schema has them. Returns whether there were none."""
+        headers, whole = self.run.headers, True
+        for name, section in schema.SECTIONS.items():
+            if name not in headers:
+                yield Fault(None, f"no header section {name}")
+            elif not fits(section.value, headers[name]):
+                shown = printable(headers[name])
+                yield Fault(None, f"the header section {name} is not as the schema has it: {shown}")
+            else:
+                continue
+            whole = False
+        return whole
+
+    def _events(self) -> Iterator[Fault]:
+        """Yield events that are missing, or there more often than a run writes them."""
+        run = self.run
+        for once in (schema.RUN_SUMMARY, schema.SEED):
+            count = run.number(once)
+            if count > 1:
+                yield Fault(run.of(once).line, f"{count} {once.key}; a run writes one")
+        summary = run.of(schema.RUN_SUMMARY).value
+        due: list[schema.Point[Any] | schema.Mark] = list(_OF_A_RUN)
+        if run.status == "success" and isinstance(summary, dict) and summary.get("mode") == "train":
+            due += _OF_TRAINING
+        for event in due:
+            if not run.number(event):
+                yield Fault(None, f"no {event.key}")
 
     def _optimizer(self) -> Iterator[Fault]:
         kind = self.run.text(schema.OPT_NAME)
         if kind not in schema.OPTIMIZER:
-            yield self.run.of(schema.OPT_NAME).line or None, f"opt_name is {printable(kind) or 'absent'}"
+            yield Fault(self.run.of(schema.OPT_NAME).line or None, f"opt_name is {printable(kind) or 'absent'}")
             return
         points = [schema.WARMUP_EPOCHS[kind], *schema.OPTIMIZER[kind].values()]
-        if missing := [point.key for point in points if not self.run.number(point)]:
-            yield None, f"no {', '.join(missing)} beside the rest of the recipe"
+        missing = [point.key for point in points if not self.run.number(point)]
+        if missing:
+            yield Fault(None, f"no {', '.join(missing)} beside the rest of the recipe")
 
-    def _ending(self, every_s: Any) -> Iterator[Fault]:
-        """What belongs to the status of a run that ended."""
-        run, succeeded = self.run, self.run.status == "success"
+    def _ending(self) -> Iterator[Fault]:
+        """Yield what does not belong to the status of a run that ended."""
+        run = self.run
+        succeeded = run.status == "success"
         aborted, telemetry = run.of(schema.ABORT_REASON), run.of(schema.TELEMETRY_SUMMARY)
         if aborted.line and succeeded:
-            yield aborted.line, "an abort_reason, and status success"
-        count, wanted = run.number(schema.TELEMETRY_SUMMARY), 1 if every_s and succeeded else 0
+            yield Fault(aborted.line, "an abort_reason, and status success")
+        count = run.number(schema.TELEMETRY_SUMMARY)
+        wanted = 1 if self.run.settings.get("TELEMETRY_S") and succeeded else 0
         if count != wanted and run.stop:
-            yield telemetry.line or None, f"{count} telemetry_summary, {wanted} by TELEMETRY_S and the status"
+            what = f"{count} telemetry_summary, {wanted} by TELEMETRY_S and the status"
+            yield Fault(telemetry.line or None, what)
         elif not count:
             return
         elif not fits(schema.TelemetrySummary, telemetry.value):
-            yield telemetry.line, f"telemetry_summary is not as the schema has it: {printable(telemetry.value)}"
+            shown = printable(telemetry.value)
+            yield Fault(telemetry.line, f"telemetry_summary is not as the schema has it: {shown}")
         elif run.stop and telemetry.line < run.stop.line:
-            yield telemetry.line, "telemetry_summary before run_stop"
+            yield Fault(telemetry.line, "telemetry_summary before run_stop")
         else:
             energy_j = telemetry.value["energy_j"] or 0
             joules = (telemetry.value["joules_per_image"] or 0) * self.order.measured.all_images
-            if not abs(joules - energy_j) <= TIME_TOLERANCE * joules:
-                yield telemetry.line, f"{energy_j:.6g} J; by joules_per_image it is {joules:.6g} J"
+            if not abs(joules - energy_j) <= _ENERGY_TOLERANCE * joules:
+                yield Fault(telemetry.line, f"{energy_j:.6g} J; by joules_per_image it is {joules:.6g} J")
+
+    # --- what cannot be ---
 
     def _nodes(self) -> list[dict[str, Any]]:
         hardware = self.run.section(schema.HARDWARE)
         return hardware["nodes"] if fits(schema.Hardware, hardware) else []
 
-    def _too_fast(self, pixels: Any) -> Iterator[Fault]:
-        """A rate over the peak of the header's cards, or of its cores where it has none."""
-        (rate, line), nodes = self.order.measured.fastest, self._nodes()
+    def _too_fast(self) -> Iterator[Fault]:
+        """Yield a rate over the peak of the header's cards, or of its cores where it has none."""
+        nodes, pixels = self._nodes(), self.run.settings.get("RECIPE.image_size")
         resnet = self.run.text(schema.SUBMISSION_BENCHMARK) == "resnet"
         if not nodes or not resnet or type(pixels) is not int or not has_type(pixels, COUNT):
             return
-        on_gpus, cores = self.run.section(schema.HARDWARE)["device"] == "gpu", sum(node["cores"] for node in nodes)
-        cards = [str(gpu["name"]) for node in nodes for gpu in node["gpus"]] if on_gpus else []
+        cores = sum(node["cores"] for node in nodes)
+        cards: list[str] = []
+        if self.run.section(schema.HARDWARE)["device"] == "gpu":
+            for node in nodes:
+                cards += [str(gpu["name"]) for gpu in node["gpus"]]
         most = most_images_per_s(cards, cores, pixels)
+        rate, line = self.order.measured.fastest
         if most is not None and rate > most:
-            bound = f"the peak of its {f'{len(cards)} cards' if cards else f'{cores} cores'} is below {most:.6g}"
-            yield line, f"a window of {rate:.6g} images/s; {bound} at {pixels} px"
+            devices = f"{len(cards)} cards" if cards else f"{cores} cores"
+            bound = f"the peak of its {devices} is below {most:.6g}"
+            yield Fault(line, f"a window of {rate:.6g} images/s; {bound} at {pixels} px")
+
+    def _accuracies(self) -> Iterator[Fault]:
+        """Yield an accuracy of ResNet that is no whole number of the evaluation set's samples."""
+        samples = self.run.count(schema.EVAL_SAMPLES)
+        if self.benchmark is None or self.benchmark.name != "resnet" or not samples:
+            return
+        for evaluation in self.run.evaluations:
+            if not all_whole([evaluation.value], samples):
+                count = evaluation.value * samples
+                yield Fault(evaluation.line, f"{evaluation.value!r} is {count:.3f} of {samples} samples")
 
     def _too_short(self) -> Iterator[Fault]:
-        """An end before the recipe's, or fewer samples of telemetry than half of those due."""
-        run, configured, last = self.run, self.run.settings, self.order.last_epoch
-        every_s: Any = configured.get("TELEMETRY_S")
-        epochs, target = configured.get("RECIPE.epochs"), run.recipe_target
+        """Yield an end before the recipe's, without the target."""
+        run, settings = self.run, self.run.settings
+        epochs, target, last = settings.get("RECIPE.epochs"), run.recipe_target, self.order.last_epoch
         reached = target is None or any(one.value >= target for one in run.evaluations)
-        short = is_number(epochs) and (last or 0) < float(str(epochs)) and not configured.get("MAX_EPOCHS")
+        short = is_number(epochs) and (last or 0) < float(str(epochs)) and not settings.get("MAX_EPOCHS")
         if run.stop and run.status == "success" and short and not reached:
-            yield run.stop.line, f"it ends in epoch {last} of {epochs}, and did not reach its target"
+            yield Fault(run.stop.line, f"it ends in epoch {last} of {epochs}, and did not reach its target")
+
+    def _telemetry(self) -> Iterator[Fault]:
+        """Yield a number of telemetry samples that the run's time does not bear out."""
+        run = self.run
         summary = run.of(schema.TELEMETRY_SUMMARY)
+        every_s: Any = run.settings.get("TELEMETRY_S")
         samples: Any = summary.value.get("samples") if isinstance(summary.value, dict) else None
-        if not is_number(samples) or not is_number(every_s) or every_s <= 0:
+        init = run.first.get(schema.INIT_START.key)
+        if not is_number(samples) or not is_number(every_s) or every_s <= 0 or run.start_ms is None:
             return
-        if run.start_ms is not None and run.stop_ms is not None:
-            due = (run.stop_ms - run.start_ms) / 1000 / every_s * max(len(self._nodes()), 1)
-            if samples < due / 2:
-                what = f"{samples} samples of telemetry; {due:.0f} were due"
-                yield summary.line, f"{what}, by TELEMETRY_S and the run's time"
+        nodes = max(len(self._nodes()), 1)
+        per_ms = nodes / 1000 / every_s
+        if run.stop_ms is not None and samples < _FEWEST_SAMPLES * (run.stop_ms - run.start_ms) * per_ms:
+            due = (run.stop_ms - run.start_ms) * per_ms
+            what = f"{samples} samples of telemetry; {due:.0f} were due"
+            yield Fault(summary.line, f"{what}, by TELEMETRY_S and the run's time")
+        began_ms = run.start_ms if init is None else min(init.time_ms, run.start_ms)
+        most = _MOST_SAMPLES * (summary.time_ms - began_ms) * per_ms + _MORE_SAMPLES * nodes
+        if samples > most:
+            what = f"{samples} samples of telemetry; there was time for {most:.0f}"
+            yield Fault(summary.line, f"{what}, by TELEMETRY_S and the log's")
+
+    def _program(self) -> Iterator[Fault]:
+        """Yield a program that has not the convolutions of the benchmark's model."""
+        wanted = self.benchmark.convolutions if self.benchmark else None
+        if wanted is None or self.run.settings.get("STRATEGY") == "auto":
+            return
+        operators = self.run.section(schema.PROGRAM)["operators"]
+        convolutions = 0
+        for kind, count in operators.items():
+            if not kind.endswith("_grad") and ("conv2d" in kind or kind == "resnet_unit"):
+                convolutions += count
+        if convolutions < _UNFUSED_CONVOLUTIONS * wanted:
+            yield Fault(None, f"a program of {convolutions} convolutions; the model has {wanted}")
+
+    # --- what is said twice ---
 
     def _contradictions(self, summary: schema.RunSummary) -> Iterator[Fault]:
-        """What the log says in two places, and differently."""
-        configured = self.run.settings
+        """Yield what the log says in two places, and differently."""
+        settings = self.run.settings
         for name, form in _SOURCE.items():
-            if (text := self.run.section(schema.SOURCE)[name]) is not None and not re.fullmatch(form, text):
-                yield None, f"source's {name} is {printable(text)}"
-        at_line = self.run.of(schema.RUN_SUMMARY).line
-        needed = _SETTINGS | ({"RECIPE.image_size"} if configured.get("WORKLOAD") == "rn50" else set())
-        if missing := sorted(needed - configured.keys()):
-            yield None, f"the header section config lacks {', '.join(missing)}"
+            text = self.run.section(schema.SOURCE)[name]
+            if text is not None and not re.fullmatch(form, text):
+                yield Fault(None, f"source's {name} is {printable(text)}")
+        needed = set(_SETTINGS)
+        if settings.get("WORKLOAD") == "rn50":
+            needed.add("RECIPE.image_size")
+        missing = sorted(needed - settings.keys())
+        if missing:
+            yield Fault(None, f"the header section config lacks {', '.join(missing)}")
             return
+
+        yield from self._machine(summary)
+        for place in (self._summary_twice, self._header_twice, self._recipe_twice):
+            for said in place(summary):
+                if said.value != said.other_value:
+                    other = f"by {said.other_place} it is {printable(said.other_value)}"
+                    yield Fault(said.line, f"{said.name} is {printable(said.value)}; {other}")
+
+    def _machine(self, summary: schema.RunSummary) -> Iterator[Fault]:
         nodes, devices = self._nodes(), summary.devices
         if min(devices, summary.batch_per_device, len(nodes)) < 1 or len(nodes) > summary.nodes:
             ranks = f"{devices} devices of {summary.batch_per_device} images"
-            yield at_line, f"{ranks}, {summary.nodes} nodes, {len(nodes)} hosts"
-        for node in nodes if configured["DEVICE"] == "gpu" else []:
-            if len(node["gpus"]) * summary.nodes < devices:
-                yield None, f"{devices} ranks on {summary.nodes} nodes, and {len(node['gpus'])} GPUs in one of them"
-        for line, name, found, by, wanted in self._said_twice(summary):
-            if found != wanted:
-                yield line, f"{name} is {printable(found)}; by {by} it is {printable(wanted)}"
+            what = f"{ranks}, {summary.nodes} nodes, {len(nodes)} hosts"
+            yield Fault(self.run.of(schema.RUN_SUMMARY).line, what)
+        if self.run.settings["DEVICE"] != "gpu":
+            return
+        for node in nodes:
+            gpus = len(node["gpus"])
+            if gpus * summary.nodes < devices:
+                yield Fault(None, f"{devices} ranks on {summary.nodes} nodes, and {gpus} GPUs in one of them")
 
-    def _said_twice(self, summary: schema.RunSummary) -> Iterator[tuple[int, str, Any, str, Any]]:
-        """Line, name and value of what is said in two places; the other place, and what it says."""
+    def _summary_twice(self, summary: schema.RunSummary) -> Iterator[_SaidTwice]:
+        """Yield the fields of run_summary that a setting repeats."""
+        settings = self.run.settings
+        line = self.run.of(schema.RUN_SUMMARY).line
+        workload = workloads.find(str(settings["WORKLOAD"]))
+        model = None if workload is None else workload.model
+        ranks, resumes = settings["DGXNGPU"], settings["RESUME"] == "auto"
+        devices = ranks * summary.nodes if type(ranks) is int else None
+        for name, setting in _OF_SUMMARY.items():
+            yield _SaidTwice(line, f"run_summary's {name}", getattr(summary, name), setting, settings[setting])
+        yield _SaidTwice(line, "run_summary's model", summary.model, "WORKLOAD", model)
+        yield _SaidTwice(line, "run_summary's devices", summary.devices, "DGXNGPU", devices)
+        yield _SaidTwice(line, "run_summary's profiled", summary.profiled, "PROFILE", settings["PROFILE"] != "")
+        yield _SaidTwice(line, "run_summary's resumed", summary.resumed, "RESUME", resumes and summary.resumed)
 
-        def event(point: schema.Point[Any]) -> tuple[int, str, Any]:
-            first = self.run.of(point)
-            return first.line, point.key, first.value
-
-        configured = self.run.settings
-        dataset, hardware = (self.run.section(of) for of in (schema.DATASET, schema.HARDWARE))
-        line, batch = self.run.of(schema.RUN_SUMMARY).line, summary.devices * summary.batch_per_device
-        benchmark, model = _WORKLOADS.get(str(configured["WORKLOAD"]), (None, None))
-        ranks, resumes = configured["DGXNGPU"], configured["RESUME"] == "auto"
-        for name, by in _OF_SUMMARY.items():
-            yield line, f"run_summary's {name}", getattr(summary, name), by, configured[by]
-        yield line, "run_summary's model", summary.model, "WORKLOAD", model
-        yield line, "run_summary's devices", summary.devices, "DGXNGPU", type(ranks) is int and ranks * summary.nodes
-        yield line, "run_summary's profiled", summary.profiled, "PROFILE", configured["PROFILE"] != ""
-        yield line, "run_summary's resumed", summary.resumed, "RESUME", resumes and summary.resumed
-        yield line, "hardware's math_mode", hardware["math_mode"], "PRECISION", configured["PRECISION"]
-        if configured["DEVICE"] == "cpu":
-            yield line, "PRECISION", configured["PRECISION"], "DEVICE", "fp32"
-        yield line, "hardware's device", hardware["device"], "DEVICE", configured["DEVICE"]
-        yield line, "dataset's synthetic", dataset["synthetic"], "DATA", configured["DATA"] == "synthetic"
+    def _header_twice(self, summary: schema.RunSummary) -> Iterator[_SaidTwice]:
+        """Yield what header sections, settings and events of the submission repeat."""
+        settings = self.run.settings
+        dataset, hardware = self.run.section(schema.DATASET), self.run.section(schema.HARDWARE)
+        line = self.run.of(schema.RUN_SUMMARY).line
+        workload = workloads.find(str(settings["WORKLOAD"]))
+        benchmark = None if workload is None else workload.benchmark
+        yield _SaidTwice(line, "hardware's math_mode", hardware["math_mode"], "PRECISION", settings["PRECISION"])
+        if settings["DEVICE"] == "cpu":
+            yield _SaidTwice(line, "PRECISION", settings["PRECISION"], "DEVICE", "fp32")
+        yield _SaidTwice(line, "hardware's device", hardware["device"], "DEVICE", settings["DEVICE"])
+        yield _SaidTwice(line, "dataset's synthetic", dataset["synthetic"], "DATA", settings["DATA"] == "synthetic")
         for point in _OF_SUBMISSION:
-            yield *event(point), point.key.upper(), configured[point.key.upper()]
-        yield *event(schema.SUBMISSION_BENCHMARK), "WORKLOAD", benchmark
-        platform = configured["SUBMISSION_PLATFORM"] or configured["DGXSYSTEM"]
-        yield *event(schema.SUBMISSION_PLATFORM), "SUBMISSION_PLATFORM", platform
-        yield *event(schema.GLOBAL_BATCH_SIZE), "run_summary", batch
-        yield *event(schema.TRAIN_SAMPLES), "dataset", dataset["train_samples"]
-        yield *event(schema.EVAL_SAMPLES), "dataset", dataset["eval_samples"]
+            yield self._event_twice(point, point.key.upper(), settings[point.key.upper()])
+        yield self._event_twice(schema.SUBMISSION_BENCHMARK, "WORKLOAD", benchmark)
+        platform = settings["SUBMISSION_PLATFORM"] or settings["DGXSYSTEM"]
+        yield self._event_twice(schema.SUBMISSION_PLATFORM, "SUBMISSION_PLATFORM", platform)
+        yield self._event_twice(schema.TRAIN_SAMPLES, "dataset", dataset["train_samples"])
+        yield self._event_twice(schema.EVAL_SAMPLES, "dataset", dataset["eval_samples"])
+        if not summary.resumed and settings["SEED"] != -1:
+            yield self._event_twice(schema.SEED, "SEED", settings["SEED"])
+
+    def _recipe_twice(self, summary: schema.RunSummary) -> Iterator[_SaidTwice]:
+        """Yield the hyperparameters that the recipe's settings repeat."""
+        settings = self.run.settings
+        batch = summary.devices * summary.batch_per_device
+        yield self._event_twice(schema.GLOBAL_BATCH_SIZE, "run_summary", batch)
         kind = self.run.text(schema.OPT_NAME)
-        if optimizer := schema.OPTIMIZER.get(kind):
-            repeated: dict[str, schema.Point[Any]] = {
-                "RECIPE.optimizer.kind": schema.OPT_NAME,
-                "RECIPE.warmup_epochs": schema.WARMUP_EPOCHS[kind],
-                "RECIPE.end_learning_rate": optimizer["end_learning_rate"],
-                "RECIPE.optimizer.momentum": optimizer["momentum"],
-                "RECIPE.optimizer.weight_decay": optimizer["weight_decay"],
-            }
-            for name in (name for name in repeated if name in configured):
-                yield *event(repeated[name]), name, configured[name]
-            rate: Any = configured.get("RECIPE.base_learning_rate")
-            of_batch: Any = configured.get("RECIPE.base_batch")
-            if is_number(rate) and (of_batch is None or (is_number(of_batch) and of_batch > 0)):
-                rate = float(rate) * (batch / of_batch if of_batch else 1.0)
-                yield *event(optimizer["base_learning_rate"]), "the recipe and the batch", rate
-        if not summary.resumed and configured["SEED"] != -1:
-            yield *event(schema.SEED), "SEED", configured["SEED"]
+        optimizer = schema.OPTIMIZER.get(kind)
+        if optimizer is None:
+            return
+        repeated: dict[str, schema.Point[Any]] = {
+            "RECIPE.optimizer.kind": schema.OPT_NAME,
+            "RECIPE.warmup_epochs": schema.WARMUP_EPOCHS[kind],
+            "RECIPE.end_learning_rate": optimizer["end_learning_rate"],
+            "RECIPE.optimizer.momentum": optimizer["momentum"],
+            "RECIPE.optimizer.weight_decay": optimizer["weight_decay"],
+        }
+        for name, point in repeated.items():
+            if name in settings:
+                yield self._event_twice(point, name, settings[name])
+        rate: Any = settings.get("RECIPE.base_learning_rate")
+        of_batch: Any = settings.get("RECIPE.base_batch")
+        if is_number(rate) and of_batch is None:
+            yield self._event_twice(optimizer["base_learning_rate"], "the recipe and the batch", float(rate))
+        elif is_number(rate) and is_number(of_batch) and of_batch > 0:
+            scaled = float(rate) * (batch / of_batch)
+            yield self._event_twice(optimizer["base_learning_rate"], "the recipe and the batch", scaled)
+
+    def _event_twice(self, point: schema.Point[Any], other_place: str, other_value: Any) -> _SaidTwice:
+        event = self.run.of(point)
+        return _SaidTwice(event.line, point.key, event.value, other_place, other_value)
 
 
 def fits(kind: Any, value: Any) -> bool:
-    """Whether `value` is what the schema's type `kind` is in JSON."""
+    """Whether `value` is of the schema's type `kind`, as JSON writes it."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return True
@@ -224,11 +341,18 @@ def fits(kind: Any, value: Any) -> bool:
     if origin is dict:
         return isinstance(value, dict) and all(fits(arguments[1], item) for item in value.values())
     if is_dataclass(kind):
-        hints = hints_of(kind)  # type: ignore[arg-type]
-        return isinstance(value, dict) and all(
-            fits(hints[field.name], value[field.name]) if field.name in value else field.default is not MISSING
-            for field in fields(kind)
-        )
+        return isinstance(value, dict) and _has_fields(kind, value)
     if type(value) is int:  # JSON's has no bound
         return kind in (int, float) and abs(value) < 2**63
     return type(value) is kind
+
+
+def _has_fields(kind: Any, value: dict[str, Any]) -> bool:
+    """Whether a table has the fields of the dataclass `kind`; those with a default may be missing."""
+    hints = hints_of(kind)
+    for field in fields(kind):
+        if field.name in value and not fits(hints[field.name], value[field.name]):
+            return False
+        if field.name not in value and field.default is MISSING:
+            return False
+    return True

@@ -1,280 +1,306 @@
-"""The order of a run, event by event: its clock, epochs, blocks and evaluations, and what is wrong."""
+"""The order of a run, event by event: its clock, its epochs by their places, its blocks and evaluations."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from compliance.logged_run import EVENTS_KEPT, Evaluation, LoggedRun, is_number
 from compliance.rules import Collected
-from compliance.strict.measured import OWN, Measured, Wrong
+from compliance.strict.measured import Measured
 from runlog import schema
 from runlog.reader import Event
 from runlog.text import printable
 
-SHORTEST_EPOCH = 1 / 150  # of the run's longest; the least is 1/34 in v2.1 and 1/11 in four other rounds
-# Of the upper quartile of 8 or more, where that is 1 s: of 944 published runs the least is 0.61. Shorter ones
-# overlap: their least is 0.27.
-FASTEST_EPOCH, LEAST_EPOCHS, LEAST_QUARTILE_MS = 1 / 4, 8, 1000
-_NUMBERED = {  # event: the rule that it has numbers of epochs, and their names in its metadata
-    "block_start": ("block-order", "first_epoch_num", "epoch_count"),
-    "block_stop": ("block-order", "first_epoch_num"),
-    **dict.fromkeys(("epoch_start", "epoch_stop"), ("epoch-order", "epoch_num")),
-    **dict.fromkeys(("eval_start", "eval_stop", "eval_accuracy"), ("eval-order", "epoch_num")),
-    "epoch_throughput": ("throughput-agrees", "epoch_num"),
-}
+ORDER = "event-order"  # the rule of form that labels and closing events break
+_STARTS = frozenset({schema.BLOCK_START.key, schema.EPOCH_START.key, schema.EVAL_START.key})
+_PARTS = _STARTS | {schema.BLOCK_STOP.key, schema.EPOCH_STOP.key, schema.EVAL_STOP.key, schema.EVAL_ACCURACY.key}
+# Keys whose times a score or a rate rests on. All others are labels, which some log at any time.
+OF_THE_CLOCK = _PARTS | {schema.RUN_START.key, schema.RUN_STOP.key, schema.STEP_WINDOW.key}
+OF_THE_CLOCK |= {schema.EPOCH_THROUGHPUT.key, "throughput", "tracked_stats"}
+_OF_OTHER_RANKS = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})  # each with a clock of its own
 
 
-class _Open(NamedTuple):
-    """An epoch, an evaluation, or a block of epochs that was started."""
+@dataclass(frozen=True)
+class _Open:
+    """An epoch, an evaluation, or a block of epochs that was started. `number` is None where its label is none."""
 
     start: Event
-    number: int
+    number: int | None
     epochs: int = 1
 
     @property
-    def last(self) -> int:
-        return self.number + self.epochs - 1
+    def last(self) -> int | None:
+        return None if self.number is None else self.number + self.epochs - 1
+
+    def holds(self, number: int | None) -> bool:
+        """Whether the epoch of this number may lie in the block; True where a label is none."""
+        return number is None or self.number is None or self.number <= number < self.number + self.epochs
 
     def __str__(self) -> str:
-        names = {"epoch_start": f"epoch {self.number}", "block_start": "the block", "eval_start": "the evaluation"}
-        return f"{names[self.start.key]} of line {self.start.line}"
+        kind = self.start.key.removesuffix("_start")
+        return f"the {kind} of line {self.start.line}"
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+class TrainedPart(NamedTuple):
+    """The time of an epoch, or the mean of an epoch of a block, and the line where it ended."""
+
+    epoch_ms: float
+    line: int
+
+
 class RunOrder:
-    """Where a run is. Times are Unix milliseconds."""
+    """Follows a run from event to event. Times are Unix milliseconds."""
 
-    run: LoggedRun
-    collected: Collected
-    epoch: _Open | None = None
-    epochs_seen: bool = False
-    epochs_counted: int = 0  # that blocks announced, or epoch_start: whatever their numbers
-    last_epoch: int | None = None
-    trained_ms: list[tuple[float, int]] = field(default_factory=list)  # of an epoch, and the line where it ended
-    block: _Open | None = None
-    last_block: int | None = None  # the last epoch of the one that ended
-    evaluation: _Open | None = None
-    unscored: _Open | None = None  # evaluation that still lacks its accuracy
-    eval_in_epoch_ms: float = 0.0
-    last_evaluated: int = -1  # epoch
-    late: list[tuple[int, str]] = field(default_factory=list)  # evaluations of an epoch before the last trained
-
-    def __post_init__(self) -> None:
-        self.measured = Measured(self.run, self.collected)
-        keys = (*schema.EVENTS, "throughput", "tracked_stats")
-        handlers = {key: getattr(self, f"_{key}", getattr(self.measured, key, None)) for key in keys}
-        self._handlers = {key: handle for key, handle in handlers.items() if handle}
+    def __init__(self, run: LoggedRun, collected: Collected) -> None:
+        self.run = run
+        self.measured = Measured(run, collected)
+        self.epochs_counted = 0  # that epoch_start or blocks announced, whatever their numbers
+        self.last_epoch: int | None = None  # the number of the last one trained
+        self.trained: list[TrainedPart] = []
+        self._collected = collected
+        self._last_ms: float | None = None  # of the clock's events
+        self._early: Event | None = None  # the first part that started above run_start
+        self._epochs_seen = False
+        self._epoch: _Open | None = None
+        self._block: _Open | None = None
+        self._evaluation: _Open | None = None
+        self._unscored: _Open | None = None  # the evaluation that has no accuracy yet
+        self._eval_in_epoch_ms = 0.0
+        self._handlers: dict[str, Callable[[Event], None]] = {
+            schema.RUN_START.key: self._run_start,
+            schema.RUN_STOP.key: self._run_stop,
+            schema.BLOCK_START.key: self._block_start,
+            schema.BLOCK_STOP.key: self._block_stop,
+            schema.EPOCH_START.key: self._epoch_start,
+            schema.EPOCH_STOP.key: self._epoch_stop,
+            schema.EVAL_START.key: self._eval_start,
+            schema.EVAL_STOP.key: self._eval_stop,
+            schema.EVAL_ACCURACY.key: self._eval_accuracy,
+        }
 
     def take(self, event: Event) -> None:
-        """The next event, of any key."""
+        """Follow the next event, of any key."""
+        self._check_clock(event)
+        if event.key in _STARTS:
+            self._check_start(event)
         handle = self._handlers.get(event.key)
-        if handle is None:
-            return
-        if event.key == schema.EVAL_ACCURACY.key and "epoch_num" not in event.metadata:
-            # of another benchmark, by samples or steps
-            self._keep_accuracy(event, self.run.number(schema.EVAL_ACCURACY))
-        rule, *names = _NUMBERED.get(event.key, ("",))
-        numbers = [self._number(rule, event, name) for name in names]
-        for broken, *how in handle(event, *numbers) if None not in numbers else ():
-            if broken == OWN:
-                self.measured.fault(event.line, *how)
-            else:
-                self.collected.breach(broken, event.line, *how)
+        if handle is not None:
+            handle(event)
+        elif event.key == schema.EPOCH_THROUGHPUT.key:
+            self.measured.epoch_throughput(event, self._number(event, "epoch_num"))
+        else:
+            self.measured.take(event)
 
-    def _number(self, rule: str, event: Event, name: str) -> int | None:
-        """A number of epochs in the metadata of `event`; None, and a breach of `rule`, where it is none."""
+    def _breach(self, rule: str, event: Event, actual: str, expected: str | None = None) -> None:
+        self._collected.breach(rule, event.line, actual, expected)
+
+    def _number(self, event: Event, name: str) -> int | None:
+        """A number of epochs in the metadata of `event`; None where it is none, which breaks a rule."""
         value: Any = event.metadata.get(name)
         if is_number(value) and 0 <= value < 2**31 and value == int(value):  # others write 39.0
             return int(value)
-        wanted = f"{event.key} has {name}, a whole number"
-        self.collected.breach(rule, event.line, f"{event.key} has {name} {printable(value)}", wanted)
+        rule = "value-type" if event.key == schema.EVAL_ACCURACY.key else ORDER
+        self._breach(rule, event, f"{event.key} has {name} {printable(value)}", f"{event.key} has {name}, a number")
         return None
 
     # --- the clock ---
 
-    def _run_start(self, event: Event) -> Wrong:
-        first = self.run.of(schema.RUN_START)
-        if event is first:
-            self.measured.run_starts(event)
-        elif event.time_ms != first.time_ms:
-            yield "run-time", f"another run_start, {event.time_ms - first.time_ms} ms after the first"
+    def _check_clock(self, event: Event) -> None:
+        """Compare the event with the times above it, and with run_stop."""
+        if event.key in _OF_OTHER_RANKS:
+            return
+        of_the_clock = event.key in OF_THE_CLOCK
+        back_ms = 0.0 if self._last_ms is None else self._last_ms - event.time_ms
+        actual = f"{printable(event.key)} at {event.time_ms} ms, {back_ms:.10g} ms before an event above it"
+        if of_the_clock and back_ms > self._collected.strict["time-order"].bounds["back_ms"]:
+            self._breach("time-order", event, actual)
+        elif not of_the_clock and back_ms > 0:
+            self._breach(ORDER, event, actual)
+        if of_the_clock:
+            self._last_ms = event.time_ms if self._last_ms is None else max(self._last_ms, event.time_ms)
 
-    def _run_stop(self, event: Event) -> Wrong:
-        first, status, start_ms = self.run.of(schema.RUN_STOP), event.metadata.get("status"), self.run.start_ms
+        stop = self.run.stop
+        if stop is not None and of_the_clock and event.key != schema.RUN_STOP.key:
+            self._breach(ORDER, event, f"{event.key} after the run_stop of line {stop.line}")
+
+    def _check_start(self, event: Event) -> None:
+        """A part of the run starts after run_start, by the clock."""
+        if self.run.start_ms is None:
+            self._early = self._early or event
+        else:
+            self._not_before_start(event, self.run.start_ms)
+
+    def _not_before_start(self, part: Event, start_ms: float) -> None:
+        before_ms = start_ms - part.time_ms
+        if before_ms > self._collected.strict["before-run-start"].bounds["before_ms"]:
+            self._breach("before-run-start", part, f"{part.key} {before_ms:.10g} ms before run_start")
+
+    def _run_start(self, event: Event) -> None:
+        first = self.run.of(schema.RUN_START)
         if event is not first:
-            if event.time_ms != first.time_ms:
-                yield "run-time", f"another run_stop than that of line {first.line}"
+            self._repeated(event, first)
+            return
+        self.measured.run_starts(event)
+        if self._early is not None:
+            self._breach(ORDER, self._early, f"{self._early.key} above run_start")
+            self._not_before_start(self._early, event.time_ms)
+
+    def _run_stop(self, event: Event) -> None:
+        first = self.run.of(schema.RUN_STOP)
+        if event is not first:
+            self._repeated(event, first)
+            status = event.metadata.get("status")
             if status != self.run.status:
                 that = f"that of line {first.line} is {printable(self.run.status)}"
-                yield "run-status", f"status {printable(status)}; {that}"
+                self._collected.breach("run-status", event.line, f"status {printable(status)}; {that}")
             return
-        self.measured.was_measured()
-        yield from self._pace()
-        if start_ms is not None and event.time_ms <= start_ms:
-            yield "run-time", f"run_stop {start_ms - event.time_ms} ms before run_start"
-        if status != "success":
+        self.measured.run_stops()
+        if self.run.start_ms is not None and event.time_ms <= self.run.start_ms:
+            self._breach("run-time", event, f"run_stop {self.run.start_ms - event.time_ms} ms before run_start")
+        if self.run.status != "success":
             return
         self.measured.succeeds(event.line)
-        if self.epoch:
-            yield "open-at-stop", f"{self.epoch} is open"
-        if self.block:
-            yield "block-order", f"{self.block} is open"
-        if self.unscored:
-            yield "eval-order", f"{self.unscored} has no accuracy"
-        elif self.evaluation:
-            yield "open-at-stop", f"{self.evaluation} is open"
+        for part in (self._epoch, self._block, self._evaluation):
+            if part is not None:
+                self._breach(ORDER, event, f"{part} is open")
+        if self._unscored is not None:
+            self._breach(ORDER, event, f"{self._unscored} has no accuracy")
 
-    def _pace(self) -> Wrong:
-        """No epoch, or mean epoch of a block, is far shorter than the others."""
-        epochs = sorted(one for one in self.trained_ms if one[0] > 0)
-        if not epochs:
-            return
-        (shortest, line), (longest, _), (usual, _) = epochs[0], epochs[-1], epochs[len(epochs) * 3 // 4]
-        if shortest < SHORTEST_EPOCH * longest:
-            actual = f"an epoch of {shortest:.10g} ms; the longest one took {longest:.10g} ms"
-            self.collected.breach("epoch-time", line, actual)
-        fast = sum(ms < FASTEST_EPOCH * usual for ms, _ in epochs)
-        if len(epochs) >= LEAST_EPOCHS and usual >= LEAST_QUARTILE_MS and fast:
-            yield "epoch-time", f"{fast} of {len(epochs)} epochs take under 1/4 of the upper quartile, {usual:.10g} ms"
+    def _repeated(self, event: Event, first: Event) -> None:
+        """A second run_start or run_stop: of other nodes, if they are close to each other."""
+        apart_ms = abs(event.time_ms - first.time_ms)
+        if apart_ms:
+            far = apart_ms > self._collected.strict["run-time"].bounds["repeat_ms"]
+            actual = f"another {event.key}, {apart_ms:.10g} ms from that of line {first.line}"
+            self._breach("run-time" if far else ORDER, event, actual)
 
     # --- blocks and epochs ---
 
-    def _starts(self, event: Event) -> Wrong:
-        if self.run.start_ms is None:
-            yield "before-run-start", f"{event.key} before run_start"
-
-    def _took(self, event: Event, started: _Open) -> Wrong:
+    def _took(self, event: Event, started: _Open) -> None:
         took_ms = event.time_ms - started.start.time_ms
         self.run.took(event.key, took_ms)
-        if event.key != schema.EVAL_STOP.key and len(self.trained_ms) < EVENTS_KEPT:
-            self.trained_ms.append((took_ms / max(started.epochs, 1), event.line))
-        if took_ms <= 0:
-            yield "epoch-time", f"{event.key} {took_ms} ms after its start"
+        if event.key != schema.EVAL_STOP.key and len(self.trained) < EVENTS_KEPT:
+            self.trained.append(TrainedPart(epoch_ms=took_ms / max(started.epochs, 1), line=event.line))
+        if took_ms < 0 or (took_ms == 0 and self.run.tick_ms == 1):
+            self._breach("epoch-time", event, f"{event.key} {took_ms} ms after its start")
 
-    def _block_start(self, event: Event, first: int, count: int) -> Wrong:
-        if self.block:
-            yield "block-order", f"{self.block} is still open"
-        if self.epoch:
-            yield "block-order", f"a block starts inside epoch {self.epoch.number}"
-        wanted = _after(self.last_epoch if self.last_block is None else self.last_block)
-        if first not in wanted:
-            yield "block-order", f"a block starts at epoch {first}; {' or '.join(map(str, wanted))} is next"
-        yield from self._starts(event)
-        if not self.epochs_seen:
-            self.epochs_counted += count
-            if first > (self.last_epoch or 0):
-                self._trains_on()
-        self.block = _Open(event, first, count)
-
-    def _block_stop(self, event: Event, first: int) -> Wrong:
-        block, self.block = self.block, None
-        if not block:
-            yield "block-order", "block_stop, and no block is open"
+    def _expect(self, event: Event, what: str, number: int | None, wanted: int | None) -> None:
+        """Warn where a label is not the next number; the first of a run is 0 or 1."""
+        if number is None or (wanted is None and number in (0, 1)) or number == wanted:
             return
-        if first != block.number:
-            yield "block-order", f"block_stop of epoch {first}; open is {block}"
-        if not self.epochs_seen:
-            self.last_epoch = block.last
-            yield from self._took(event, block)
-        elif self.epoch or self.last_epoch != block.last:
-            announced = f"{block} announces epochs {block.number} to {block.last}"
-            done = "none" if self.last_epoch is None else self.last_epoch
-            yield "block-order", f"{announced}; the last one done is {done}"
-        self.last_block = block.last
+        due = "0 or 1" if wanted is None else str(wanted)
+        self._breach(ORDER, event, f"{what} {number}; {due} is due")
 
-    def _epoch_start(self, event: Event, number: int) -> Wrong:
-        wanted, block = _after(self.last_epoch), self.block
-        if self.epoch:
-            yield "epoch-order", f"{self.epoch} is still open"
-        elif number not in wanted:
-            yield "epoch-order", f"epoch {number} starts; {' or '.join(map(str, wanted))} is next"
-        yield from self._starts(event)
-        if block and not block.number <= number <= block.last:
-            yield "block-order", f"epoch {number} in {block}, which holds epochs {block.number} to {block.last}"
-        elif self.last_block is not None and not block:
-            yield "block-order", f"epoch {number} lies in no block"
-        self._trains_on()
-        self.epoch = _Open(event, number)
-        self.epochs_counted = self.epochs_counted + 1 if self.epochs_seen else 1
-        self.epochs_seen = True
-        self.eval_in_epoch_ms = 0.0
+    def _next_epoch(self) -> int | None:
+        return None if self.last_epoch is None else self.last_epoch + 1
+
+    def _block_start(self, event: Event) -> None:
+        first = self._number(event, "first_epoch_num")
+        count = self._number(event, "epoch_count")
+        for part in (self._block, self._epoch):
+            if part is not None:
+                self._breach(ORDER, event, f"{part} is still open")
+        self._expect(event, "a block starts at epoch", first, self._next_epoch())
+        self._block = _Open(event, first, 1 if count is None else count)
+        if not self._epochs_seen:
+            self.epochs_counted += self._block.epochs
+
+    def _block_stop(self, event: Event) -> None:
+        first = self._number(event, "first_epoch_num")
+        block, self._block = self._block, None
+        if block is None:
+            self._breach(ORDER, event, "block_stop, and no block is open")
+            return
+        self._expect(event, "block_stop of epoch", first, block.number)
+        if not self._epochs_seen:
+            self.last_epoch = block.last
+            self._took(event, block)
+        elif self._epoch is not None or self.last_epoch != block.last:
+            announced = f"{block} announces epochs {block.number} to {block.last}"
+            self._breach(ORDER, event, f"{announced}; the last one done is {self.last_epoch}")
+
+    def _epoch_start(self, event: Event) -> None:
+        number = self._number(event, "epoch_num")
+        block = self._block
+        if self._epoch is not None:
+            self._breach(ORDER, event, f"{self._epoch} is still open")
+        self._expect(event, "epoch_start of epoch", number, self._next_epoch())
+        if block is None and self.run.number(schema.BLOCK_START):
+            self._breach(ORDER, event, f"epoch {number} lies in no block")
+        elif block is not None and not block.holds(number):
+            self._breach(ORDER, event, f"epoch {number} in a block of epochs {block.number} to {block.last}")
+
+        self._epoch = _Open(event, number)
+        self.epochs_counted = self.epochs_counted + 1 if self._epochs_seen else 1
+        self._epochs_seen = True
+        self._eval_in_epoch_ms = 0.0
         self.measured.epoch_starts(event, number)
 
-    def _epoch_stop(self, event: Event, number: int) -> Wrong:
-        epoch, self.epoch = self.epoch, None
-        if not epoch:
-            yield "epoch-order", f"epoch {number} stops and none is open"
+    def _epoch_stop(self, event: Event) -> None:
+        number = self._number(event, "epoch_num")
+        epoch, self._epoch = self._epoch, None
+        if epoch is None:
+            self._breach(ORDER, event, "epoch_stop, and no epoch is open")
             return
-        if number != epoch.number:
-            yield "epoch-order", f"epoch {number} stops; open is epoch {epoch.number}"
+        self._expect(event, "epoch_stop of epoch", number, epoch.number)
         self.last_epoch = epoch.number
-        yield from self._took(event, epoch)
-        trained_ms = event.time_ms - epoch.start.time_ms - self.eval_in_epoch_ms
+        self._took(event, epoch)
+        trained_ms = event.time_ms - epoch.start.time_ms - self._eval_in_epoch_ms
         self.measured.epoch_stops(epoch.number, epoch.start.line, trained_ms)
 
     # --- evaluations ---
 
     def _trained_epoch(self) -> int | None:
-        """The epoch that an evaluation here is of."""
-        if self.epoch:
-            return self.epoch.number
-        return self.block.last if self.block and not self.epochs_seen else self.last_epoch
+        """The number of the epoch that an evaluation here is of."""
+        if self._epoch is not None:
+            return self._epoch.number
+        if self._block is not None and not self._epochs_seen:
+            return self._block.last
+        return self.last_epoch
 
-    def _eval_start(self, event: Event, number: int) -> Wrong:
-        if self.evaluation:
-            yield "eval-order", f"{self.evaluation} is still open"
-        elif self.unscored:
-            yield "eval-order", f"{self.unscored} has no accuracy"
-        yield from self._starts(event)
+    def _eval_start(self, event: Event) -> None:
+        number = self._number(event, "epoch_num")
+        if self._evaluation is not None:
+            self._breach(ORDER, event, f"{self._evaluation} is still open")
+        elif self._unscored is not None:
+            self._breach(ORDER, event, f"{self._unscored} has no accuracy")
         trained = self._trained_epoch()
         if number != trained:
-            was = "no epoch was" if trained is None else f"epoch {trained} was"
-            actual = f"evaluation of epoch {number}; {was} the last trained"
-            if trained is not None and not self.epoch and self.last_evaluated < number < trained:
-                self.late.append((event.line, actual))
-            else:
-                yield "eval-order", actual
-        self.last_evaluated = number
-        self.evaluation = self.unscored = _Open(event, number)
+            self._breach(ORDER, event, f"evaluation of epoch {number}; the last trained is {trained}")
+        self._evaluation = self._unscored = _Open(event, number)
 
-    def _eval_stop(self, event: Event, number: int) -> Wrong:
-        evaluation, self.evaluation = self.evaluation, None
-        if not evaluation:
-            yield "eval-order", f"evaluation of epoch {number} stops and none is open"
+    def _eval_stop(self, event: Event) -> None:
+        number = self._number(event, "epoch_num")
+        evaluation, self._evaluation = self._evaluation, None
+        if evaluation is None:
+            self._breach(ORDER, event, "eval_stop, and no evaluation is open")
             return
-        if number != evaluation.number:
-            yield "eval-order", f"evaluation of epoch {number} stops; open is that of epoch {evaluation.number}"
-        yield from self._took(event, evaluation)
-        if self.epoch:
-            self.eval_in_epoch_ms += event.time_ms - evaluation.start.time_ms
+        self._expect(event, "eval_stop of epoch", number, evaluation.number)
+        self._took(event, evaluation)
+        if self._epoch is not None:
+            self._eval_in_epoch_ms += event.time_ms - evaluation.start.time_ms
 
-    def _eval_accuracy(self, event: Event, number: int) -> Wrong:
+    def _eval_accuracy(self, event: Event) -> None:
+        if "epoch_num" not in event.metadata:  # of another benchmark, by samples or steps
+            self._keep_accuracy(event, self.run.number(schema.EVAL_ACCURACY))
+            return
+        number = self._number(event, "epoch_num")
+        if number is None:
+            number = self.epochs_counted
         self._keep_accuracy(event, number)
-        if not self.unscored:
-            # the official rules ask for AT_LEAST_ONE_OR(block_start); some number from 0, and their accuracies from 1
-            trained = max(self._trained_epoch() or 0, self.epochs_counted)
-            if self.run.number(schema.EVAL_START) or not self.last_evaluated < number <= trained + 1:
-                yield "eval-order", f"an accuracy of epoch {number} without an evaluation of its own"
-        elif number != self.unscored.number:
-            yield "eval-order", f"an accuracy of epoch {number}; {self.unscored} is of another epoch"
-        self.last_evaluated = number
-        self.unscored = None
+        unscored, self._unscored = self._unscored, None
+        if unscored is not None:
+            self._expect(event, "an accuracy of epoch", number, unscored.number)
+        elif self.run.number(schema.EVAL_START):
+            self._breach(ORDER, event, f"an accuracy of epoch {number} without an evaluation of its own")
+
+        ahead = number - self.epochs_counted
+        if self.epochs_counted and ahead > self._collected.strict["epochs-counted"].bounds["ahead"]:
+            actual = f"an accuracy of epoch {number}; {self.epochs_counted} were started or announced"
+            self._breach("epochs-counted", event, actual)
 
     def _keep_accuracy(self, event: Event, number: int) -> None:
         if is_number(event.value):
             del self.run.evaluations[EVENTS_KEPT - 1 :]  # the last one stays
-            self.run.evaluations.append(Evaluation(number, float(event.value), event.line, self.epochs_counted))
-
-    def _trains_on(self, rule: str = "eval-order") -> None:
-        """Only checkpoints that are evaluated after all training may be of an epoch before the last one."""
-        for line, actual in self.late:
-            self.collected.breach(rule, line, actual)
-        self.late.clear()
-
-    def finish(self) -> None:
-        self._trains_on("eval-late")
-        self.measured.finish()
-
-
-def _after(last: int | None) -> tuple[int, ...]:
-    """What the next epoch may be; the first of a run is 0 or 1."""
-    return (0, 1) if last is None else (last + 1,)
+            accuracy = float(event.value)
+            self.run.evaluations.append(Evaluation(number, accuracy, event.line, self.epochs_counted, event.time_ms))

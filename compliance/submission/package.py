@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from compliance import NOT_VERIFIED, TRADEMARK, UNVERIFIED
+from compliance import mlperf
 from compliance.check import LoggedRun, Report, check_file
 from compliance.official import tools as official
 from compliance.rules import Ruleset, load, verdict
@@ -32,7 +32,9 @@ HASHES = "SHA256SUMS"
 MANIFEST = "submission.json"
 REPORT = "README.md"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+.-]*")
-_LARGEST_BYTES = 50 * 2**20  # mlperf-logging's repo_checker
+LARGEST_BYTES = 50 * 2**20  # of a file; repo_checker of mlperf-logging refuses a larger one
+FRAMEWORK_LOG = ".stderr"  # the launcher writes what the framework printed to result_N.stderr
+_CUT = b"\n[cut here: the framework's log is longer than 50 MiB]\n"
 
 
 class RefusedError(Exception):
@@ -67,6 +69,9 @@ def command(options: argparse.Namespace) -> int:
         print(json.dumps(built | {"official": [answer.as_dict() for answer in answers]}, indent=2))
         return 0
     print(content.report)
+    without = [run["file"] for run in content.manifest["runs"] if run["framework_log_sha256"] is None]
+    if without:
+        print(f"without the framework's log (result_N{FRAMEWORK_LOG}, asked for since 2026-08): {', '.join(without)}")
     if content.chosen:
         print(f"scored: {content.chosen}; keep the logs of the others, which a review may ask for")
     print(as_text(answers), end="")
@@ -117,6 +122,8 @@ def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ru
     results.mkdir(parents=True)
     names = {f"result_{index}.txt": one for index, one in enumerate(scored)}
     renamed = [replace(one, path=one.path.rename(results / name)) for name, one in names.items()]
+    for name, one in names.items():
+        _copy_framework_log(log_of[one.path], results / name)
     shutil.rmtree(stage / "incoming")  # with the runs that are not scored
     (stage / "systems").mkdir()
     shutil.copyfile(description_path, stage / "systems" / f"{system}.json")
@@ -157,6 +164,22 @@ def _copied(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> tuple[list[
     return checked, log_of, reasons
 
 
+def _copy_framework_log(log: Path, copy: Path) -> None:
+    """Copy what the framework printed in the run of `log`, where the launcher kept it, to the side of `copy`.
+
+    A valid result must include the full framework logs (training_rules.adoc, section Result files, of 2026-08:
+    mlcommons/training_policies #588); one that is too large for a repository may be cut.
+    """
+    source = log.with_suffix(FRAMEWORK_LOG)
+    if source.is_symlink() or not source.is_file():
+        return
+    with source.open("rb") as stream:
+        text = stream.read(LARGEST_BYTES + 1)
+    if len(text) > LARGEST_BYTES:
+        text = text[: LARGEST_BYTES - len(_CUT)] + _CUT
+    copy.with_suffix(FRAMEWORK_LOG).write_bytes(text)
+
+
 def as_bytes(manifest: dict[str, Any]) -> bytes:
     return (json.dumps(manifest, indent=2) + "\n").encode()
 
@@ -192,6 +215,7 @@ def contents_of(
             {
                 "file": one.path.relative_to(folder).as_posix(),
                 "sha256": sha256(one.path),
+                "framework_log_sha256": _sha256_of_framework_log(one.path),
                 "verdict": verdict(one.strict),
                 "minutes": one.run.minutes,
                 "seed": [seed.value for seed in one.run.kept[schema.SEED.key]],
@@ -217,9 +241,17 @@ def contents_of(
         "unscaled_minutes": score.unscaled_minutes,
         "scaling": score.scaling,
         "convergence": score.convergence,
+        "result": score.standing.as_dict(),
+        "footnotes": score.standing.footnotes(),
         "runs": runs,
     }
     return Content(manifest=manifest, report=_report(manifest, score, first, description)), reasons
+
+
+def _sha256_of_framework_log(log: Path) -> str | None:
+    """The hash of the framework's log in the package; None where the run has none."""
+    path = log.with_suffix(FRAMEWORK_LOG)
+    return sha256(path) if path.is_file() else None
 
 
 def _of_origin(run: LoggedRun, org: str) -> list[str]:
@@ -241,16 +273,13 @@ def _of_origin(run: LoggedRun, org: str) -> list[str]:
 
 
 def _report(manifest: dict[str, Any], score: Score, run: LoggedRun, description: dict[str, Any]) -> str:
-    name = run.section(schema.DATASET).get("name")
-    samples = [printable(run.of(of).value) for of in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES)]
     return rendered(
         "package.md",
         package=manifest,
         score=score,
         runs=[(Path(one["file"]).name, one, of.dropped) for one, of in zip(manifest["runs"], score.runs, strict=True)],
         description=dict.fromkeys(FIELDS, "") | {name: printable(value, 1000) for name, value in description.items()},
-        form=form_of(manifest["benchmark"], manifest["ruleset"]),
-        data=f"{f'{printable(name)}, ' if name else ''}{samples[0]} + {samples[1]} samples",
+        standing=score.standing,
         code=code_folder(manifest["benchmark"]),
         settings=_rerun(run),
     )
@@ -267,18 +296,11 @@ def rendered(name: str, **values: Any) -> str:
     environment.filters["shown"] = printable
     environment.filters["repr"] = lambda value: "not stated" if value is None else repr(value)
     environment.filters["rounded"] = lambda value: "not stated" if value is None else f"{value:.4f}"
-    environment.globals |= {"unverified": UNVERIFIED, "not_verified": NOT_VERIFIED, "trademark": TRADEMARK}
     return environment.from_string(template_text(name)).render(style=template_text("page.css"), **values)
 
 
 def template_text(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
-
-
-def form_of(benchmark: str, ruleset: str) -> str:
-    """Whose rules the logs keep."""
-    theirs = f"MLPerf Training ruleset {ruleset}" if benchmark == "resnet" else "MLPerf's logs; no MLPerf benchmark"
-    return f"In the form of {theirs}"
 
 
 def _rerun(run: LoggedRun) -> str:
@@ -316,7 +338,7 @@ def code_of(commit: str) -> dict[str, tuple[bytes, bool]]:
             if member.isdir() or re.search(r"(^|/)\.| ", member.name):
                 continue
             content = archive.extractfile(member) if member.isfile() else None
-            if content is None or member.size > _LARGEST_BYTES:
+            if content is None or member.size > LARGEST_BYTES:
                 raise ValueError(f"{member.name}: a link or over 50 MB, which repo_checker refuses: leave it out")
             files[member.name] = (content.read(), bool(member.mode & 0o100))
         return files
@@ -339,7 +361,7 @@ def official_answers(folder: Path, manifest: dict[str, Any]) -> list[Verdict]:
             official.ask("system_desc_checker", str(copy / "systems" / f"{system}.json"), *asked),
             official.ask("repo_checker", str(copy), *asked),
         ]
-        if benchmark != "resnet":  # its package tools skip what is none of MLPerf's, or die
+        if not mlperf.is_mlperf_benchmark(benchmark):  # the official package tools skip others, or die
             of_any += [_of_log(copy / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
             lacking = ("package_checker", "rcp_checker", "result_summarizer")
             none = f"not applied: {benchmark} is no MLPerf benchmark"

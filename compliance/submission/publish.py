@@ -1,11 +1,13 @@
 """`python -m compliance publish`: one static page of packages that verify, with the packages beside it.
 
-No result here was reviewed, and the page says so beside each, as MLCommons' messaging guidelines ask.
+No result here was reviewed; the page names each as MLCommons' messaging guidelines ask.
 """
 
 import argparse
+import json
 import shutil
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from compliance.submission.package import HASHES, hashes
@@ -51,6 +53,13 @@ def command(options: argparse.Namespace) -> int:
         if options.key:
             ssh_keygen("sign", "-f", str(options.key), "-n", NAMESPACE, str(stage / HASHES))
         stage.rename(out)
-    said = f"{out / PAGE}: {len(options.folders)} unverified results\n"
-    print((out / TABLE).read_text(encoding="utf-8") if options.json else said, end="")
+    print((out / TABLE).read_text(encoding="utf-8") if options.json else _summary(out), end="")
     return 0
+
+
+def _summary(out: Path) -> str:
+    """A line that counts the results by their kind, and the notes that must stand with them."""
+    table = json.loads((out / TABLE).read_text(encoding="utf-8"))
+    counts = Counter(result["status"] for result in table["results"])
+    kinds = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    return "\n".join([f"{out / PAGE}: {len(table['results'])} results ({kinds})", *table["footnotes"]]) + "\n"

@@ -3,20 +3,22 @@ published folder, whose table and page are made again of the packages in it.
 """
 
 import argparse
+import itertools
 import json
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from compliance import UNVERIFIED, mlperf
+from compliance import mlperf
 from compliance.check import check_file
 from compliance.rules import load, verdict
 from compliance.submission import package
 from compliance.submission.description import LARGEST_JSON_BYTES, read_description
 from compliance.submission.group import SubmittedBenchmark
-from compliance.submission.package import HASHES, MANIFEST, REPORT, code_folder, form_of, hashes
+from compliance.submission.package import FRAMEWORK_LOG, HASHES, LARGEST_BYTES, MANIFEST, REPORT, code_folder, hashes
 from compliance.submission.runs import sha256
 from runlog import schema
 from runlog.reader import Event, read_log
@@ -36,6 +38,7 @@ _OF_SYSTEM = {  # column: field of the description
     **{"nodes": "number_of_nodes", "accelerators_per_node": "accelerators_per_node"},
     **{"accelerator": "accelerator_model_name", "framework": "framework"},
 }
+MOST_BYTES = 4 << 30  # of all files: more takes minutes to hash
 _PATH = re.compile(r"(?!\.)[A-Za-z0-9_+.-]+(/(?!\.)[A-Za-z0-9_+.-]+)*")
 
 
@@ -79,7 +82,8 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
     logs = [folder / results / f"result_{index}.txt" for index in range(runs.runs)]
     wanted = {HASHES, MANIFEST, REPORT, f"systems/{system}.json", *(str(log.relative_to(folder)) for log in logs)}
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    beside = {file for file in there if not file.startswith(f"{code_folder(name)}/")}
+    optional = {str(log.with_suffix(FRAMEWORK_LOG).relative_to(folder)) for log in logs}
+    beside = {file for file in there if not file.startswith(f"{code_folder(name)}/")} - optional
     for file in sorted(beside ^ wanted):
         what = "is missing" if file in wanted else "is nothing that a package holds"
         answers.append(judged("contents", False, f"{file} {what}"))
@@ -108,8 +112,9 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
 
 
 def _strange_files(folder: Path) -> list[Verdict]:
-    """Links, pipes, empty folders and names that no package has: nothing of such a package is read."""
+    """Links, pipes, empty folders, names and sizes that no package has: nothing of such a package is read."""
     answers = []
+    total_bytes = 0
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
@@ -118,9 +123,14 @@ def _strange_files(folder: Path) -> list[Verdict]:
             why = "is an empty folder"
         elif not _PATH.fullmatch(name):
             why = "is a name that no package holds"
+        elif path.is_file() and path.stat().st_size > LARGEST_BYTES:
+            why = f"is over {LARGEST_BYTES >> 20} MiB, which no file of a package is"
         else:
+            total_bytes += path.stat().st_size if path.is_file() else 0
             continue
         answers.append(judged("files", False, f"{printable(name)} {why}"))
+    if total_bytes > MOST_BYTES:
+        answers.append(judged("files", False, f"{total_bytes} bytes in all; {MOST_BYTES} are the most that is read"))
     return answers
 
 
@@ -178,7 +188,7 @@ def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = Fals
     folder = folder.resolve()
     if strange := _strange_files(folder):
         return strange
-    answers = [signed(folder, signers)] if signers or (folder / SIGNATURE).is_file() else []
+    answers = [signed(folder, signers)]
     there = "".join(line for line in hashes(folder).splitlines(True) if not line.endswith(f"  {SIGNATURE}\n"))
     listed = _read(folder / HASHES) == there.encode()
     count = f"{len(there.splitlines())} files"
@@ -196,33 +206,62 @@ def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = Fals
 
 
 def pages_of(root: Path) -> dict[str, str]:
-    """The table of the packages in a published folder, and its page: self-contained, its script only sorts."""
+    """The table of the packages in a published folder, and its page: self-contained, its script only sorts.
+
+    MLPerf results and others are sorted apart, and stand in tables of their own: they must not be compared.
+    """
     results = []
     for folder in sorted(path.parent for path in (root / PACKAGES).glob(f"*/*/{MANIFEST}")):
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         description = read_description(folder / "systems" / f"{manifest['system']}.json")
-        runs = manifest["runs"]
-        result = {
-            "package": folder.relative_to(root).as_posix(),
-            "id": sha256(folder / HASHES),
-            **{name: manifest[name] for name in _OF_MANIFEST},
-            "status": UNVERIFIED,
-            "runs": len(runs),
-            "runs_that_count": sum(run["verdict"] == "pass" for run in runs),
-            **{column: description[field] for column, field in _OF_SYSTEM.items()},
-        }
-        each = [run | {"lines": _lines(folder / run["file"])} for run in runs]
-        stated = {name: said for name, said in description.items() if said}
-        results.append((result, {"each": each, "description": stated}))
-    results.sort(key=lambda pair: [pair[0][name] for name in ("benchmark", "division", "minutes")])
-    rows = [result for result, _ in results]
+        results.append(_published(root, folder, manifest, description))
+    results.sort(key=_place_in_table)
+    notes = mlperf.notes_in_order(itertools.chain.from_iterable(result.footnotes for result in results))
     page = package.rendered(
         "site.html",
-        results=[result | of_page for result, of_page in results],
-        form_of=form_of,
-        mlperf=any(row["benchmark"] == "resnet" for row in rows),
+        results=[result.row | result.of_page for result in results],
+        footnotes=notes,
     )
-    return {TABLE: json.dumps({"results": rows}, indent=2) + "\n", PAGE: page}
+    table = {"results": [result.row for result in results], "footnotes": notes}
+    return {TABLE: json.dumps(table, indent=2) + "\n", PAGE: page}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Published:
+    """One result of a published folder."""
+
+    row: dict[str, Any]  # of the table
+    of_page: dict[str, Any]  # what the page says of it besides
+    footnotes: list[str]
+
+
+def _published(root: Path, folder: Path, manifest: dict[str, Any], description: dict[str, Any]) -> _Published:
+    result = manifest["result"]
+    runs = manifest["runs"]
+    row = {
+        "package": folder.relative_to(root).as_posix(),
+        "id": sha256(folder / HASHES),
+        **{name: manifest[name] for name in _OF_MANIFEST},
+        "status": mlperf.UNVERIFIED if manifest["footnotes"] else "no MLPerf result",
+        "result": result["name"],
+        "is_mlperf": result["is_mlperf"],
+        "dataset": result["dataset"],
+        "target": result["target_in_words"],
+        "runs": len(runs),
+        "runs_that_count": sum(run["verdict"] == "pass" for run in runs),
+        **{column: description[field] for column, field in _OF_SYSTEM.items()},
+    }
+    of_page = {
+        "each": [run | {"lines": _lines(folder / run["file"])} for run in runs],
+        "description": {name: value for name, value in description.items() if value},
+    }
+    return _Published(row=row, of_page=of_page, footnotes=manifest["footnotes"])
+
+
+def _place_in_table(result: _Published) -> tuple[bool, list[Any]]:
+    """MLPerf results first, then by benchmark, division and minutes."""
+    row = result.row
+    return not result.footnotes, [row[name] for name in ("benchmark", "division", "minutes")]
 
 
 def _lines(log: Path) -> list[tuple[int, str]]:
@@ -234,9 +273,11 @@ def _lines(log: Path) -> list[tuple[int, str]]:
 
 
 def signed(folder: Path, signers: Path | None) -> Verdict:
+    """Who signed the hashes of a published folder. Without `signers`, a folder may be signed by nobody: it says so."""
     signature = folder / SIGNATURE
     if not signature.is_file():
-        return judged(SIGNATURE, False, "is missing", "a signature of one of the allowed signers")
+        found = "signed by nobody: anyone can have made or altered this folder"
+        return judged(SIGNATURE, False, found, "a signature", bad=FATAL if signers else UNKNOWN)
     try:
         data = (folder / HASHES).read_bytes()
         if signers is None:

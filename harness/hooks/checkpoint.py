@@ -30,8 +30,7 @@ from harness.hooks import Hook
 from harness.job import Job
 from harness.progress import Timing
 from harness.ranks import Ranks
-from program import build
-from program.passes import resnet_unit
+from program import build, stored
 from runlog import schema
 from runlog.errors import RunError
 from runlog.writer import RunLog
@@ -194,11 +193,13 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
     if not start.path:
         return
     main = training.main
-    own, otherwise = state.own_names(main), resnet_unit.stored_otherwise(main)
-    arrays = {
-        name: resnet_unit.stored(value) if name.rpartition("/")[2] in otherwise else value
-        for name, value in start.arrays.items()
-    }
+    own = state.own_names(main)
+    forms = stored.forms(main)
+    arrays = {}
+    for name, saved in start.arrays.items():
+        form = forms.get(name.rpartition("/")[2])
+        arrays[name] = saved if form is None else form.from_plain(saved)
+
     if ranks.is_first:
         for name, tensor in state.tensors(main):
             value = arrays.get(f"rank0/{name}" if name in own else name)

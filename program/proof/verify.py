@@ -16,9 +16,7 @@ from paddle.base.framework import Operator
 
 from program import ops
 from program.ops import Refused, prove, type_in
-from program.optimizers import OptimizerConfig
-
-UPDATES = {"sgd": {"momentum", "merged_momentum"}, "lars": {"lars_momentum"}}
+from program.optimizers import KINDS, OptimizerConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +208,7 @@ def optimizer(main: static.Program, config: OptimizerConfig) -> dict[str, int]:
         parameters = op.input("Param")
         parameters_by_operator[op.type] += len(parameters)
         prove(
-            op.type in UPDATES[config.kind],
+            op.type in KINDS[config.kind].operators,
             f"the recipe asks for {config.kind}, the program updates {parameters[0]} by {op.type}",
         )
         _check_attributes(op, config)

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compliance.rules import TRAINING_FLOP
+from runlog import workloads
 from runlog.run import real
 from scoring.figure import spread
 from scoring.figure.protocols import Protocol
@@ -16,10 +16,6 @@ from scoring.importers.checks import AGREES, set_back
 from scoring.importers.text import work
 from scoring.published.table import Card, card_of
 from scoring.record import InputError, NothingMeasuredError, Record, Window, config_of, nodes_of
-
-# FLOPs of an image in a step, two a multiply-add: products of the FP32 program, forward and backward, as
-# program/count.py counts them; by model, height and width in pixels.
-FLOPS = {("resnet50_v1.5", 224, 224): TRAINING_FLOP, ("fcn_hrnetw18", 512, 1024): 220_648_587_264}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,7 +309,9 @@ def utilization(records: Sequence[Record], images_per_s: float) -> float | None:
         config = config_of(record)
         size = {name: real(config.get(f"RECIPE.image_{name}", {}).get("value")) for name in ("size", "height", "width")}
         height, width = (int(size["size"] or size[side] or 0) for side in ("height", "width"))
-        card, flops = _card(record), FLOPS.get((record.model or "", height, width))
+        workload = workloads.of_model(record.model)
+        card = _card(record)
+        flops = None if workload is None else workload.flop_of(height, width)
         tf32 = record.precision == "fp32" and record.math_mode == "tf32"
         peak = card and card.peak("tf32" if tf32 else record.precision)
         if not (peak and flops and record.devices):

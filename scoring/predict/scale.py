@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from compliance.official import convergence
-from runlog import stats
+from runlog import stats, workloads
 from runlog.text import safe_lines
 from scoring.figure import protocols
 from scoring.figure import warnings as figure_warnings
@@ -294,14 +294,16 @@ def plan(args: argparse.Namespace) -> dict[str, Any]:
 
 def _training(args: argparse.Namespace, records: Sequence[Record], base: Point) -> tuple[Training, list[str]]:
     """What training takes, from the log's data set, and else ImageNet (or Cityscapes); what is assumed."""
-    model = (records[0].model or "").lower()
-    segmentation = "hrnet" in model or any(FORMATS[record.format].segmentation for record in records)
+    workload = workloads.of_family(records[0].model)
+    segmentation = any(FORMATS[record.format].segmentation for record in records)
     dataset = next((found for record in records if isinstance(found := record.header.get("dataset"), dict)), {})
     sizes = {} if dataset.get("synthetic", True) else dataset
     sizes = {name: size for name, size in sizes.items() if type(size) is int and 0 < size < MOST}
     train, evaluation = CITYSCAPES if segmentation else IMAGENET
+    if workload is not None:
+        train, evaluation = workload.train_samples, workload.eval_samples
     train = sizes.get("train_samples", train)
-    imagenet = train == IMAGENET[0] and "resnet" in model
+    imagenet = train == IMAGENET[0] and workload is not None and workload.benchmark == "resnet"
     rate = ASSUMED_EVALUATION_RATE * base.images_per_s / base.devices
     assumptions = [f"evaluation does {rate:.0f} images/s a device, 3 x training"]
     if args.epochs is None and imagenet:

@@ -13,17 +13,22 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runlog.text import safe_lines
 from scoring.figure import protocols
-from scoring.figure.score import score
+from scoring.figure.run import devices_in_rate
+from scoring.figure.score import Score, score
 from scoring.importers import read_record
 from scoring.published.table import Published, read_published, read_rows, select
 from scoring.record import InputError, Record, TooFewRunsError
 
 LOGS_CSV = Path(__file__).with_name("published_logs.csv")
-VERDICTS = {None: "not recomputed", True: "borne out", False: "not borne out"}
+BORNE_OUT = "borne out"
+NOT_BORNE_OUT = "not borne out"
+NOT_DECIDED = "not decided"  # the publisher does not say its rule, and the one of its other logs gives another figure
+NOT_RECOMPUTED = "not recomputed"
+_BORNE_OUT_OF = {BORNE_OUT: True, NOT_BORNE_OUT: False}  # as the JSON has it; null for the other two
 
 # A figure within this share of the published one is borne out: the publishers round and truncate their windows.
 TOLERANCE = 0.0005
@@ -50,112 +55,211 @@ class Rule:
     line: int
 
 
+class Judgement(NamedTuple):
+    """A published figure against what its logs give."""
+
+    verdict: str
+    recomputed: float
+    notes: list[str]
+
+
+class Reproduction(NamedTuple):
+    """Each published figure with the verdict on its logs, as the JSON has it, and the files that no rule knows."""
+
+    figures: list[dict[str, Any]]
+    unknown: list[str]
+
+
 def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
-    """The rule of a log by its content, else by the longest of the names that its path ends in."""
-    by_depth = {name.count("/"): rule for rule in reversed(rules) for name in rule.names if path.match(name)}
-    by_name = by_depth[max(by_depth)] if by_depth else None
-    return next((rule for rule in rules if sha256 in rule.sha256), by_name)
+    """Return the rule of a log by its content, else by the longest of the names that its path ends in."""
+    by_name: Rule | None = None
+    longest = -1  # folders of the name that matched
+    for rule in rules:
+        if sha256 in rule.sha256:
+            return rule
+        for name in rule.names:
+            if path.match(name) and name.count("/") > longest:
+                by_name = rule
+                longest = name.count("/")
+    return by_name
 
 
 def published_of(rule: Rule, rows: Sequence[Published]) -> Published:
-    """The published figure behind which a rule's logs stand. Raises InputError where there is not exactly one."""
-    conditions = ("table", "metric", "devices", "accelerator", "precision")
-    alike = select(rows, **{name: getattr(rule, name) for name in conditions})
-    found = [row for row in alike if row.framework.startswith(rule.framework)]
-    if len(found) != 1:
-        raise InputError(f"table of logs, line {rule.line}: {len(found)} published figures match, want one")
-    return found[0]
+    """Return the figure behind which a rule's logs stand. Raises InputError where there is not exactly one."""
+    conditions = {name: getattr(rule, name) for name in ("table", "metric", "devices", "accelerator", "precision")}
+    figures = [row for row in select(rows, **conditions) if row.framework.startswith(rule.framework)]
+    if len(figures) != 1:
+        raise InputError(f"table of logs, line {rule.line}: {len(figures)} published figures match, want one")
+    return figures[0]
 
 
 def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> dict[str, Any]:
-    """What the logs of one published figure give under the publisher's rule, as the JSON has it.
+    """Return what the logs of one published figure give under the publisher's rule, as the JSON has it.
 
-    A figure is borne out if it is within TOLERANCE of the published one and its logs ran what the report says they ran.
-    Only the rule that its report has is tried: some of 20 rules would give many a wrong figure. `as_recorded`:
-    published.csv already says that it is not borne out.
+    `as_recorded` says that published.csv already notes that the figure is not borne out.
     """
-    notes = ["the publisher does not say how many windows it dropped: as in its other logs"] * (rule.rule == "assumed")
-    recomputed = borne_out = None
+    notes: list[str] = []
+    if rule.rule == "assumed":
+        notes.append("the publisher does not say how many windows it dropped: as in its other logs")
+    verdict = NOT_RECOMPUTED
+    recomputed: float | None = None
     try:
         records = [_read(path, rule) for path in paths]
         result = score(records, protocols.find(rule.protocol), skip=rule.skip)
-        recomputed = result.value * (rule.factor or 1.0)
-        exact = _as_printed(recomputed, published)
-        labels = sorted({label for record in records for label in _labels(record, published)})
-        borne_out = not labels and (exact or abs(recomputed / published.value - 1) <= TOLERANCE)
-        unsaid = sorted({name for record in records for name in record.from_options})
-        warned = dict.fromkeys(warning.check for warning in result.warnings if warning.check != "too_few_runs")
-        by_name = rule.sha256 and {record.sha256 for record in records}.isdisjoint(rule.sha256)
-        more = {
-            f"the log does not say {' or '.join(unsaid)}: taken from the report": unsaid,
-            "known by its name alone: not the log that the figure was recomputed from before": by_name,
-            f"{result.value:.4f} {result.unit} times the publisher's factor {rule.factor}": rule.factor,
-            f"the score warns of {', '.join(warned)}: see `python -m scoring score`": warned,
-            f"within {TOLERANCE:.2%}, not to all digits": borne_out and not exact,
-            **dict.fromkeys(labels, True),
-            f"known: {published.log_note}": published.log_note,
-        }
-        notes += [note for note, holds in more.items() if holds]
+        judged = _judged(rule, result, records, published)
+        verdict = judged.verdict
+        recomputed = judged.recomputed
+        notes += judged.notes
     except (InputError, TooFewRunsError) as error:
         notes.append(str(error))
+
     return {
         "logs": list(map(str, paths)),
         **{name: getattr(published, name) for name in ("source", "framework", "place", "unit")},
         "published": published.value,
-        "verdict": VERDICTS[borne_out],
+        "verdict": verdict,
         "notes": notes,
         "recomputed": recomputed,
         "difference": recomputed / published.value - 1 if recomputed is not None else None,
-        "borne_out": borne_out,
+        "borne_out": _BORNE_OUT_OF.get(verdict),
         "as_recorded": recomputed is not None and published.log_note is not None,
         "protocol": rule.protocol,
     }
 
 
+def _judged(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> Judgement:
+    """Return the verdict on a published figure.
+
+    It is borne out if its logs ran what the report says they ran, and if the figure is within TOLERANCE of what they
+    give by the report's rule, or is the closing line of the log itself. No further rule is tried: some of 20 rules
+    would give many a wrong figure. Where the report does not say its rule, another figure decides nothing.
+    """
+    notes = []
+    recomputed = result.value * (rule.factor or 1.0)
+    exact = _as_printed(recomputed, published)
+    near = abs(recomputed / published.value - 1) <= TOLERANCE
+    summary = _closing_figure(records)
+    is_summary = not near and summary is not None and _as_printed(summary, published)
+    if is_summary and summary is not None:
+        recomputed = summary
+        notes.append("the log's own closing line")
+
+    notes += _notes_on_logs(rule, records, published)
+    if rule.factor:
+        notes.append(f"{result.value:.4f} {result.unit} times the publisher's factor {rule.factor}")
+    warned = dict.fromkeys(warning.check for warning in result.warnings if warning.check != "too_few_runs")
+    if warned:
+        notes.append(f"the score warns of {', '.join(warned)}: see `python -m scoring score`")
+
+    other_conditions = _other_conditions(records, published)
+    notes += other_conditions
+    if other_conditions:
+        verdict = NOT_BORNE_OUT
+    elif exact or near or is_summary:
+        verdict = BORNE_OUT
+    else:
+        verdict = NOT_DECIDED if rule.rule == "assumed" else NOT_BORNE_OUT
+    if verdict == BORNE_OUT and not exact and not is_summary:
+        notes.append(f"within {TOLERANCE:.2%}, not to all digits")
+    if published.log_note:
+        notes.append(f"known: {published.log_note}")
+    return Judgement(verdict, recomputed, notes)
+
+
+def _closing_figure(records: Sequence[Record]) -> float | None:
+    """Return the figure in images/s that a single log closes with; None where it has none, or there are several."""
+    if len(records) != 1 or records[0].summary_rate is None:
+        return None
+    return records[0].summary_rate * (devices_in_rate(records[0]) or 1)
+
+
+def _notes_on_logs(rule: Rule, records: Sequence[Record], published: Published) -> list[str]:
+    """Return what the logs do not say themselves, and whether they are known by their names alone."""
+    notes = []
+    unsaid: set[str] = set()
+    for record in records:
+        unsaid.update(record.from_options)
+    if unsaid:
+        notes.append(f"the log does not say {' or '.join(sorted(unsaid))}: taken from the report")
+    if rule.sha256 and {record.sha256 for record in records}.isdisjoint(rule.sha256):
+        notes.append("known by its name alone: not the log that the figure was recomputed from before")
+    return notes
+
+
 def _read(path: Path, rule: Rule) -> Record:
-    """The record of a log; the table's devices and batch stand in for what it does not say."""
+    """Return the record of a log; the table's devices and batch stand in for what it does not say."""
     record = read_record(path)
     devices = rule.devices_unsaid if record.devices is None else None
     batch = rule.batch_unsaid if record.batch_per_device is None else None
-    return read_record(path, devices=devices, batch_per_device=batch) if devices or batch else record
+    if devices is None and batch is None:
+        return record
+    return read_record(path, devices=devices, batch_per_device=batch)
 
 
 def _as_printed(value: float, published: Published) -> bool:
-    """Whether a figure rounds to the published one, or is cut to it: 243 is printed for 243.578."""
+    """Say whether a figure rounds to the published one, or is cut to it: 243 is printed for 243.578."""
     cut = math.floor(value * 10**published.digits) / 10**published.digits
     return published.value in (round(value, published.digits), cut)
 
 
-def _labels(record: Record, published: Published) -> list[str]:
-    """Conditions that the report states otherwise than the log."""
+def _other_conditions(records: Sequence[Record], published: Published) -> list[str]:
+    """Return the conditions that the report states otherwise than a log, each once and in order."""
+    texts = set()
+    for record in records:
+        for name in _compared(record, published):
+            logged = getattr(record, name)
+            stated = getattr(published, name)
+            if logged is not None and stated is not None and logged != stated:
+                texts.add(f"the log says {name} {logged}, the report {stated}")
+    return sorted(texts)
+
+
+def _compared(record: Record, published: Published) -> list[str]:
+    """Return the fields in which a log must be as its report says.
+
+    Precision is compared where one of the two is half precision and the other is not; where both are single precision,
+    the mode of their products is.
+    """
     names = ["devices", "batch_per_device"]
     if {record.math_mode, published.math_mode} <= {"fp32", "tf32"}:
         names.append("math_mode")
-    elif len({str(one.precision).startswith(("amp", "fp16")) for one in (record, published)}) == 2:
+    elif _is_half(record.precision) != _is_half(published.precision):
         names.append("precision")
-    pairs = [(name, getattr(record, name), getattr(published, name)) for name in names]
-    return [
-        f"the log says {name} {logged}, the report {stated}"
-        for name, logged, stated in pairs
-        if None not in (logged, stated) and logged != stated
-    ]
+    return names
+
+
+def _is_half(precision: str | None) -> bool:
+    """Say whether a precision is half precision, mixed or pure."""
+    return str(precision).startswith(("amp", "fp16"))
 
 
 def speedups(rows: Sequence[Published]) -> list[dict[str, Any]]:
-    """Every printed speedup against the quotient of the report's own averages, to 2 digits: 1.8 is printed for 1.80."""
-    found = []
+    """Return every printed speedup against the quotient of the report's own averages.
+
+    It follows if it has the quotient's first two decimals: 1.8 is printed for 1.80.
+    """
+    judged = []
     for row in select(rows, metric="speedup"):
         same = {name: getattr(row, name) for name in ("table", "framework", "batch_per_device")}
-        averages = {one.devices: one.value for one in select(rows, metric="throughput", **same)}
+        averages = {figure.devices: figure.value for figure in select(rows, metric="throughput", **same)}
         quotient = averages[row.devices] / averages[1]
         follows = round(quotient, 2) == row.value
-        said = {name: getattr(row, name) for name in ("source", "framework", "batch_per_device", "nodes", "devices")}
-        judged = {"recomputed": quotient, "follows": follows, "note": "" if follows else row.log_note or ""}
-        found.append(said | {"printed": row.printed} | judged)
-    return found
+        judged.append(
+            {
+                **{
+                    name: getattr(row, name) for name in ("source", "framework", "batch_per_device", "nodes", "devices")
+                },
+                "printed": row.printed,
+                "recomputed": quotient,
+                "follows": follows,
+                "note": "" if follows else row.log_note or "",
+            }
+        )
+    return judged
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `python -m scoring reproduce`."""
     parser.add_argument("folder", type=Path, help="logs that others published, in any sub-folders")
     which = "which log stands behind which figure (default: %(default)s)"
     parser.add_argument("--map", type=Path, default=LOGS_CSV, metavar="CSV", help=which)
@@ -171,43 +275,61 @@ def main(args: argparse.Namespace) -> int:
     figures, unknown = reproduce(args.folder, read_rows(args.map, Rule), rows)
     if not figures and not unknown:
         raise InputError(f"{args.folder}: no folder with files in it; give the folder of published logs")
-    found = {"figures": figures, "speedups": speedups(rows), "unknown": unknown}
-    print(json.dumps(found, indent=1) if args.json else safe_lines(verdict_lines(found)))
-    return 1 if any(not one["borne_out"] and not one["as_recorded"] for one in figures) else 0
+
+    results = {"figures": figures, "speedups": speedups(rows), "unknown": unknown}
+    print(json.dumps(results, indent=1) if args.json else safe_lines(verdict_lines(results)))
+    return 1 if any(_is_news(figure) for figure in figures) else 0
 
 
-def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Each published figure with every log of `folder` that a rule knows, and the files that none knows."""
+def _is_news(figure: dict[str, Any]) -> bool:
+    """Say whether a figure has a bad verdict that published.csv does not note yet."""
+    return figure["verdict"] in (NOT_BORNE_OUT, NOT_RECOMPUTED) and not figure["as_recorded"]
+
+
+def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) -> Reproduction:
+    """Return each published figure with every log of `folder` that a rule knows, and the files that none knows."""
     logs: dict[Rule, list[Path]] = {}
     unknown = []
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        if rule := find_rule(rules, path, hashlib.sha256(path.read_bytes()).hexdigest()):
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file():
+            continue
+        rule = find_rule(rules, path, hashlib.sha256(path.read_bytes()).hexdigest())
+        if rule:
             logs.setdefault(rule, []).append(path)
         else:
             unknown.append(str(path))
-    found = []
+
+    figures = []
     for rule, paths in logs.items():
-        groups = [paths] if protocols.find(rule.protocol).runs > 1 else [[path] for path in paths]
-        found += [reproduction_of(rule, group, published_of(rule, rows)) for group in groups]
-    return found, unknown
+        of_several_runs = protocols.find(rule.protocol).runs > 1
+        groups = [paths] if of_several_runs else [[path] for path in paths]
+        for group in groups:
+            figures.append(reproduction_of(rule, group, published_of(rule, rows)))
+    return Reproduction(figures, unknown)
 
 
-def verdict_lines(found: dict[str, Any]) -> Iterator[str]:
-    """The verdicts in lines for a reader."""
-    for one in found["figures"]:
-        figure = "-" if one["recomputed"] is None else "{recomputed:.4f} ({difference:+.3%})".format(**one)
-        yield "{verdict}: {source}, {framework}, {place}".format(**one)
-        yield "    published {published.printed} {unit}, recomputed {0}, protocol {protocol}".format(figure, **one)
-        yield from (f"    {text}" for text in (", ".join(one["logs"]), *one["notes"]))
+def verdict_lines(results: dict[str, Any]) -> Iterator[str]:
+    """Yield the verdicts in lines for a reader, and how many there are of each."""
+    for figure in results["figures"]:
+        shown = "-" if figure["recomputed"] is None else "{recomputed:.4f} ({difference:+.3%})".format(**figure)
+        yield "{verdict}: {source}, {framework}, {place}".format(**figure)
+        yield "    published {published.printed} {unit}, recomputed {0}, protocol {protocol}".format(shown, **figure)
+        yield f"    {', '.join(figure['logs'])}"
+        for note in figure["notes"]:
+            yield f"    {note}"
+
     yield "Printed speedups against the quotient of the report's own averages"
-    for one in found["speedups"]:
-        verdict = "follows" if one["follows"] else f"DOES NOT FOLLOW ({one['note']})"
-        what = "{source}, {framework}, batch {batch_per_device}, x{devices}".format(**one)
-        yield f"{verdict}: {what}: printed {one['printed']}, recomputed {one['recomputed']:.2f}"
-    yield from (f"No published figure is known for: {path}" for path in found["unknown"])
-    count = collections.Counter(one["borne_out"] for one in found["figures"])
-    wrong = sum(not one["follows"] for one in found["speedups"])
+    for speedup in results["speedups"]:
+        verdict = "follows" if speedup["follows"] else f"DOES NOT FOLLOW ({speedup['note']})"
+        what = "{source}, {framework}, batch {batch_per_device}, x{devices}".format(**speedup)
+        yield f"{verdict}: {what}: printed {speedup['printed']}, recomputed {speedup['recomputed']:.2f}"
+    for path in results["unknown"]:
+        yield f"No published figure is known for: {path}"
+
+    count = collections.Counter(figure["verdict"] for figure in results["figures"])
+    wrong = sum(not speedup["follows"] for speedup in results["speedups"])
     yield (
-        f"{count.total()} figures: {count[True]} borne out, {count[False]} not, {count[None]} not recomputed; "
-        f"{wrong} of {len(found['speedups'])} speedups do not follow"
+        f"{count.total()} figures: {count[BORNE_OUT]} borne out, {count[NOT_BORNE_OUT]} not, "
+        f"{count[NOT_DECIDED]} not decided, {count[NOT_RECOMPUTED]} not recomputed; "
+        f"{wrong} of {len(results['speedups'])} speedups do not follow"
     )

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from runlog import workloads
 from scoring.figure.compare import ratio_interval
 from scoring.importers.text import weighted_mean, work
 from scoring.published.table import Published, by_devices
@@ -75,7 +76,8 @@ def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
 
 
 def _family(model: str | None) -> str | None:
-    return next((family for family in ("hrnet", "resnet") if family in (model or "").lower()), None)
+    workload = workloads.of_family(model)
+    return None if workload is None else workload.family
 
 
 def _precision(precision: str | None, math_mode: str | None) -> str | None:
@@ -96,7 +98,9 @@ def curves(record: Record, published: Sequence[Published]) -> tuple[list[Curve],
     alike = (row for row in same if _precision(row.precision, row.math_mode) == precision)
     systems = [rows for rows in by_devices(alike) if rows[0].devices == 1 and len(rows) > 1]
     chosen = [Curve(label=_label(rows), rows=tuple(rows)) for rows in systems]
-    note = f"Published tables of {'FCN-HRNetW18' if family == 'hrnet' else 'ResNet-50'} at {precision}."
+    workload = workloads.of_family(record.model)
+    assert workload is not None, "its family is known"
+    note = f"Published tables of {workload.title} at {precision}."
     dataset = section(record, "dataset")
     image_size = config_of(record).get("RECIPE.image_size", {}).get("value")
     if dataset and (image_size != 224 or dataset.get("synthetic")):

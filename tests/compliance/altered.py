@@ -200,6 +200,16 @@ def accuracies(log: Altered) -> list[float]:
     return [log.fields(index)["value"] for index in log.events() if '"eval_accuracy"' in log.lines[index]]
 
 
+def numbered(log: Altered, change: Callable[[int], Any]) -> Altered:
+    """Epochs numbered in another way."""
+
+    def number(fields: Fields) -> None:
+        where = fields["metadata"]
+        where |= {name: change(where[name]) for name in ("epoch_num", "first_epoch_num") if name in where}
+
+    return each(log, "", number)
+
+
 def curve(log: Altered, change: Callable[[list[float]], list[float]]) -> Altered:
     """Other accuracies."""
     for number, value in enumerate(change(accuracies(log))):

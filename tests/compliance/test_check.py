@@ -17,7 +17,7 @@ from compliance import rules
 from compliance.official import tools as official
 from tests import jobs, make_log
 from tests.compliance.altered import Altered, answer, compliance, foreign, write
-from tests.compliance.test_package import description
+from tests.compliance.packages import description
 
 STRICT = rules.load("4.0.0").strict
 
@@ -54,7 +54,7 @@ def test_form_fails_neither_verdict_of_others_logs_and_plausibility_only_the_str
         (others, "pass"),
         (Altered(others).repeat("submission_org").drop("block_stop").text, "pass"),
         (Altered(others).later("run_stop", -1e7).text, "fail"),
-        (Altered(others).repeat("run_start").later("run_start", 5, 1).text, "fail"),
+        (Altered(others).repeat("run_start").later("run_start", 5000, 1).text, "fail"),
     ):
         path.write_text(text)
         status, [file] = check(path)

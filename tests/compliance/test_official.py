@@ -236,7 +236,7 @@ def test_a_log_of_damaged_lines_is_judged_by_these_and_refused_by_both(tmp_path:
     damaged = ':::MLLOG {"time_ms": 1, "key": "a", "value": 1, "event_type": "POINT_IN_TIME"}\n'
     log = Altered(make_log.run()).drop("run_stop")
     report = agreed(tmp_path, log.text + 10_001 * damaged)  # it may be behind them
-    assert {finding.rule for finding in report.findings} == {"line-fields"}
+    assert {finding.rule for finding in report.findings} == {"line-damaged"}
     assert not report.official
 
 

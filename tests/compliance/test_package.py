@@ -1,4 +1,4 @@
-"""Package, verify and publish: what is built passes mlperf-logging's tools, what may not be published is refused."""
+"""Package and verify: what is built passes mlperf-logging's tools, what may not be published is refused."""
 
 import contextlib
 import json
@@ -13,58 +13,11 @@ from typing import Any
 import pytest
 
 from compliance.submission import package
-from compliance.submission.system import FIELDS
 from compliance.submission.verify import verify
 from tests import jobs, make_log
 from tests.browser import UNFOLD, Opened, opened  # noqa: F401
 from tests.compliance.altered import Altered, answer, compliance, foreign
-from tests.jobs import refused
-
-
-@pytest.fixture(scope="module")
-def commit() -> str:
-    return jobs.run(["git", "rev-parse", "HEAD"]).stdout.strip()
-
-
-def description(folder: Path, **changes: str) -> Path:
-    fields = dict.fromkeys(FIELDS, "") | {
-        **{"submitter": "Example", "division": "open", "status": "Research, Development, or Internal (RDI)"},
-        **{"system_name": "CPU", "number_of_nodes": "1", "host_processors_per_node": "1", "accelerators_per_node": "0"},
-        **{"framework": "paddlepaddle 2.6.2", "host_processor_model_name": "Example CPU 9000"},
-    }
-    path = folder / "CPU.json"
-    path.write_text(json.dumps(fields | changes))
-    return path
-
-
-def five(folder: Path, commit: str, make: Callable[..., str] = make_log.run, **changes: Any) -> Path:
-    """Five logs, which the trial loop numbered 3 to 7, the last of them written first."""
-    logs = folder / "results"
-    logs.mkdir()
-    for index in range(5):
-        text = make(seed=100 + index, epoch_ms=36_000 + 500 * index, **changes).replace("0" * 40, commit)
-        text = text.replace('"time_ms": 17', f'"time_ms": {28 - index}')
-        (logs / f"result_{index + 3}.txt").write_text(text)
-    return logs
-
-
-def arguments(system: Path, out: Path, *logs: Path) -> list[object]:
-    return ["package", "--org", "Example", "--system", system, "--out", out, *logs]
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory, commit: str) -> tuple[Path, dict[str, Any]]:
-    """A package of five runs on the embedded digits, and what the command printed."""
-    folder = tmp_path_factory.mktemp("open")
-    logs = five(folder, commit)
-    target, content, answers = package.build(
-        sorted(logs.iterdir()),
-        org="Example",
-        system=str(description(folder)),
-        out=folder / "out",
-        ruleset=package.load("4.0.0"),
-    )
-    return target, content.manifest | {"official": answers, "logs": logs}
+from tests.compliance.packages import arguments, description, five, in_text
 
 
 def test_five_runs_of_the_default_are_accepted_by_the_official_tools(built) -> None:
@@ -86,9 +39,14 @@ def test_five_runs_of_the_default_are_accepted_by_the_official_tools(built) -> N
     for index in range(5):  # renamed in the order of their start, and unchanged
         copied = target / "results" / "CPU" / "resnet" / f"result_{index}.txt"
         assert copied.read_bytes() == (said["logs"] / f"result_{7 - index}.txt").read_bytes()
+        framework_log = said["logs"] / f"result_{7 - index}.stderr"
+        assert copied.with_suffix(".stderr").is_file() == framework_log.is_file() == (index < 4)
+        if index < 4:
+            assert copied.with_suffix(".stderr").read_bytes() == framework_log.read_bytes()
+        assert (said["runs"][index]["framework_log_sha256"] is None) == (index == 4)
     report = (target / "README.md").read_text()
-    assert f"Score: {said['minutes']!r} minutes (unverified): olympic mean" in report
-    assert said["commit"] in report and "Result not verified by MLCommons Association." in report
+    assert f"Score: {said['minutes']!r} minutes: olympic mean" in report
+    assert said["commit"] in report
     assert "| result_0.txt | " in report and "; 1 node(s), 0 accelerator(s) a node; host Example CPU 9000.\n" in report
     done = subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=target, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (0, b"")
@@ -180,7 +138,7 @@ def _receipt_of_another(logs: Path) -> None:
         (lambda logs: _edit(logs, 4, lambda log: log.value("submission_org", "Other")), "of another submission"),
         (_replaced('"dirty": false', '"dirty": true'), "the code differed from its commit"),
         (_replaced('^# {"source".*\n', ""), "do not say of which commit"),
-        (_replaced(r'"gpus": \[\]', '"gpus": [{"name": "Null GPU (nothing is computed)"}]'), "null-gpu line"),
+        (_replaced(r'"gpus": \[\]', '"gpus": [{"name": "Null GPU (nothing is computed)"}]'), "run-mode line"),
         (_forge_source, "own-log"),
         (_receipt_of_another, "differs from what was checked (result_5.txt.checked)"),
         (
@@ -265,16 +223,6 @@ def _foreign_code(folder: Path) -> None:
     (folder / CODE / "runlog/reader.py").write_text("# nothing\n")
 
 
-def in_text(pattern: str, old: str, new: str) -> Callable[[Path], None]:
-    def gut(folder: Path) -> None:
-        [file] = folder.glob(pattern)
-        text = file.read_text()
-        assert old in text
-        file.write_text(text.replace(old, new, 1))
-
-    return gut
-
-
 CODE = "benchmarks/resnet/implementations/paddle"
 LOG = "results/CPU/resnet/result_0.txt"
 
@@ -330,99 +278,18 @@ def test_of_more_runs_the_package_holds_those_that_are_scored(tmp_path: Path, co
     assert not list((tmp_path / "out").rglob("incoming"))
 
 
-# ---- publish: what verifies is shown as it is, anything altered afterwards is found, and the page reads everywhere
-
-
-@pytest.fixture(scope="module")
-def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("keys") / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
-    path.with_name("signers").write_text(f"bench@example.org {path.with_suffix('.pub').read_text()}")
-    return path
-
-
-@pytest.fixture(scope="module")
-def site(built: tuple[Path, dict[str, Any]], key: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("www") / "site"
-    assert compliance("publish", built[0], "--out", out, "--key", key).returncode == 0
-    return out
-
-
-def test_the_page_says_what_the_package_says_and_that_nobody_reviewed_it(site: Path, built) -> None:
-    manifest = built[1]
-    (row,) = json.loads((site / "results.json").read_text())["results"]
-    assert row["minutes"] == manifest["minutes"]
-    assert row["status"] == "unverified"
-    page = (site / "index.html").read_text()
-    assert f'{manifest["minutes"]:.4f}</a> <span class="soft">unverified</span>' in page
-    assert "Result not verified by MLCommons Association." in page
-    for run in manifest["runs"]:
-        lines = (site / row["package"] / run["file"]).read_text().splitlines()
-        for number, line in enumerate(lines, 1):
-            if '"run_stop"' in line:
-                assert f"{number}: :::MLLOG" in page
-
-
-def test_it_verifies_signed_by_whom_one_trusts(site: Path, key: Path) -> None:
-    signers = key.with_name("signers")
-    checks = answer("verify", site, "--signers", signers)["checks"]
-    assert "bench@example.org" in next(c["found"] for c in checks if c["check"] == "SHA256SUMS.sig")
-    done = subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=site, check=False)
-    assert done.returncode == 0
-    other = signers.with_name("others")
-    other.write_text(signers.read_text().replace("bench@", "other@"))
-    assert compliance("verify", site, "--signers", other).returncode == 0  # the same key by another name
-    other.write_text(
-        "bench@example.org ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGtlJvNGzH2qEYQx0v3o0N2cJ0dX3g8b2o3cQy2mC1aV\n"
-    )
-    assert compliance("verify", site, "--signers", other).returncode == 1
-
-
-@pytest.mark.parametrize(
-    ("alter", "check"),
-    [
-        (in_text("packages/*/Example/results/CPU/resnet/result_0.txt", "success", "aborted"), "SHA256SUMS"),
-        (in_text("results.json", '"unverified"', '"verified"'), "results.json"),
-        (in_text("index.html", "unverified", "verified"), "index.html"),
-        (lambda site: (site / "more.html").write_text("more"), "contents"),
-        (lambda site: shutil.rmtree(site / "packages"), "results.json"),
-    ],
-)
-def test_what_was_altered_afterwards_is_found(alter: Callable[[Path], None], check: str, site: Path, tmp_path) -> None:
-    """As left, and by who lists the hashes anew and takes the signature away."""
-    copy = tmp_path / "site"
-    shutil.copytree(site, copy)
-    alter(copy)
-    for wanted in ("SHA256SUMS", check):
-        checks = answer("verify", copy, status=1)["checks"]
-        assert wanted in {c["check"] for c in checks if c["status"] == "fatal"}
-        (copy / "SHA256SUMS.sig").unlink(missing_ok=True)
-        (copy / "SHA256SUMS").write_text(package.hashes(copy))
-
-
-def test_what_does_not_verify_is_not_published(site: Path, built, tmp_path: Path) -> None:
+def test_a_file_beyond_any_packages_size_is_refused_unread(built, tmp_path: Path) -> None:
     copy = tmp_path / "Example"
     shutil.copytree(built[0], copy)
-    (copy / "README.md").write_text("2 minutes")
-    status, said, _ = compliance("publish", copy, "--out", tmp_path / "out")
-    assert status == 1 and "refused: " in said and not (tmp_path / "out").exists()
-    assert compliance("publish", built[0], "--out", site).returncode == 2  # which exists
-    assert compliance("publish", built[0], built[0], "--out", tmp_path / "out").returncode == 2
-    done = compliance("publish", copy / "README.md", "--out", tmp_path / "out")
-    refused(done, "README.md: no folder: give the folder ORG of a package")
+    with (copy / "results/CPU/resnet/result_0.stderr").open("r+b") as stream:
+        stream.truncate(64 << 30)  # sparse: hashing it takes two minutes
+    [check] = answer("verify", copy, status=1)["checks"]
+    assert (check["check"], "over 50 MiB" in check["found"]) == ("files", True)
 
 
-@pytest.mark.slow
-@pytest.mark.ci
-def test_it_is_readable_in_chromium(site: Path, opened: Opened, tmp_path: Path) -> None:  # noqa: F811
-    shots = Path(os.environ.get("REPORT_SHOTS", tmp_path))
-    for width, phone in ((1280, False), (390, True)):
-        for scheme in ("light", "dark"):
-            page = opened(site / "index.html", width=width, scheme=scheme, phone=phone)
-            page.evaluate(UNFOLD)
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
-            back = page.evaluate("getComputedStyle(document.body).backgroundColor")
-            assert (back == "rgb(17, 21, 26)") == (scheme == "dark")
-            page.screenshot(path=shots / f"site-{width}-{scheme}.png", full_page=True)
-            if not phone:  # which shows no head of the table
-                page.locator("#results th button").first.click()
+def test_the_log_of_a_framework_is_cut_at_the_size_of_a_repositorys_file(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(package, "LARGEST_BYTES", 100)
+    (tmp_path / "result_7.stderr").write_bytes(b"x" * 1000)
+    package._copy_framework_log(tmp_path / "result_7.txt", tmp_path / "copy_0.txt")
+    copied = (tmp_path / "copy_0.stderr").read_bytes()
+    assert len(copied) == 100 and copied.startswith(b"xxx") and b"cut here" in copied

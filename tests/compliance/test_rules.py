@@ -33,75 +33,71 @@ OFFICIAL: list[tuple[str, Callable[[], str], Alter, str | None]] = [
     ("eval_accuracy.value", closed_hrnet_run, lambda log: log.value("eval_accuracy", 0.7896, -1), "*"),
 ]
 
-ONLY_WARNS = ("event-type", "line-encoding")
 # What only this checker rejects, or warns of.
 OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
-    ("line-json", run, lambda log: log.line("step_window", lambda line: line.replace("18.0", "NaN")), "*"),
-    ("event-type", run, lambda log: log.line("seed", lambda line: line.replace("POINT", "point")), "*"),
-    ("line-fields", run, lambda log: log.line("seed", lambda line: line.replace('"key"', '"no"')), "*"),
-    ("line-duplicate-key", run, lambda log: log.line("seed", lambda s: s.replace("{", '{"key": 1, ', 1)), "*"),
-    ("line-encoding", run, lambda log: log.line("seed", lambda s: s.replace("make_log", "\udcff")), "*"),
-    ("line-trailing-text", run, lambda log: log.line("seed", lambda line: line + "\x1b[0m"), "*"),
-    ("line-several-events", run, lambda log: log.line("seed", lambda line: line * 2), "*"),
-    ("line-oversized", run, lambda log: log.value("seed", "1" * 2**20), "*"),
-    ("line-nul", run, lambda log: log.add_after("seed", "\0\0"), "*"),
+    ("line-damaged", run, lambda log: log.line("step_window", lambda line: line.replace("18.0", "NaN")), "*"),
+    ("log-form", run, lambda log: log.line("seed", lambda line: line.replace("POINT", "point")), "*"),
+    ("line-damaged", run, lambda log: log.line("seed", lambda line: line.replace('"key"', '"no"')), "*"),
+    ("line-damaged", run, lambda log: log.line("seed", lambda s: s.replace("{", '{"key": 1, ', 1)), "*"),
+    ("log-form", run, lambda log: log.line("seed", lambda s: s.replace("make_log", "\udcff")), "*"),
+    ("line-damaged", run, lambda log: log.line("seed", lambda line: line + "\x1b[0m"), "*"),
+    ("line-damaged", run, lambda log: log.line("seed", lambda line: line * 2), "*"),
+    ("line-damaged", run, lambda log: log.value("seed", "1" * 2**20), "*"),
+    ("log-form", run, lambda log: log.add_after("seed", "\0\0"), "*"),
     ("exactly-once", run, lambda log: log.repeat("run_start"), "run_start"),
     ("value-type", run, lambda log: log.value("train_samples", 1437.5), "train_samples"),
-    ("label-type", run, lambda log: log.value("submission_org", None), "submission_org"),
-    ("label-type", closed_run, lambda log: log.value("lars_epsilon", False), "lars_epsilon"),
-    ("event-type", run, lambda log: log.change(
+    ("log-form", run, lambda log: log.value("submission_org", None), "submission_org"),
+    ("log-form", closed_run, lambda log: log.value("lars_epsilon", False), "lars_epsilon"),
+    ("log-form", run, lambda log: log.change(
         "run_start", lambda fields: fields.update(event_type="POINT_IN_TIME")), "run_start"),
     ("known-benchmark", run, lambda log: log.value("submission_benchmark", "vgg"), "submission_benchmark"),
-    ("after-run-stop", run, lambda log: log.move_after("eval_accuracy", "run_stop", -1), "eval_accuracy"),
-    ("after-run-stop", run, lambda log: log.move_after("run_stop", "eval_start"), "eval_accuracy"),
-    ("open-at-stop", run, lambda log: log.move_after("run_stop", "eval_start"), "eval_stop"),
-    ("line-order", run, lambda log: log.later("eval_accuracy", -101, 1), "eval_accuracy"),
+    ("target-status", run, lambda log: log.later("eval_accuracy", 5000, -1), "eval_accuracy"),
+    ("event-order", run, lambda log: log.move_after("eval_accuracy", "run_stop", -1), "eval_accuracy"),
+    ("event-order", run, lambda log: log.move_after("run_stop", "eval_start"), "eval_stop"),
     ("time-order", run, lambda log: log.later("eval_accuracy", -102, 1), "eval_accuracy"),
-    ("label-time", run, lambda log: log.move_after("seed", "run_start"), "seed"),
+    ("event-order", run, lambda log: log.move_after("seed", "run_start"), "seed"),
     ("run-time", run, lambda log: log.later("run_stop", -1e6), "run_stop"),
-    ("epoch-order", run, lambda log: log.metadata("epoch_start", 1, epoch_num=7), "*"),
-    ("open-at-stop", run, lambda log: log.drop("epoch_stop", -1), "run_stop"),
-    ("epoch-order", run, lambda log: log.repeat("epoch_start", 1), "*"),
-    ("epoch-order", run, lambda log: log.metadata("epoch_start", epoch_num="1"), "epoch_start"),
-    ("block-order", run, lambda log: log.drop("block_stop", -1), "run_stop"),
-    ("block-order", run, lambda log: log.metadata("block_start", 1, first_epoch_num=3), "*"),
-    ("block-order", run, lambda log: log.drop("block_start", 1), "*"),
-    ("block-order", run, lambda log: log.metadata("block_start", 2, epoch_count=2), "block_stop"),
-    ("eval-order", run, lambda log: log.metadata("eval_accuracy", 1, epoch_num=3), "*"),
-    ("open-at-stop", run, lambda log: log.drop("eval_stop", -1), "run_stop"),
-    ("eval-order", run, lambda log: log.repeat("eval_accuracy"), "*"),
-    ("eval-order", run, lambda log: log.drop_all("eval_start", "eval_stop", "block_start", "block_stop"), "*"),
-    ("eval-order", run, lambda log: log.drop_all("eval_start", "eval_stop").metadata(
-        "eval_accuracy", -1, epoch_num=5), "eval_accuracy"),
+    ("event-order", run, lambda log: log.metadata("epoch_start", 1, epoch_num=7), "*"),
+    ("event-order", run, lambda log: log.drop("epoch_stop", -1), "run_stop"),
+    ("event-order", run, lambda log: log.repeat("epoch_start", 1), "*"),
+    ("event-order", run, lambda log: log.metadata("epoch_start", epoch_num="1"), "epoch_start"),
+    ("event-order", run, lambda log: log.drop("block_stop", -1), "run_stop"),
+    ("event-order", run, lambda log: log.metadata("block_start", 1, first_epoch_num=3), "*"),
+    ("event-order", run, lambda log: log.drop("block_start", 1), "*"),
+    ("event-order", run, lambda log: log.metadata("block_start", 2, epoch_count=2), "block_stop"),
+    ("event-order", run, lambda log: log.metadata("eval_accuracy", 1, epoch_num=3), "*"),
+    ("event-order", run, lambda log: log.drop("eval_stop", -1), "run_stop"),
+    ("event-order", run, lambda log: log.repeat("eval_accuracy"), "*"),
+    ("epochs-counted", run, lambda log: log.metadata("eval_accuracy", -1, epoch_num=5), "eval_accuracy"),
     ("eval-schedule", closed_run, lambda log: log.drop("eval_start", 2).drop("eval_stop", 2).drop(
         "eval_accuracy", 2), "*"),
     ("eval-schedule", lambda: closed_run(epochs=35, eval_every=5), lambda log: log, "*"),
-    ("eval-means", closed_run, lambda log: log.value("eval_accuracy", 0.123456, 0), "eval_accuracy"),
-    ("eval-means", run, lambda log: log.value("eval_accuracy", 0.3125, 0), "eval_accuracy"),
+    ("own-log", closed_run, lambda log: log.value("eval_accuracy", 0.123456, 0), "eval_accuracy"),
+    ("own-log", run, lambda log: log.value("eval_accuracy", 0.3125, 0), "eval_accuracy"),
     ("eval-samples", run, lambda log: log.value("eval_samples", 361.0), "eval_accuracy"),
     ("eval-samples", closed_run, lambda log: by.curve(
         log, lambda v: [(round(x * 49_500) + 1) / 49_500 for x in v]), "eval_accuracy"),
     ("value-type", hrnet_run, lambda log: log.value("eval_accuracy", -0.1, 0), "eval_accuracy"),
     ("value-type", run, lambda log: log.value("eval_accuracy", 5.0, -1), "eval_accuracy"),
-    ("eval-late", closed_run, lambda log: log.metadata(
+    ("event-order", closed_run, lambda log: log.metadata(
         "eval_start", -1, epoch_num=34).metadata("eval_stop", -1, epoch_num=34).metadata(
         "eval_accuracy", -1, epoch_num=34), "eval_start"),
     ("accuracy-curve", closed_run, lambda log: log.value("eval_accuracy", 0.4, 7), "eval_accuracy"),
-    ("eval-padding", closed_run, padded, "eval_accuracy"),
+    ("eval-samples", closed_run, padded, "eval_accuracy"),
     ("closed-data", lambda: closed_run(samples=(1281000, 50_000)), lambda log: log, "train_samples"),
-    ("data-label", lambda: closed_run(samples=(1281167, 49_984)), lambda log: log, "eval_samples"),
+    ("eval-samples", lambda: closed_run(samples=(1281167, 49_984)), lambda log: log, "eval_samples"),
     ("target-status", closed_run, lambda log: log.metadata("run_stop", status="aborted"), "*"),
     ("target-status", closed_run, lambda log: log.value("eval_accuracy", 0.7, -1), "*"),
     ("target-status", lambda: run(status="aborted"), lambda log: log, "*"),
     ("run-status", run, lambda log: log.metadata("run_stop", status="aborted"), "run_stop"),
-    ("rank-zero", run, lambda log: log.line("epoch_stop", lambda line: f"[1,3]<stdout>:{line}"), "epoch_stop"),
-    ("rank-zero", run, lambda log: log.metadata("epoch_stop", rank=1), "epoch_stop"),
+    ("log-form", run, lambda log: log.line("epoch_stop", lambda line: f"[1,3]<stdout>:{line}"), "epoch_stop"),
+    ("log-form", run, lambda log: log.metadata("epoch_stop", rank=1), "epoch_stop"),
     ("cache-cleared", closed_run, lambda log: log.metadata("cache_clear", status="skipped"), "cache_clear"),
     ("cache-cleared", closed_run, lambda log: log.value("cache_clear", False), "cache_clear"),
     ("throughput-agrees", run, lambda log: log.inside("epoch_throughput", images_per_s=40.0), "*"),
     ("throughput-agrees", run, lambda log: log.inside("epoch_throughput", time_s=35.2, images_per_s=40.0), "*"),
-    ("epoch-images", run, lambda log: log.inside("epoch_throughput", images=1344, images_per_s=37.333), "*"),
-    ("before-run-start", run, lambda log: log.move_after("run_start", "epoch_start"), "*"),
+    ("throughput-agrees", run, lambda log: log.inside("epoch_throughput", images=1344, images_per_s=37.333), "*"),
+    ("before-run-start", run, lambda log: log.later("epoch_start", -60_000), "epoch_start"),
     ("epoch-time", run, lambda log: by.intervals(log, lambda took: [0, *took[1:]]), "*"),
     ("run-status", run, lambda log: log.repeat("run_stop").metadata("run_stop", -1, status="aborted"), "run_stop"),
     ("own-log", run, lambda log: log.repeat("seed").value("seed", 7, -1), "seed"),
@@ -157,11 +153,9 @@ OURS: list[tuple[str, Callable[[], str], Alter, str | None]] = [
         )
     ),
     ("cache-cleared", closed_run, lambda log: log.later("cache_clear", 3e4), "cache_clear"),
-    ("cache-order", closed_run, lambda log: log.later("cache_clear", -3.7e6), "cache_clear"),
-    ("cache-order", closed_run, lambda log: log.move_after("cache_clear", "run_start"), "cache_clear"),
-    ("run-resumed", lambda: run(summary={"resumed": True}), lambda log: log, "run_summary"),
-    ("run-profiled", lambda: run(summary={"profiled": True}), lambda log: log, "run_summary"),
-    ("null-gpu", run, lambda log: by.replaced(log, ('"gpus": []', '"gpus": [{"name": "Null GPU"}]')), "*"),
+    ("run-mode", lambda: run(summary={"resumed": True}), lambda log: log, "run_summary"),
+    ("run-mode", lambda: run(summary={"profiled": True}), lambda log: log, "run_summary"),
+    ("run-mode", run, lambda log: by.replaced(log, ('"gpus": []', '"gpus": [{"name": "Null GPU"}]')), "*"),
     ("run-mode", lambda: run(summary={"mode": "throughput"}), lambda log: log, "run_summary"),
     ("run-mode", lambda: run(summary={"data": "synthetic"}), lambda log: log, "run_summary"),
 ]  # fmt: skip
@@ -201,23 +195,18 @@ def test_a_log_that_breaks_a_rule_is_rejected_at_its_line(rule, start, alter, ke
     path = tmp_path / "result_0.txt"
     path.write_text(log.text, encoding="utf-8", errors="surrogateescape")
     status, [file] = check(path)
-    form = rule in STRICT and STRICT[rule].kind == "form"
-    if rule in ONLY_WARNS:
-        assert (status, file["verdict"], errors(file)) == (0, "pass", [])
-    else:
-        assert (status, file["verdict"]) == (1, "fail")
-        assert file["official"] == ("fail" if (rule, start, alter, key) in OFFICIAL else file["official"])
-        assert not form or "own-log" in rules_broken(file)  # what our writer never writes, others may
-    wanted = "warning" if form else "error"
-    lines = [f["line"] for f in file["findings"] if (f["rule"], f["severity"]) == (rule, wanted)]
+    assert (status, file["verdict"]) == (1, "fail")
+    assert file["official"] == ("fail" if (rule, start, alter, key) in OFFICIAL else file["official"])
+    if rule in STRICT and STRICT[rule].kind == "form":  # what our writer never writes, others may
+        assert "own-log" in rules_broken(file)
+    lines = [f["line"] for f in file["findings"] if f["rule"] == rule and f["severity"] != "info"]
     assert lines, f"{rule} is not among {errors(file)}"
     if key is None:
         assert lines == [None]
     elif key == "*":
         assert all(line and 1 <= line <= len(log.lines) for line in lines)
     else:
-        blamed = log.lines[lines[0] - 1]
-        assert f'"key": "{key}"' in blamed
+        assert any(line and f'"key": "{key}"' in log.lines[line - 1] for line in lines)
     [finding, *_] = [f for f in file["findings"] if f["rule"] == rule]
     assert all(finding[name] for name in ("source", "expected", "actual", "fix"))
 
@@ -257,12 +246,12 @@ def test_a_flood_of_breaches_is_counted_not_listed(tmp_path: Path) -> None:
     log = Altered(run())
     log.add_after("epoch_stop", "\n".join([log.lines[log.at("epoch_stop")]] * 200))
     _, [file] = check(*write(tmp_path, log.text))
-    flood = [f["actual"] for f in file["findings"] if f["rule"] == "epoch-order"]
-    assert len(flood) == 11 and "190 more breaches of epoch-order, not listed" in flood
+    flood = [f["actual"] for f in file["findings"] if f["rule"] == "event-order"]
+    assert len(flood) == 11 and "190 more breaches of event-order, not listed" in flood
 
 
 @pytest.mark.parametrize("without", [(), ("epoch_start", "epoch_stop")])
-@pytest.mark.parametrize(("shorter", "broken"), [(120, set()), (180, {"epoch-time"})])
+@pytest.mark.parametrize(("shorter", "broken"), [(100, set()), (180, {"epoch-time"})])
 def test_training_cut_from_a_log_is_found(without, shorter: int, broken: set[str], tmp_path: Path) -> None:
     """The time between the first block's end and run_stop is squeezed."""
     log = Altered(foreign(closed_run())).drop_all(*without)
@@ -293,7 +282,10 @@ def test_equal_intervals_are_more_than_chance_explains(equal: int, found: bool, 
     assert rules_broken(files[1]) == ({"runs-differ"} if found else set())
     if found:
         [one] = [f for f in files[1]["findings"] if f["rule"] == "runs-differ"]
-        assert "intervals, to the clock's tick (by chance in 1 of 10^" in one["actual"]
+        assert one["actual"] in (
+            "its times are those of result_0.txt",
+            "29 of 45 intervals are, to the clock's tick, those of result_0.txt",
+        )
 
 
 @pytest.mark.parametrize("make", [run, lambda epochs: closed_run(epochs=epochs, accuracies=(0.7604,)), hrnet_run])
@@ -324,13 +316,16 @@ def test_no_line_of_our_own_log_can_be_deleted(make, tmp_path: Path) -> None:
         ("lars", "lars_opt_learning_rate_warmup_epochs", -1, "error", 408),
         ("lars", "model_bn_span", 0, "error", 408),
         ("sgd", "sgd_opt_base_learning_rate", -0.1, "error", 408),
+        ("sgd", "sgd_opt_learning_rate_decay_steps", 1, "error", 408),
+        ("lars", "lars_opt_learning_rate_decay_steps", 17, "error", 408),
+        ("lars", "lars_opt_base_learning_rate", 1e9, "error", 408),
         ("sgd", "opt_learning_rate_warmup_epochs", -1, "error", 408),
         # where verifier and table differ, the verifier is "the source of truth"
         ("lars", "lars_opt_momentum", 0.95, "warning", 408),
         ("lars", "lars_opt_momentum", 0.95, None, 4096),  # of 8 devices: from 32k on it may be another one
         ("sgd", "sgd_opt_momentum", 0.8, "warning", 408),
         ("sgd", "sgd_opt_learning_rate_decay_poly_power", 1, "warning", 408),
-        ("sgd", "sgd_opt_learning_rate_decay_steps", 0.5, "warning", 408),
+        ("sgd", "sgd_opt_learning_rate_decay_steps", 40.5, "warning", 408),
     ],
 )
 def test_the_written_rules_of_hyperparameters(optimizer, key: str, value, severity, batch, tmp_path) -> None:

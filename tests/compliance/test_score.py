@@ -15,7 +15,7 @@ import pytest
 from compliance.official import convergence, rule_files
 from tests import make_log
 from tests.compliance.altered import Altered, answer, compliance, write
-from tests.compliance.test_package import description
+from tests.compliance.packages import description
 from tests.jobs import refused
 
 
@@ -146,7 +146,7 @@ def test_one_run_that_fails_is_dropped_as_the_worst_and_two_leave_no_score(tmp_p
     ("spoil", "rule"),
     [
         (lambda texts: [Altered(texts[0]).repeat("run_start").text, *texts[1:]], "own-log"),
-        (lambda texts: [make_log.run(seed=5, summary={"resumed": True}), *texts[1:]], "run-resumed"),
+        (lambda texts: [make_log.run(seed=5, summary={"resumed": True}), *texts[1:]], "run-mode"),
         (lambda texts: [*texts[:4], Altered(texts[0]).seed(99).text], "runs-differ"),
         (lambda texts: [Altered(texts[0]).seed(1).text, *texts[1:]], "seeds-differ"),
     ],
@@ -155,7 +155,7 @@ def test_no_score_beside_a_run_that_a_rule_refuses(spoil, rule: str, tmp_path: P
     status, found = score(*write(tmp_path, *spoil(_runs(5))))
     assert (status, found["minutes"], found["by"]) == (1, None, "strict")
     assert rule in found["problem"]
-    if rule != "run-resumed":  # the official checker knows none of these rules
+    if rule != "run-mode":  # the official checker knows none of these rules
         status, out, _ = compliance("score", tmp_path, "--verdict", "official")
         assert status == 0 and f" min, refused by the strict rules: {rule}\n" in out
 

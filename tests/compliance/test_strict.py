@@ -3,10 +3,8 @@
 docs/audit.md tells of more of both.
 """
 
-import csv
 import tarfile
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import numpy as np
 import pytest
 
 from compliance import rules
-from compliance.check import Report
 from compliance.submission.runs import check_logs
 from runlog.reader import HeldLog
 from tests import make_log
@@ -33,13 +30,13 @@ PUBLISHED: dict[str, Forgery] = {
     "0.7 of the time, rates too: within the bounds": (lambda log, _: by.by_clock(by.scaled(log, 0.7)), ""),
     "evaluations of 10 ms": (lambda log, _: by.intervals(log, lambda took: [10] * len(took), "eval"), "epoch-time"),
     "run_start 50 ms behind the first epoch": (lambda log, _: log.change("run_start", lambda fields: fields.update(
-        time_ms=log.fields(log.at("epoch_start"))["time_ms"] + 50)), "time-order"),
+        time_ms=log.fields(log.at("epoch_start"))["time_ms"] + 50)), "before-run-start"),
     "all accuracies one but the last": (lambda log, _: by.curve(
         log, lambda v: [0.3] * (len(v) - 1) + v[-1:]), "accuracy-curve"),
     "top-1 of 0.99": (lambda log, _: by.curve(log, lambda v: [*v[:-1], 0.99]), "accuracy-curve"),
     "the other's curve and 30 images": (lambda log, other: by.more_images(log, other, lambda _: 30), "runs-differ"),
-    "the other's curve, an image more or less": (lambda log, other: by.more_images(
-        log, other, lambda i: (-1) ** i), "runs-differ"),
+    "the other's curve, an image more or less: noise beats it": (lambda log, other: by.more_images(
+        log, other, lambda i: (-1) ** i), ""),
     "the other's curve but for one evaluation": (lambda log, other: by.more_images(
         log, other, lambda i: 900 * (i == 1)), "runs-differ"),
     "a throughput 2 % higher": (lambda log, _: log.change(
@@ -52,10 +49,16 @@ PUBLISHED: dict[str, Forgery] = {
     "the other's seed, as a text": (lambda log, other: log.value(
         "seed", str(other.fields(other.at("seed"))["value"])), "seeds-differ"),
     "a copy at another hour, other accuracies": (by.copied, "runs-differ"),
-    "that copy, its epochs and evaluations in another order": (lambda log, other: by.intervals(by.intervals(
-        by.copied(log, other), lambda took: took[::-1]), lambda took: took[::-1], "eval"), "runs-differ"),
-    "that copy, 3 % faster": (lambda log, other: by.by_clock(by.scaled(by.copied(log, other), 0.97)), "runs-differ"),
-    "an epoch of 31 digits": (lambda log, _: log.metadata("eval_accuracy", -1, epoch_num=10**30), "eval-order"),
+    "that copy, 3 % faster: another factor tells nothing": (lambda log, other: by.by_clock(
+        by.scaled(by.copied(log, other), 0.97)), ""),
+    "an epoch of 31 digits": (lambda log, _: log.metadata("eval_accuracy", -1, epoch_num=10**30), "value-type"),
+    "epochs that were never trained": (lambda log, _: by.numbered(log, lambda n: n + 8 * (n > 20)), "epochs-counted"),
+    "a base learning rate of 1e9": (lambda log, _: log.value(
+        "lars_opt_base_learning_rate", 1e9), "lars_opt_base_learning_rate.value"),
+    "decay steps of 1": (lambda log, _: log.value(
+        "lars_opt_learning_rate_decay_steps", 1), "lars_opt_learning_rate_decay_steps.value"),
+    "the clock stopped before the last evaluation": (lambda log, _: log.change("run_stop", lambda fields: fields.update(
+        time_ms=log.fields(log.at("eval_start", -1))["time_ms"])), "target-status"),
     "an evaluation twice": (lambda log, _: by.twice(log, "eval_start", "eval_accuracy", 4), "eval-schedule"),
     "a run of another batch in the folder": (lambda log, _: log.value(
         "submission_platform", "another").value("global_batch_size", 1632), "same-hyperparameters"),
@@ -88,7 +91,10 @@ OWN: dict[str, Forgery] = {
     "another momentum than the recipe's": (lambda log, _: log.value("sgd_opt_momentum", 0.5), "own-log"),
     "another rate than the recipe's": (lambda log, _: log.value("sgd_opt_base_learning_rate", 9.0), "own-log"),
     "the other's losses at another hour": (by.copied, "runs-differ"),
-    "the other's accuracies": (lambda log, other: by.curve(log, lambda _: by.accuracies(other)), "runs-differ"),
+    "a million samples of telemetry": (lambda log, _: log.inside("telemetry_summary", samples=1_000_000), "own-log"),
+    "a program of one convolution": (lambda log, _: by.replaced(log, ('"conv2d": 53', '"conv2d": 1')), "own-log"),
+    "an accuracy that is no number of images": (lambda log, _: log.value("eval_accuracy", 0.3125, 0), "own-log"),
+    "a run_stop an epoch earlier": (lambda log, _: log.later("run_stop", -38_000), "target-status"),
     "the other's seed among twenty": (lambda log, _: log.add_after("seed", "\n".join(
         log.lines[log.at("seed")].replace('"value": 2', f'"value": {seed}') for seed in (*range(100, 120), 1))),
         "seeds-differ"),
@@ -136,6 +142,27 @@ def test_forgeries_of_our_own_run(name: str) -> None:
     _judge(OWN[name], make_log.run(seed=1), make_log.run(seed=2), "4.0.0")
 
 
+def test_another_runs_accuracies_are_found_where_they_are_enough_to_be_no_accident() -> None:
+    """Of three evaluations of 360 images two runs have the same by chance."""
+    for epochs, rule in ((3, set()), (5, {"runs-differ"})):
+        one, other = (Altered(make_log.run(seed=seed, epochs=epochs)) for seed in (1, 2))
+        values = by.accuracies(one)
+        copied = by.curve(other, lambda _, values=values: values)  # type: ignore[misc]
+        assert _broken("4.0.0", one.text, copied.text)[1].keys() == rule
+
+
+@pytest.mark.parametrize(
+    ("ends", "found"), [((38_020,) * 5, 4), ((38_020,) * 4 + (38_071,), 3), ((38_020,) * 3 + (38_071, 38_090), 0)]
+)
+def test_runs_that_end_at_one_accuracy_are_found(ends: tuple[int, ...], found: int) -> None:
+    texts = []
+    for seed, images in enumerate(ends):
+        log = Altered(foreign(make_log.closed_run(seed=seed))).value("eval_accuracy", (15_001 + 7 * seed) / 50_000)
+        texts.append(log.value("eval_accuracy", images / 50_000, -1).text)
+    broken = _broken("4.0.0", *texts)
+    assert sum("runs-differ" in one for one in broken) == found
+
+
 # --- honest logs that others may write in another way than all published ones ---
 
 Odd = Callable[[Altered], Altered]
@@ -152,13 +179,7 @@ def _values(change: Callable[[float], float]) -> Odd:
 
 
 def _numbers(change: Callable[[int], Any]) -> Odd:
-    """Epochs numbered in another way."""
-
-    def number(fields: dict[str, Any]) -> None:
-        where = fields["metadata"]
-        where |= {name: change(where[name]) for name in ("epoch_num", "first_epoch_num") if name in where}
-
-    return lambda log: by.each(log, "", number)
+    return lambda log: by.numbered(log, change)
 
 
 def _blocks_alone(log: Altered) -> Altered:
@@ -260,6 +281,17 @@ ODD: dict[str, Odd] = {
         log, "eval_accuracy", lambda fields: fields["metadata"].update(rank=7)),
     "keys of its own": lambda log: log.add_after("run_start", log.lines[log.at("seed")].replace('"seed"', '"gpu_w"')),
     "hyperparameters as texts": lambda log: log.value("model_bn_span", "408").value("lars_opt_momentum", "0.9"),
+    "numbers that Composer's callback writes": lambda log: by.each(
+        log, "epoch_stop", lambda fields: fields["metadata"].update(epoch_num=fields["metadata"]["epoch_num"] + 1)),
+    "throttled after epoch 12": lambda log: by.intervals(log, lambda took: [*took[:12], *(6 * ms for ms in took[12:])]),
+    "throttled after epoch 2, and 11 times": lambda log: by.intervals(
+        log, lambda took: [*took[:2], *(11 * ms for ms in took[2:])]),
+    "data read again in each 4th epoch": lambda log: by.intervals(
+        log, lambda took: [ms * 9 if n % 4 == 0 else ms for n, ms in enumerate(took)]),
+    "one stall of 10 minutes": lambda log: by.intervals(
+        by.scaled(log, 0.03), lambda took: [*took[:9], took[9] + 600_000, *took[10:]]),
+    "a clock set back by 30 ms": lambda log: by.clock(log, lambda ms: ms - 30, "epoch_start", 3),
+    "run_stop of two nodes": lambda log: log.repeat("run_stop").later("run_stop", 700, -1),
     "whole seconds": lambda log: by.each(_with_rates(log), "", lambda fields: fields.update(
         time_ms=fields["time_ms"] // 1000 * 1000)),
     "events of another type": lambda log: log.line("run_start", lambda line: line.replace("INTERVAL_START", "START")),
@@ -270,6 +302,37 @@ ODD: dict[str, Odd] = {
     "the target reached, and lost again": lambda log: log.value("eval_accuracy", 0.7592, 7).value(
         "eval_accuracy", 0.7588, -1),
 }  # fmt: skip
+
+
+OWN_ODD: dict[str, Odd] = {
+    "whole seconds": lambda log: by.each(log, "", lambda fields: fields.update(
+        time_ms=fields["time_ms"] // 1000 * 1000)),
+    "a clock set back by 30 ms": lambda log: by.clock(log, lambda ms: ms - 30, "step_window", 2),
+    "a clock set back by 30 ms at the start": lambda log: by.clock(log, lambda ms: ms - 30, "epoch_start"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("epoch_ms", [400, 36_000])
+@pytest.mark.parametrize("name", OWN_ODD)
+def test_an_odd_log_of_our_own_that_is_honest_passes(name: str, epoch_ms: int) -> None:
+    log = OWN_ODD[name](Altered(make_log.run(epoch_ms=epoch_ms, cores=32)))
+    assert _broken("4.0.0", log.text) == ({},)
+
+
+@pytest.mark.parametrize("epochs_ms", [
+    [2_000] * 12 + [12_000] * 24, [18_000, *[2_000] * 3] * 9, [2_000] * 9 + [602_000] + [2_000] * 26,
+], ids=["throttled", "data read again", "a stall"])  # fmt: skip
+def test_a_slow_epoch_of_our_own_condemns_no_other(epochs_ms: list[int]) -> None:
+    log = Altered(make_log.run(epochs=36, epoch_ms=2_000, target=None, cores=32))
+    for number, took_ms in enumerate(epochs_ms):
+        for window in (2 * number, 2 * number + 1):
+            by.clock(log, lambda ms, more=took_ms // 2 - 1_000: ms + more, "step_window", window)
+            log.inside("step_window", window, time_s=took_ms / 2000)
+        rate = 1408 / took_ms * 1000
+        log.inside("epoch_throughput", number, time_s=took_ms / 1000, images_per_s=rate)
+    seconds = (log.fields(log.at("run_stop"))["time_ms"] - log.fields(log.at("run_start"))["time_ms"]) // 1000
+    log.inside("telemetry_summary", samples=int(seconds))
+    assert _broken("4.0.0", log.text) == ({},)
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -283,53 +346,3 @@ def test_more_evaluations_than_the_schedule_asks_for_are_refused_from_version_1_
     text = foreign(make_log.closed_run(eval_every=3, epochs=27))
     broken = {version: "eval-schedule" in _broken(version, text)[0] for version in ("0.7.0", "1.0.0", "4.0.0")}
     assert broken == {"0.7.0": False, "1.0.0": True, "4.0.0": True}
-
-
-# --- every ResNet log of five rounds of MLPerf, beside what mlperf-logging 4.1.68 said of it ---
-
-# What strict refuses and official passes: for the text of the round, or as a copy; docs/audit.md
-CONFIRMED = {"closed-data", "eval-schedule", "runs-differ"}
-
-
-def _submissions(archive: Path) -> Iterator[list[HeldLog]]:
-    """The logs of one folder after another; nothing is unpacked to disk."""
-    logs: list[HeldLog] = []
-    with tarfile.open(archive, "r|xz") as members:
-        for member in members:
-            content = members.extractfile(member) if member.isfile() else None
-            if content is None:
-                continue
-            log = HeldLog(member.name)
-            log.data = content.read()
-            if logs and logs[-1].parent != log.parent:
-                yield logs
-                logs = []
-            logs.append(log)
-    yield logs
-
-
-@pytest.mark.parametrize(
-    ("name", "logs_of_it", "refused_by"),
-    [
-        ("mlperf_resnet", 700, {"closed-data": 30, "eval-schedule": 9}),
-        ("mlperf_v0.7_v1.0", 315, {"closed-data": 29, "runs-differ": 1}),
-    ],
-)
-def test_both_verdicts_on_every_published_log(
-    name: str, logs_of_it: int, refused_by: dict[str, int], published_corpus: Path
-) -> None:
-    recorded = {row["path"]: row for row in csv.DictReader((published_corpus / f"{name}.csv").open())}
-    reports: dict[str, Report] = {}
-    for logs in _submissions(published_corpus / f"{name}.tar.xz"):
-        ruleset = rules.load(recorded[str(logs[0])]["ruleset"])
-        reports |= {report.file: report for report in check_logs(logs, ruleset)}
-    assert reports.keys() == recorded.keys()
-    assert len(reports) == logs_of_it
-    differ = {file for file, report in reports.items() if report.official != (recorded[file]["official"] == "pass")}
-    assert differ == set()
-    lax = [file for file, report in reports.items() if report.strict and not report.official]
-    assert lax == []
-    only_strict = [report for report in reports.values() if report.official and not report.strict]
-    refused = [{f.rule for f in report.findings if f.severity == "error"} for report in only_strict]
-    assert [file for file, why in zip(only_strict, refused, strict=True) if not why & CONFIRMED] == []
-    assert Counter(rule for why in refused for rule in why) == refused_by

@@ -7,7 +7,7 @@ is killed once in each phase, and each victim twice.
 import re
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -100,6 +100,20 @@ TREE = {
 }
 
 
+LOG = "CPU/rn50/result_0.txt"
+
+
+def start_endless(checkout: Path, logdir: Path, starter: Sequence[str]) -> subprocess.Popen[str]:
+    """A job that another command starts, and that trains for ever; its first steps are in the log."""
+    settings = {**small.TRAINING, "LOGDIR": logdir, "DATADIR": logdir, "TMPDIR": logdir}
+    settings |= {"MODE": "throughput", "MEASURED_STEPS": 100_000}
+    if "-i" in starter:  # which would lose them
+        starter = (*starter, "env", *(f"{name}={value}" for name, value in settings.items()))
+    job = jobs.begin([*starter, str(checkout / "run_and_time.sh")], cwd=checkout, **settings)
+    jobs.until(lambda: jobs.trains(logdir / LOG), job)
+    return job
+
+
 def role_of(process: psutil.Process) -> str:
     """The word of TREE that the process's own command has."""
     if process.name() in ("mpirun", "prterun"):
@@ -108,21 +122,58 @@ def role_of(process: psutil.Process) -> str:
     return next((word for word in TREE if word in line.partition(" -- ")[0]), line)
 
 
+IGNORING = ("env", "--ignore-signal=HUP,INT,QUIT")  # as a shell's background and nohup together have a job
+# {who starts the job: the words before the command}
+STARTERS = {
+    "nohup": ("nohup",),
+    "setsid": ("setsid", "--wait"),
+    "at": (*IGNORING, "setsid", "--wait", "sh", "-c", 'umask 22; exec "$@"', "at"),
+    "cron": (
+        "env",
+        "-i",
+        "HOME=/",
+        "LOGNAME=root",
+        "SHELL=/bin/sh",
+        "PATH=/usr/bin:/bin",
+        "sh",
+        "-c",
+        '"$@"; exit',
+        "cron",
+    ),
+}
+
+
 @pytest.mark.xdist_group("ranks")
-@pytest.mark.parametrize("role", TREE)
-def test_nothing_stays_of_a_job_when_one_process_is_killed(standing_in: Path, tmp_path: Path, role: str) -> None:
-    log = tmp_path / "CPU/rn50/result_0.txt"
-    endless = {"MODE": "throughput", "MEASURED_STEPS": 100_000}
-    job = start(tmp_path, tmp_path, cwd=standing_in, TMPDIR=tmp_path, **endless)
-    jobs.until(lambda: jobs.trains(log), job)
+@pytest.mark.parametrize(("role", "starter"), [(role, IGNORING) for role in TREE])
+def test_nothing_stays_of_a_job_when_one_process_is_killed(
+    standing_in: Path, tmp_path: Path, role: str, starter: Sequence[str]
+) -> None:
+    """The job is started with HUP, INT and QUIT ignored, which a shell cannot trap then."""
+    job = start_endless(standing_in, tmp_path, starter)
     tree = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
     assert {role_of(process) for process in tree} == set(TREE)
     segments = [Path(m.path) for m in jobs.rank_of(tmp_path, 0).memory_maps() if m.path.startswith("/dev/shm/")]
     assert segments and all(path.exists() for path in segments)
     tree[[role_of(process) for process in tree].index(role)].send_signal(signal.SIGKILL)
-    job.communicate(timeout=jobs.LIMIT_S)
-    assert job.returncode != 0
+    _, said = job.communicate(timeout=jobs.LIMIT_S)
+    assert job.returncode != 0 and said.count("error: ") == said.count("\n") == 1, said
     jobs.until(lambda: not jobs.processes(tmp_path), why=lambda: jobs.processes(tmp_path))
-    assert re.fullmatch(TREE[role], jobs.abort_reason(log))
+    assert re.fullmatch(TREE[role], jobs.abort_reason(tmp_path / LOG))
     segments += [path.parent for path in segments if path.parent.name.startswith("ranks.")]
     assert [path for path in (*tmp_path.iterdir(), *segments) if path.exists() and path.name != "CPU"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.parametrize("starter", STARTERS)
+def test_a_job_ends_with_its_script_whoever_started_it(standing_in: Path, tmp_path: Path, starter: str) -> None:
+    job = start_endless(standing_in, tmp_path, STARTERS[starter])
+    (script,) = (
+        process
+        for process in jobs.processes(tmp_path)
+        if role_of(process) == "run_and_time.sh" and process.name() == "bash"
+    )
+    script.kill()
+    job.communicate(timeout=jobs.LIMIT_S)
+    jobs.until(lambda: not jobs.processes(tmp_path), why=lambda: jobs.processes(tmp_path))
+    assert re.fullmatch(TREE["run_and_time.sh"], jobs.abort_reason(tmp_path / LOG))

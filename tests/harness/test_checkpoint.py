@@ -315,7 +315,7 @@ def test_kill_9_and_going_on_is_one_straight_run(tmp_path):
     assert jobs.values(second, "run_summary")[0]["resumed"] and not jobs.values(straight, "run_summary")[0]["resumed"]
     status, checked = jobs.checked(second)
     assert status == 1
-    assert "run-resumed" in {f["rule"] for f in checked["findings"]}
+    assert "run-mode" in {f["rule"] for f in checked["findings"]}
 
 
 @pytest.mark.slow

@@ -30,6 +30,17 @@ TF32 = libraries.TF32_OVERRIDE
         ({"MODE": "fast"}, "MODE='fast': must be one of train, throughput"),
         ({"NODE_RANK": "1"}, "NODE_RANK=1: must be below DGXNNODES=1"),
         ({"HOSTS": "a,b"}, "HOSTS names 2 nodes, but DGXNNODES is 1: set DGXNNODES=2, or unset HOSTS"),
+        ({"HOSTS": "a b;c"}, "HOSTS='a b;c': must be names or IP addresses"),
+        ({"SWITCH_GROUPS": "1,2,3"}, "SWITCH_GROUPS=1,2,3: names 3 groups: give one for each of the 1 HOSTS$"),
+        ({"RANK_NUMA": "x,y"}, "RANK_NUMA='x,y': must be whole numbers, comma-separated"),
+        ({"RANK_NUMA": "0,1", "DGXNGPU": "3"}, "RANK_NUMA=0,1: names 2 NUMA nodes: give one for each of .*DGXNGPU=3"),
+        ({"SSH_ADDRESS": "not an address!"}, "SSH_ADDRESS='not an address!': must be the name or the IP address"),
+        ({"SOURCE_COMMIT": "zz zz"}, "SOURCE_COMMIT='zz zz': must be a git commit"),
+        ({"IMAGE_DIGEST": "sha256:" + "0" * 63}, "IMAGE_DIGEST='sha256:0+': must be sha256: and 64 hexadecimal digits"),
+        ({"CACHE_CLEARED": "x"}, "CACHE_CLEARED='x': must be one of empty, launch/container_node.sh$"),
+        ({"SUBMISSION_ORG": "a\nb"}, r"SUBMISSION_ORG='a\\nb': must be one line of printable text"),
+        ({"SSH_PORT": "65536"}, "SSH_PORT=65536: must be at most 65535"),
+        ({"KEEP_TRIALS": "2"}, "KEEP_TRIALS=2: must be at most 1"),
         ({"LOGDIR": ""}, "LOGDIR is empty: set it to the folder of the results, or unset it"),
         ({"RECIPE": "recorded"}, "RECIPE=recorded: it is for .* MODE=throughput: train by nvidia_cosine$"),
         ({"PRETRAINED": "w"}, "PRETRAINED=w: rn50 starts from weights of its own: unset it, or WORKLOAD=hrnet$"),
@@ -61,8 +72,35 @@ def test_a_wrong_value_is_named(variables: dict[str, str], message: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (FP16 | {"STRATEGY": "cuda_graph=1,gradient_merge=2"}, "STRATEGY: cuda_graph=1: one program is captured"),
+        (FP16 | {"WORKLOAD": "hrnet", "BATCHSIZE": "2", "STRATEGY": "cuda_graph=1"}, ".*FCN-HRNetW18 was not shown"),
+        (FP16 | {"WORKLOAD": "hrnet", "RECIPE": "cityscapes_80k", "BATCHSIZE": "9"}, "BATCHSIZE=9: at no loss scale"),
+        ({"STRATEGY": "gradient_merge=3"}, "STRATEGY: gradient_merge=3: must divide BATCHSIZE=16"),
+        ({"STRATEGY": "merged_lars=1"}, "STRATEGY: merged_lars=1: the recipe digits_small does not train by LARS"),
+        ({"STRATEGY": "fuse_grad_size_in_MB=4", "DGXNGPU": "1"}, "STRATEGY: fuse_grad_size_in_MB: one rank has no"),
+        ({"WORKLOAD": "hrnet", "LAYOUT": "NHWC"}, "LAYOUT=NHWC: FCN-HRNetW18 is built in NCHW only"),
+        ({"RESULT_FILE": "x"}, "RESULT_FILE='x': the trial loop names each log: unset it"),
+    ],
+)
+def test_a_dry_run_says_what_the_program_refuses(variables: dict[str, str], message: str) -> None:
+    """`load_job` of launch/common.sh calls this for --dry-run, --check and a run alike."""
+    done = jobs.called(env.main, "--shell", **{"PATH": os.defpath} | variables)
+    jobs.refused(done, "error: ")
+    assert re.match(f"error: {message}", done.stderr), done.stderr
+
+
+def test_a_misspelt_variables_value_is_not_told() -> None:
+    assert env.misspelt({"SUBMISION_ORG": "hunter2"}) == ["SUBMISION_ORG is read by nothing: is it SUBMISSION_ORG?"]
+
+
+@pytest.mark.parametrize(
     "variables",
     [
+        {"SOURCE_COMMIT": "0a1b2c3-dirty", "IMAGE_DIGEST": f"sha256:{'0a' * 32}", "RANK_NUMA": "3,3,1,1"},
+        {"SOURCE_COMMIT": "unknown", "SSH_ADDRESS": "fe80::1%eth0", "SSH_PORT": "65535", "SEED": "2147483647"},
+        {"DGXNNODES": "2", "HOSTS": "10.0.0.1,node-2.site_a", "SWITCH_GROUPS": "leaf-1,leaf-1"},
         FP16 | {"LOSS_SCALE": "204"},
         FP16 | {"LOSS_SCALE": "13056"},
         {"RECIPE": "recorded", "MODE": "throughput"},

@@ -1,4 +1,4 @@
-"""What only a GPU runs, with a CPU or a recorded machine in its place: docs/program.md lists these functions."""
+"""What only a GPU runs, with a CPU or a recorded machine in its place; tests/null_gpu/README.md lists the functions."""
 
 import ctypes
 import os
@@ -29,7 +29,7 @@ NAME = r"(?:harness|program|paddle_rn50|paddle_hrnet|tools|compliance)\.[\w.]+"
 
 
 def test_what_the_list_names_is_there() -> None:
-    page = (jobs.REPOSITORY / "docs" / "program.md").read_text()
+    page = (jobs.REPOSITORY / "tests" / "null_gpu" / "README.md").read_text()
     listed = page.split("| line | what a GPU alone does there")[1].split("\n\n")[0].splitlines()[2:]
     assert len(listed) > 20
     for row in listed:

@@ -218,7 +218,7 @@ def test_a_traced_run(tmp_path):
     assert executor_s <= sum(w["time_s"] for w in windows[1:3])
     assert jobs.values(log, "run_summary")[0]["profiled"]
     _, checked = jobs.checked(log)
-    assert "run-profiled" in {f["rule"] for f in checked["findings"]}
+    assert "run-mode" in {f["rule"] for f in checked["findings"]}
 
     (summary,) = jobs.values(log, "telemetry_summary")
     samples = [json.loads(line) for line in (tmp_path / "result_0.node0.telemetry.jsonl").read_text().splitlines()]

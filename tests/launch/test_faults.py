@@ -17,6 +17,8 @@ import psutil
 import pytest
 
 from launch import trial
+from runlog import schema
+from runlog.writer import open_log
 from tests import jobs
 from tests.harness import small
 from tests.jobs import in_namespaces, need
@@ -54,6 +56,27 @@ def test_a_signal_ends_the_job(standing_in: Path, tmp_path: Path, sent: signal.S
     assert "stopped by signal" in aborted(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("windows_s", "nodes", "in_container", "limit_s"),
+    [
+        ([], 1, False, 10),
+        ([3.5, 2.0], 1, False, 10),
+        ([14.25, 12.0], 1, False, 28.5),
+        ([14.25], 2, False, 10),
+        ([14.25], 1, True, 10),
+    ],
+)
+def test_a_stopped_job_may_end_its_window_and_save(
+    windows_s: list[float], nodes: int, in_container: bool, limit_s: float, tmp_path: Path
+) -> None:
+    with open_log(tmp_path / "log.txt") as log:
+        for step, seconds in enumerate(windows_s, 1):
+            values = {"data_wait_s": 0.5, "loss": 2.5, "gpu_memory_mib": None, "power_w": None}
+            window = schema.StepWindow(steps=1, images=8, time_s=seconds, **values)  # type: ignore[arg-type]
+            log.event(schema.STEP_WINDOW, window, schema.InWindow(step=step, epoch_num=1, phase="train"))
+    assert trial.time_to_end_s(tmp_path / "log.txt", nodes=nodes, in_container=in_container) == limit_s
+
+
 @pytest.mark.slow
 @TRAINS
 def test_a_stopped_job_goes_on_and_the_table_is_of_the_log_that_it_then_wrote(tmp_path: Path) -> None:
@@ -70,7 +93,7 @@ def test_a_stopped_job_goes_on_and_the_table_is_of_the_log_that_it_then_wrote(tm
     assert re.search(r"^quality +1\.0000 top-1 *$", done.stdout, re.M), done.stdout + done.stderr
     assert re.search(rf"^log +{resumed} *$", done.stdout, re.M), done.stdout
     assert done.stderr == ""
-    assert done.returncode == 1 and f"{resumed}:" in done.stdout and "run-resumed" in done.stdout  # it is no result
+    assert done.returncode == 1 and f"{resumed}:" in done.stdout and "run-mode" in done.stdout  # it is no result
 
 
 @TRAINS

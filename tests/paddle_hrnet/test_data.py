@@ -13,7 +13,7 @@ from PIL import Image
 
 from harness import sampling
 from harness.embedded import make
-from paddle_hrnet import data, scenes
+from paddle_hrnet import data, pictures, scenes
 from paddle_hrnet.config import SCENES_CLASSES, SCENES_EVAL, SCENES_TRAIN, Augmentation
 from runlog.errors import RunError
 from tests.paddle_rn50.test_data import SEED, pixels_of, reader, taken
@@ -214,12 +214,13 @@ def overwrite(path: Path, picture: Image.Image) -> None:
         (LABEL, lambda path, label: label.resize((WIDTH, HEIGHT - 1)).save(path), "is 160 x 95 pixels but its image "),
         (LABEL, lambda path, label: Image.new("L", label.size, 60).save(path), "holds the label 60, "),
         (IMAGE, lambda path, image: image.convert("RGBA").save(path), f"{BITS} RGB with alpha a pixel, must have 8 of"),
-        (LABEL, lambda path, label: label.convert("P").save(path), f"{BITS} a palette a pixel, must have 8 of grey"),
-        (IMAGE, lambda path, image: path.write_bytes(path.read_bytes()[:-200]), "is truncated ("),
-        (IMAGE, lambda path, image: image.save(path, format="JPEG"), "is no PNG file: convert it"),
+        (LABEL, lambda path, label: label.convert("RGB").save(path), f"{BITS} RGB a pixel, must have 8 of greyscale"),
+        (IMAGE, lambda path, image: path.write_bytes(path.read_bytes()[:-200]), "cannot be decoded (it is truncated"),
+        (IMAGE, lambda path, image: image.save(path, format="GIF"), "is no PNG or JPEG file: convert it"),
+        (LABEL, lambda path, label: label.save(path, format="JPEG"), "is no PNG file, as a label must be: convert it"),
         (IMAGE, overwrite, "cannot be decoded ("),
     ],
-    ids=["another size", "label out of range", "alpha", "palette", "truncated", "no PNG", "damaged"],
+    ids=["another size", "label out of range", "alpha", "colours", "truncated", "no PNG", "JPEG label", "damaged"],
 )
 def test_a_bad_file_is_named(root: Path, name: str, spoil: Callable[[Path, Image.Image], None], said: str) -> None:
     spoil(root / name, Image.fromarray(PIXELS if name == IMAGE else BLOCKS))
@@ -232,13 +233,13 @@ def test_a_bad_file_is_named(root: Path, name: str, spoil: Callable[[Path, Image
 def test_rows_are_uncompressed_but_a_damaged_file_is_left_to_the_decoder(root: Path) -> None:
     whole = (root / IMAGE).read_bytes()
     for rows in (1, 50, HEIGHT):
-        plain = data.inflated(whole, rows)
+        plain = pictures.inflated(whole, rows)
         assert plain != whole
         np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(plain))), PIXELS[:rows])
     middle = len(whole) // 2
     wrong_sum = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
     for content in (wrong_sum, whole[:middle], whole[:28] + b"\1" + whole[29:]):  # the last one interlaced
-        assert data.inflated(content, HEIGHT) == content
+        assert pictures.inflated(content, HEIGHT) == content
 
 
 def test_evaluation_images_have_one_size(root: Path) -> None:

@@ -12,6 +12,7 @@ from paddle.distributed.fleet.base import distributed_strategy
 from harness import loop, workload
 from harness.job import job_of
 from program import strategy
+from program.optimizers import OptimizerConfig
 from tests.jobs import REPOSITORY
 from tests.program import programs
 
@@ -150,3 +151,9 @@ def test_what_auto_chose_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     said = list(built.verified)
     assert said[0].startswith("STRATEGY=auto chose ")
     assert any("the program updates" in line and "lars_momentum" in line for line in said)
+
+
+def test_an_optimizer_that_is_not_there_is_refused_where_it_is_said() -> None:
+    """An unknown kind once built LARS without a word."""
+    with pytest.raises(ValueError, match=r"^optimizer 'adamw': must be one of sgd, lars$"):
+        OptimizerConfig(kind="adamw", momentum=0.9, weight_decay=1e-4)

@@ -1,7 +1,7 @@
 """The arithmetic twin: what rounding to the types of a GPU program does to a step's gradients, on a CPU.
 
 python -m tests.program.twin [WORD...]   computes the rows whose name has a WORD, without one all of them, prints them,
-                                         and writes them to docs/program.md (minutes to an hour on two cores)
+                                         and writes them to tests/program/twin.md (minutes to an hour on two cores)
 
 Each program is that of the public door at the size and the number of classes of its data set. It is lowered to FP32
 (lower.py) and computes one step on crops of two photographs, in which each image has the share in the mean that it has
@@ -40,7 +40,7 @@ from program.optimizers import OptimizerConfig, Schedule
 from program.passes import edit, resnet_unit
 from tests.program import lower, programs
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "program.md"
+PAGE = Path(__file__).resolve().with_suffix(".md")
 HEAD = """\
 | rounded | weights | job | loss | its scale | least cosine | median | ratio of the norms | flushed to 0 | infinite |
 |---|---|---|---|---|---|---|---|---|---|

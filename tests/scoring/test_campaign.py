@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ import yaml
 
 from program import strategy
 from scoring.figure import protocols
-from scoring.published import campaign as campaigns
+from scoring.published import campaign, tables
+from scoring.published import plan as campaigns
 from scoring.published.table import select
 from scoring.record import InputError
 from tests import jobs, make_log
@@ -44,7 +46,7 @@ def have(folder: Path, gpus: int, capability: str) -> None:
 
 def command(*arguments: object) -> str:
     """What the command that succeeds prints."""
-    done = called(campaigns.main, *arguments)
+    done = called(campaign.main, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -60,18 +62,18 @@ def plan(name: str, results: Path, *, shrink: bool = False, repeats: int | None 
 def test_a_campaign_has_a_cell_for_every_published_throughput_and_measures_as_its_protocol(
     name: str, cells: int
 ) -> None:
-    campaign = campaigns.read_campaign(name)
-    assert len(campaign.cells) == cells
-    found = [campaigns.published_figures(campaign, cell, "throughput").values() for cell in campaign.cells]
-    report = [row.value for row in select(campaign.published, metric="throughput")]
+    of = campaigns.read_campaign(name)
+    assert len(of.cells) == cells
+    found = [tables.published_figures(of, cell, "throughput").values() for cell in of.cells]
+    report = [row.value for row in select(of.published, metric="throughput")]
     assert sorted(figure for figures in found for figure in figures if figure) == sorted(report)
     protocol = protocols.find(name.replace("perf_rn50", "perf").replace("perf_hrnet", "perf-seg"))
-    assert campaign.protocol == protocol
-    steps = {key: int(value) for key, value in campaign.environment.items() if key.endswith("_STEPS")}
+    assert of.protocol == protocol
+    steps = {key: int(value) for key, value in of.environment.items() if key.endswith("_STEPS")}
     dropped = protocol.skip * (steps["PRINT_STEPS"] if protocol.skip_unit == "window" else 1)
     assert steps["WARMUP_STEPS"] == dropped and steps["MEASURED_STEPS"] % steps["PRINT_STEPS"] == 0
-    assert protocol.take_steps in (None, steps["MEASURED_STEPS"]) and campaign.environment["DATA"] == "real"
-    for cell in campaign.cells:
+    assert protocol.take_steps in (None, steps["MEASURED_STEPS"]) and of.environment["DATA"] == "real"
+    for cell in of.cells:
         tiny = campaigns.Run(1, min(cell.devices or 0, 2), 2, "fp32", cell.strategy)
         assert campaigns.run_of(cell, shrink=True) == tiny
 
@@ -158,7 +160,7 @@ def test_a_job_exports_what_the_report_says_and_is_started_where_its_nodes_are(
     small = jobs("--shrink", "--runner", "mine")["1n2g_b2_fp32"]
     assert small[0] == "mine" and {"DGXSYSTEM=CPU", "DEVICE=cpu"} <= set(small)
     here.delenv("DGXSYSTEM")  # without it the CPU's config would be taken
-    refused(called(campaigns.main, "plan", "dlperf", "--results", tmp_path, "--jobs"), "DGXSYSTEM is not set")
+    refused(called(campaign.main, "plan", "dlperf", "--results", tmp_path, "--jobs"), "DGXSYSTEM is not set")
 
 
 # ----------------------------------------------------------------------------------------- logs and figures
@@ -221,6 +223,24 @@ def test_the_markdown_shows_each_row_and_says_what_was_not_measured(here: pytest
     shown = [[cell.strip() for cell in row.split("|")] for row in (rows[6], rows[0])]
     assert shown[0][1:10] == ["1", "1", "160", "400", "400 to 400", "1", "382.324", "1.04623", "1.04623 to 1.04623"]
     assert "- [1]: not run yet" in text and shown[1][4:8] == ["not measured", "-", "0", "383.760"]
+
+
+def test_a_published_figure_that_its_own_log_does_not_bear_out_says_so_at_its_cell(
+    here: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The ratio is to what the publisher's log gives; the note is at the cell, and the log's value in it."""
+    have(tmp_path, 8, "8.0")
+    lines = measured("perf_rn50", tmp_path, {"1n8g_b256_tf32": [2048 / 4390], "1n8g_b256_amp_o2": [0.5]})
+    by_run = {(line["table"], line["devices"]): line for line in lines}
+    line = by_run["A100 tf32", 8]
+    assert line["published"]["Paddle"] == 5333.558 and line["log_value"]["Paddle"] == 4390
+    assert line["ratio"] == pytest.approx(1) and line["ratio_95"] == pytest.approx([1, 1])
+    assert any(note.startswith("published throughput 5333.558: its own log gives 4390: ") for note in line["notes"])
+    assert by_run["A100 amp_o2", 8]["log_value"]["Paddle"] is None
+    text = (tmp_path / "perf_rn50.md").read_text()
+    number = re.search(r"- (\[\d+\]): published throughput 5333\.558", text)
+    assert number and f"5333.558 (log: 4390) {number[1]}" in text and "ratio: against 4390" in text
+    assert "1438.518 (log: 1434.8) [" in text and "389.54 (log: 389.54) [" in text
 
 
 def test_a_cell_says_why_it_has_no_figure_or_not_the_protocols(here: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def test_verdicts(found: dict, published_logs: Path) -> None:
     a100 = figure(found, "paddleclas_a100")
     assert any("does not say devices" in note for note in a100["notes"])
     printed = command(published_logs).stdout
-    assert "9 figures: 8 borne out, 1 not, 0 not recomputed; 3 of 23 speedups do not follow" in printed
+    assert "9 figures: 8 borne out, 1 not, 0 not decided, 0 not recomputed; 3 of 23 speedups do not follow" in printed
     assert "published 3019.361 images/s, recomputed 3019.3614 (+0.000%), protocol perf" in printed
 
 
@@ -286,9 +286,39 @@ def test_a_figure_that_is_wrong_by_up_to_1_percent_is_named(published_logs: Path
     for value in (other, *(right.value * (1 + share) for share in (-0.003, 0.001, 0.01))):
         wrong = dataclasses.replace(right, value=Figure(f"{value:.{right.digits}f}"))
         found = reproduce.reproduction_of(dataclasses.replace(rule, rule=kind), [path], wrong)
-        assert found["borne_out"] is False, (value, found["notes"])
+        wanted = (False, "not borne out") if kind == "published" else (None, "not decided")
+        assert (found["borne_out"], found["verdict"]) == wanted, (value, found["notes"])
         unsaid = [note for note in found["notes"] if note.startswith("the publisher does not say how many windows")]
         assert bool(unsaid) is (kind == "assumed")
+
+
+def test_a_figure_that_is_the_logs_own_closing_line_is_borne_out(published_logs: Path) -> None:
+    path = published_logs / "ngc_tensorflow_v100_gpu8_amp_bs256.log"
+    rule = reproduce.find_rule(RULES, path, "")
+    assert rule
+    closing = re.search(r"train_throughput : ([\d.]+)", path.read_text())
+    assert closing
+    stated = dataclasses.replace(reproduce.published_of(rule, ROWS), value=Figure(f"{float(closing[1]):.2f}"))
+    found = reproduce.reproduction_of(rule, [path], stated)
+    assert found["verdict"] == "borne out" and "the log's own closing line" in found["notes"]
+    assert round(found["recomputed"], 2) == stated.value
+
+
+def test_a_figure_of_an_unsaid_rule_is_not_accused(published_logs: Path, tmp_path: Path) -> None:
+    """Exit status 0: nothing is decided."""
+    log = "paddleclas_v100_gpu8_fp32_bs256.log"
+    text = (published_logs / log).read_text(encoding="utf-8", errors="replace")
+    (tmp_path / log).write_text(text.replace("ips: 3", "ips: 2"), encoding="utf-8")
+    rules = tmp_path / "map.csv"
+    stated = reproduce.LOGS_CSV.read_text().splitlines(keepends=True)
+    rules.write_text(stated[0] + next(line.replace(",published", ",assumed") for line in stated if log in line))
+    done = command(tmp_path / log, "--map", rules, "--json")
+    assert done.returncode == 2  # a file is no folder
+    (tmp_path / "logs").mkdir()
+    (tmp_path / log).rename(tmp_path / "logs" / log)
+    done = command(tmp_path / "logs", "--map", rules, "--json")
+    [row] = json.loads(done.stdout)["figures"]
+    assert (done.returncode, row["verdict"], row["borne_out"]) == (0, "not decided", None)
 
 
 def test_a_truncated_log_is_not_recomputed_and_says_why(published_logs: Path, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from runlog.workloads import WORKLOADS
 from scoring.figure import protocols
-from scoring.figure.run import FLOPS, images_per_joule, utilization
+from scoring.figure.run import images_per_joule, utilization
 from scoring.record import InputError, Record
 from tests import make_log
 from tests.jobs import REPOSITORY
@@ -335,9 +336,10 @@ def of_gpu(name: str, memory_gib: float | None) -> dict[str, Any]:
 
 def test_the_flops_are_those_counted_of_the_fp32_programs() -> None:
     golden = json.loads((REPOSITORY / "tests/tools/golden/programs.json").read_text())
-    for (model, *_), flops in FLOPS.items():
-        names = [n for n in golden if n.startswith("hrnet_fp32" if "hrnet" in model else "fp32_")]
-        assert names and {golden[name]["flops"] / int(name.split("_")[-2][1:]) for name in names} == {flops}
+    for workload in WORKLOADS:
+        names = [n for n in golden if n.startswith("hrnet_fp32" if workload.name == "hrnet" else "fp32_")]
+        counted = {golden[name]["flops"] / int(name.split("_")[-2][1:]) for name in names}
+        assert names and counted == {workload.training_flop}
 
 
 @pytest.mark.parametrize(

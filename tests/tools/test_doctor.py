@@ -21,7 +21,6 @@ from tests.harness.recorded import A100, A100_NUMA, A100_TOPOLOGY, H100, NO_ECC,
 from tools.doctor import checks as doctor_checks
 from tools.doctor import node as doctor_node
 
-DECODED = "first, middle and last sample decoded"
 KEYS = {"check", "status", "found", "wanted", "fix"}
 GPU_JOB = job_of(device="gpu", dgxngpu=8, batchsize=96)
 LOADED = dict.fromkeys(doctor_node.CUDA_LIBRARIES, "loads") | {"libnccl.so.2": "22105", "libcudnn.so.8": "8600"}
@@ -128,7 +127,7 @@ def test_a_library_that_an_import_misses_is_named_with_its_package(tmp_path, mon
 
 def looked_at(root: Path) -> list[tuple[str, str]]:
     """What is said of the lists and samples of a data set."""
-    facts = {"drop_caches": True, "data": doctor_node._data(root)}
+    facts = {"drop_caches": True, "data": doctor_node.data_facts(job_of(datadir=str(root)), {})}
     return [(v.status, v.found) for v in doctor_checks.judge_data(facts, job_of()) if v.check != "data.page_cache"]
 
 
@@ -141,24 +140,25 @@ def test_data_set_that_misses_a_file(tmp_path):
     assert [status for status, _ in found] == ["ok"] * 4 and "40 samples" in found[0][1]
     (root / "train" / "03.jpeg").unlink()
     (root / "val" / "00.jpeg").write_bytes(b"\xff\xd8\xff")
-    listed, _, _, decoded = looked_at(root)
-    assert listed[0] == decoded[0] == "fatal" and "train/03.jpeg" in listed[1] and "val/00.jpeg" in decoded[1]
+    listed, _, decoded = looked_at(root)
+    assert listed[0] == decoded[0] == "fatal" and "train/03.jpeg" in listed[1]
+    assert "val/00.jpeg: it is truncated" in decoded[1]
     assert [status for status, _ in looked_at(tmp_path / "nowhere")] == ["fatal"] * 2
 
 
 def test_cityscapes_with_and_without_lists(tmp_path):
+    job = job_of(datadir=str(tmp_path), workload="hrnet")
     for part in ("train", "val"):
-        for folder, end in (("leftImg8bit", "leftImg8bit"), ("gtFine", "gtFine_labelIds")):
-            path = tmp_path / folder / part / "town" / f"town_0_{end}.png"
+        for folder, end, mode in (("leftImg8bit", "leftImg8bit", "RGB"), ("gtFine", "gtFine_labelIds", "L")):
+            path = tmp_path / folder / part / "town" / f"{part}_0_{end}.png"
             path.parent.mkdir(parents=True)
-            Image.new("L", (4, 4)).save(path)
-    plain = [("ok", f"leftImg8bit/{part}: {n}") for part in ("train", "val") for n in ("1 samples", DECODED)]
-    assert looked_at(tmp_path) == plain
+            Image.new(mode, (4, 4)).save(path)
+    plain = doctor_node.data_facts(job, {})
+    assert [(part["samples"], part["decoded"], part["undecodable"]) for part in plain.values()] == [(1, 1, "")] * 2
     for part in ("train", "val"):
-        label = f"gtFine/{part}/town/town_0_gtFine_labelTrainIds.png"
-        (tmp_path / f"{part}.txt").write_text(f"leftImg8bit/{part}/town/town_0_leftImg8bit.png {label}\n")
-    listed = [(status, found.replace("leftImg8bit/", "").replace(":", ".txt:")) for status, found in plain]
-    assert looked_at(tmp_path) == listed
+        label = f"gtFine/{part}/town/{part}_0_gtFine_labelTrainIds.png"
+        (tmp_path / f"{part}.txt").write_text(f"leftImg8bit/{part}/town/{part}_0_leftImg8bit.png {label}\n")
+    assert doctor_node.data_facts(job, {}) == plain
 
 
 # ---- recorded machines

@@ -113,6 +113,20 @@ def test_the_program_is_leaner_than_the_public_ones(name: str) -> None:
     assert not buckets or (buckets[0]["issued_after_operators"] <= 0.05 and buckets[-1]["mib"] <= 1.0)
 
 
+def test_the_config_of_the_closed_division_has_the_fast_program() -> None:
+    """Units, merged LARS and a captured step on 8 x 408 images; 127 kernel operators, and 2 that look the rate up."""
+    job = env.of_system(DGXSYSTEM="DGXA100_mlperf")
+    training = inspect.build(job)
+    counts = count.counts_of(training.main)
+    made = {kind: counts["operators"][kind] for kind in ("resnet_unit", "lars_momentum", "gather", "increment")}
+    assert made == {"resnet_unit": 48, "lars_momentum": 3, "gather": 1, "increment": 1}
+    assert (counts["kernel_operators"], counts["casts"], counts["all_reduces"]) == (129, 2, 6)
+    assert counts["bytes_gb"] == pytest.approx(101.12, abs=0.01)
+    proved = "; ".join(training.verified)
+    assert "a fixed loss scale of 4096 taken off by the update" in proved
+    assert "cuda_graph: 337 operators that a graph can hold" in proved
+
+
 def test_flops_and_bytes_are_those_counted_by_hand() -> None:
     works = {w.kind: w for w in count.works(programs.build(stages=()).main)}  # stem, pool, fc
     batch, side = programs.BATCH, programs.SIDE // 2

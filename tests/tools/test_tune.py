@@ -17,11 +17,14 @@ from harness.job import job_of
 from program import strategy
 from program.optimizers import OptimizerConfig
 from runlog.errors import RunError
+from runlog.verdict import OK, WARNING, Verdict
 from scoring.record import Record, Window
 from tests import jobs
 from tests.program import programs
-from tools import tune
-from tools.tune import CONTROL, SERIAL, Candidate, candidates
+from tools.tune import __main__ as tune
+from tools.tune.candidates import CONTROL, SERIAL, Candidate, candidates
+from tools.tune.runs import Runner
+from tools.tune.verdicts import allowed_loss, finalists
 
 CPU = job_of()
 COMMAND = [sys.executable, "-m", "tools.tune"]
@@ -167,7 +170,7 @@ def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, ways: Ways) -> tuple
     """A search in which the ways, beside the base and the control, have these rates and losses; its config file."""
     only = ",".join(way.name for way in candidates(CPU) if way.name in ways)
     machine, file = Machine(BASE | ways), folder / "config_CPU_tuned.sh"
-    monkeypatch.setattr(tune.Runner, "run", lambda self, way, turn: machine.run(way))
+    monkeypatch.setattr(Runner, "run", lambda self, way, turn: machine.run(way))
     done = jobs.called(tune.main, "--only", only, "--folder", folder, LOGDIR=str(folder))
     return done, file.read_text() if file.exists() else ""
 
@@ -260,6 +263,42 @@ def test_what_goes_together_is_measured_together(tmp_path: Path, monkeypatch: py
     assert re.search(r"^# fatal +enable_inplace=1 +refused: out of memory at BATCHSIZE=16$", text, re.M)
 
 
+def test_turns_go_forth_and_back_and_the_control_runs_in_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def run(runner: Runner, way: Candidate, turn: str) -> Record:
+        order.append(f"{turn} {way.name}")
+        return made(40.0, (2.0, 1.0))
+
+    monkeypatch.setattr(Runner, "run", run)
+    changes = [Candidate(name="a"), Candidate(name="b")]
+    measured = Runner(CPU).measure("screen", [Candidate(name="base"), CONTROL, *changes], 3)
+    assert order == [
+        *("screen_1 base", "screen_1 control", "screen_1 a", "screen_1 b"),
+        *("screen_2 b", "screen_2 a", "screen_2 base"),
+        *("screen_3 base", "screen_3 a", "screen_3 b"),
+    ]
+    assert [len(runs) for runs in measured.runs.values()] == [3, 1, 3, 3]
+
+
+def test_the_fastest_goes_again_alone_and_with_all_that_it_does_not_exclude() -> None:
+    def faster(ratio: float) -> Verdict:
+        return Verdict(check="c", status=OK, found="", figures={"ratio": ratio})
+
+    small, large = (Candidate(name=size, knobs=(f"fuse_grad_size_in_MB={size}",)) for size in ("1", "64"))
+    serial = Candidate(name="serial", variables=((SERIAL, "0"),))
+    auto = Candidate(name="auto", knobs=("auto",))
+    slower = Verdict(check="c", status=WARNING, found="", figures={"ratio": 0.9})
+    alone = finalists({small: faster(1.02), large: faster(1.05), serial: slower})
+    assert alone == [large]
+    first, joined = finalists({small: faster(1.02), serial: faster(1.03), large: faster(1.05), auto: faster(1.01)})
+    assert first == large and joined.name == "64 + serial" and joined.touches == {"fuse_grad_size_in_MB", SERIAL}
+    assert finalists({auto: faster(1.2), large: faster(1.05)}) == [auto], "it goes with nothing"
+    assert finalists({serial: slower}) == []
+
+
 @pytest.mark.parametrize("missing", ["base", "control"])
 def test_without_a_base_or_a_control_nothing_is_chosen(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -270,7 +309,7 @@ def test_without_a_base_or_a_control_nothing_is_chosen(
 
 
 def test_the_allowed_difference_is_that_of_the_bases_own_runs_and_of_the_controls() -> None:
-    allowed = tune.allowed_loss([made(40.0, losses) for losses in ((2.0, 1.0), (2.0, 1.5), (2.001, 1.0))])
+    allowed = allowed_loss([made(40.0, losses) for losses in ((2.0, 1.0), (2.0, 1.5), (2.001, 1.0))])
     assert allowed.tolist() == pytest.approx([0.01 + 2e-6, 5.0 + 1e-6])
 
 

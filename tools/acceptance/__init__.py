@@ -1,4 +1,4 @@
-"""What a user runs first on a new machine: does it compute right, and how fast?"""
+"""The checks that a user runs first on a new machine: does it compute right, and how fast?"""
 
 # The checks of each job, in the order in which they run: the figures first, as a crash costs the lines after it. A
 # capture binds its process, so nothing may come after it.

@@ -16,6 +16,7 @@ from typing import Any
 
 from harness import env, provenance
 from harness.__main__ import main as ranks_main
+from paddle_rn50 import config
 from runlog.errors import one_line
 from runlog.schema import as_json
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, as_text, worst
@@ -74,8 +75,9 @@ def main() -> int:
     if env.is_rank():
         return ranks_main("tools.acceptance.checks", short=args.short)
     job, _ = env.read()
-    if job.model.workload != "rn50":
-        raise ValueError(f"WORKLOAD={job.model.workload}: the acceptance trains ResNet-50: set WORKLOAD=rn50")
+    if job.model.package != config.__package__:
+        name = config.__package__.removeprefix("paddle_")
+        raise ValueError(f"WORKLOAD={job.model.workload}: the acceptance trains ResNet-50: set WORKLOAD={name}")
     if job.model.knobs.cuda_graph:
         why = "the acceptance launches its steps, and compares a captured one by itself: leave it out"
         raise ValueError(f"STRATEGY: cuda_graph=1: {why}")

@@ -59,7 +59,7 @@ class Tolerance:
     why: str
 
     def by_step(self, steps: int) -> np.ndarray:
-        """Of the first steps."""
+        """Return the tolerance of each of the first steps."""
         return np.where(np.arange(steps) < EARLY_STEPS, self.early, self.late)
 
 
@@ -91,7 +91,7 @@ def judge_losses(check: str, found: np.ndarray, wanted: np.ndarray, tolerance: T
 
 
 def sensors(machine: Machine) -> Verdict:
-    """What NVML says of this rank's GPU, as the telemetry of a run reads it."""
+    """Judge what NVML says of this rank's GPU, as the telemetry of a run reads it."""
     index = machine.me.local_rank
     with nvidia.opened() as (handles, _):
         told, sample = nvidia.gpu_of(handles[index]), nvidia.sample(handles[index])
@@ -99,7 +99,7 @@ def sensors(machine: Machine) -> Verdict:
     silent = [sensor for sensor in SENSORS if sample[sensor] is None]
     gpus = machine.me.comm.allgather({"name": told.name, "same": same, "silent": silent, **sample})
     others = sum(not gpu["same"] for gpu in gpus)
-    absent = sorted({sensor for gpu in gpus for sensor in gpu["silent"]})
+    absent = sorted(set().union(*(gpu["silent"] for gpu in gpus)))
     found = f"{len(gpus)} GPUs answer, {others} are not the one that computes; silent: {', '.join(absent) or 'none'}"
     wanted = "NVML names each rank's GPU as CUDA does, and reads " + ", ".join(SENSORS)
     return judged("sensors", not others and not absent, found, wanted, figures={"gpus": gpus})
@@ -169,7 +169,7 @@ def pictures(folder: Path) -> data.ImageList:
     for name in names:
         coarse = Image.fromarray(rng.integers(0, 256, (24, 32, 3), dtype=np.uint8))
         coarse.resize((500, 375), Image.Resampling.BICUBIC).save(folder / name, quality=90)
-    return data.ImageList(root=folder, paths=names, labels=np.zeros(BATCH, dtype=np.int64))
+    return data.ImageList(root=folder, part="train", paths=names, labels=np.zeros(BATCH, dtype=np.int64))
 
 
 def one_batch_each(

@@ -1,4 +1,4 @@
-"""What the checks of an acceptance share on a rank: device, ranks, the recorded job, and how a plan trains it."""
+"""The state that an acceptance's checks share on a rank: device, ranks, the recorded job, how a plan trains it."""
 
 import contextlib
 import itertools
@@ -18,7 +18,7 @@ from harness import loader, provenance, ranks, sampling, session, state, workloa
 from harness.hooks.watchdog import WATCHDOG
 from harness.job import Job, Origins, with_values
 from harness.loop import CapturedStep, LaunchedStep
-from paddle_rn50 import config, data, digits
+from paddle_rn50 import config, data, digits, folder
 from paddle_rn50.train import ResNet50
 from program import build
 from program.ops import LOSS_VALUE
@@ -71,13 +71,13 @@ class Machine:
             raise NotPossible("TF32 needs compute capability 8.0 or later")
 
     def of_earlier(self, check: str) -> Any:
-        """What an earlier check measured. Raises RunError where it measured nothing."""
+        """Return what an earlier check measured. Raises RunError where it measured nothing."""
         if check not in self.measured:
             raise RunError(f"needs what the check of {check} measures, which failed")
         return self.measured[check]
 
     def plan(self, layout: str = "", *, strategy: str = "") -> build.Plan:
-        """Of this job by a strategy, the default one if none is given, with a static loss scale."""
+        """Return the plan of this job by a strategy, the default one if none is given, with a static loss scale."""
         return workload.plan_of(with_values(self.job, strategy=strategy, layout=layout, loss_scale=LOSS_SCALE))
 
     def recorded(self) -> tuple[config.Recipe, data.ImageList, Schedule]:
@@ -88,15 +88,15 @@ class Machine:
 
     def images(self, part: str, recipe: config.Recipe) -> data.ImageList:
         """The embedded data set's."""
-        return data.read_list(self.root, f"{part}_list.txt", recipe.classes)
+        return folder.read_list(self.root, part, recipe.classes)
 
     def reader(self, image: data.ImageFormat, device: str = "cpu") -> loader.ReaderConfig:
-        """Of a pipeline on that device for the recorded jobs."""
+        """Return how a pipeline on that device reads the recorded jobs."""
         job = with_values(self.job, device=device)
         return loader.ReaderConfig.of_rank(job, self.me.local_rank, image, batch=BATCH, seed=SEED)
 
     def batches(self, images: data.ImageList, recipe: config.Recipe, steps: int) -> Images:
-        """What one rank reads in the recorded job, by the CPU's pipeline."""
+        """Return what one rank reads in the recorded job, by the CPU's pipeline."""
         order = sampling.training_plan(len(images), batch=BATCH, rank=0, ranks=1, seed=SEED)
         reader = self.reader(data.ImageFormat(size=SIDE))
         with contextlib.closing(data.Loader(images, order, reader, augment=recipe.augmentation)) as source:
@@ -164,12 +164,13 @@ def fitted_weights(batches: Images, recipe: config.Recipe) -> dict[str, np.ndarr
     layer that is the ridge regression of their classes on what it reads.
     """
     recipe = replace(recipe, bn_momentum=0.0)  # the statistics of these images replace the first ones
-    image, label = (np.concatenate(part) for part in zip(*batches, strict=True))
+    image = np.concatenate([images for images, _ in batches])
+    label = np.concatenate([labels for _, labels in batches])
     with _network(recipe, len(image)) as (main, executor):
         for name, tensor in state.tensors(main):
             if name.endswith(".3.bn.w"):
                 state.assign(tensor, np.full_like(np.array(tensor), RESIDUAL))
-        (layer,) = (op for op in main.global_block().ops if "fc.w" in op.input_arg_names)
+        (layer,) = [op for op in main.global_block().ops if "fc.w" in op.input_arg_names]
         (read,) = executor.run(main, feed={"image": image, "label": label}, fetch_list=layer.input("X"))
         weights = {name: np.array(tensor) for name, tensor in state.tensors(main)}
     x = np.concatenate([read, np.ones((len(image), 1))], axis=1, dtype=np.float64)
@@ -206,7 +207,7 @@ class Lines:
 
 
 def on_all(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
-    """What a check found on this rank, or, where a rank could not do it, that on all ranks, once all have left it.
+    """Return what a check found on this rank; where a rank could not do it, that on all ranks, once all have left it.
 
     `me` has a communicator that the check does not use. Raises RunError where a rank failed and another does not leave
     the check in time, as one that waits for it: the job must end.

@@ -116,7 +116,9 @@ def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flop
 def peak_memory(machine: Machine) -> Verdict:
     """Most memory that a rank's allocator held up to the end of the timed minute."""
     peaks = machine.of_earlier("throughput")
-    has_gib = [gpu.memory_gib for node in machine.nodes for gpu in node.gpus if gpu.memory_gib]
+    has_gib: list[float] = []
+    for node in machine.nodes:
+        has_gib.extend(gpu.memory_gib for gpu in node.gpus if gpu.memory_gib)
     peak_gib, least_gib = max(peaks) / 1024, min(has_gib, default=math.nan)
     found = f"{peak_gib:.1f} of {least_gib:g} GiB at batch {machine.job.model.batchsize}"
     figures = {"peak_gib": peak_gib, "has_gib": least_gib if has_gib else None}

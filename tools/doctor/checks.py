@@ -133,17 +133,16 @@ def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Whether the listed files of `train` or `val` are there, and some of them can be decoded."""
+    """Whether the files of `train` or `val` are whole as far as it shows, and some of them can be decoded."""
     if "error" in part:
-        yield row(job, "data.lists", False, part["error"], fix="set DATADIR to a whole data set")
+        yield row(job, "data.lists", False, part["error"], fix="mend what is said, or set DATADIR to a whole data set")
         return
-    found = f"{part['name']}: {part['samples']} samples"
-    if part["looked_at"] is not None:
-        found += f", the first {part['looked_at']} files looked at"
-    if part["absent"]:
-        found += f", absent: {', '.join(part['absent'])}"
-    yield row(job, "data.lists", not part["absent"], found)
-    decoded = part["undecodable"] or "first, middle and last sample decoded"
+    size_gib = part["passport"]["bytes"] / 2**30
+    found = f"{part['name']}: {part['samples']} samples, {size_gib:.3f} GiB"
+    yield row(job, "data.lists", True, found)
+    for note in part["notes"]:
+        yield row(job, "data.content", False, note)
+    decoded = part["undecodable"] or f"{part['decoded']} samples decoded"
     yield row(job, "data.decode", not part["undecodable"], f"{part['name']}: {decoded}")
 
 
@@ -182,14 +181,15 @@ def _same_everywhere(nodes: list[Facts]) -> dict[str, list[str | None]]:
         "code.image": [node["source"]["image_digest"] for node in nodes],
     }
     if any(node["data"] for node in nodes):
-        same["data.same"] = [_list_hashes(node) for node in nodes]
+        same["data.same"] = [_digests(node) for node in nodes]
     return same
 
 
-def _list_hashes(node: Facts) -> str:
-    """Hashes of the lists of a node's data set, shortened."""
+def _digests(node: Facts) -> str:
+    """Digests of the passports of a node's data set, shortened."""
     parts = (node["data"] or {}).values()
-    return " ".join(part.get("sha256", "")[:12] for part in parts)
+    digests = [part["passport"]["sha256"] for part in parts if "passport" in part]
+    return " ".join(digest[:12] for digest in digests)
 
 
 def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[Verdict]:

@@ -1,7 +1,7 @@
 """What the doctor sees on a node: facts, without judgement."""
 
 import ctypes
-import hashlib
+import importlib
 import os
 import re
 import resource
@@ -9,15 +9,13 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
-from harness import env, loader, network, nvidia, provenance, records
+from harness import env, network, nvidia, provenance
 from harness.libraries import of_network
 from runlog.errors import RunError
 from runlog.schema import as_json
@@ -33,8 +31,6 @@ CUDA_LIBRARIES = (
 )
 IMPORTED = {"paddle": "paddle", "dali": "nvidia.dali.fn"}  # by training, which ends without them
 IMPORT_S = 60.0  # of a cold network disk
-LISTS = ("{}_list.txt", "{}.txt", "{}.list")  # ImageNet's, and those that PaddleSeg's tools write
-LISTING_S = 2.0  # for comparing each list with the folders of a large data set: all is to be said within 10 s
 
 
 def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | None = None) -> dict[str, Any]:
@@ -72,9 +68,9 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
             "infiniband": _infiniband(Path("/sys/class/infiniband")),
             "peermem": _peermem(Path("/sys/module")),
             "drop_caches": os.access(provenance.DROP_CACHES, os.W_OK),
-            "data": _data(Path(job.data.folder)) if job.data.folder and job.data.kind == "real" else None,
         }
         errors = {name: error.result() for name, error in import_errors.items()}
+        facts["data"] = data_facts(job, errors)
         facts["imports"] = {name: (error, package_of(error)) for name, error in errors.items()}
         return facts | (starts.result() if starts else {})
 
@@ -206,70 +202,10 @@ def _infiniband(root: Path) -> dict[str, str]:
     return ports
 
 
-def _data(root: Path) -> dict[str, Any]:
-    """Packed images, or the lists of a data set against its folders; samples decoded. Without lists, Cityscapes'."""
-    found: dict[str, Any] = {}
-    for part in ("train", "val"):
-        try:
-            packed = records.find(root, part)
-            found[part] = _packed(packed) if packed else _listed(root, part)
-        except ValueError as wrong:
-            found[part] = {"error": str(wrong)}
-    return found
-
-
-def _packed(packed: records.Records) -> dict[str, Any]:
-    try:
-        samples = packed.named(np.array([0, len(packed) // 2, len(packed) - 1]))
-        undecodable = [f"{name}: {reason}" for name, image in samples if (reason := loader.decode_error(image))]
-    except RunError as error:
-        undecodable = [str(error)]
-    return _part(f"{packed.files[0].name} ({packed.form})", len(packed), packed.places.tobytes(), undecodable)
-
-
-def _listed(root: Path, part: str) -> dict[str, Any]:
-    """Raises ValueError where there is no sample."""
-    lists = [root / name.format(part) for name in LISTS if (root / name.format(part)).is_file()]
-    if lists:
-        name, lines = lists[0].name, [line.strip() for _, line in loader.listed(lists[0])]
-    else:
-        name = f"leftImg8bit/{part}"
-        lines = [str(image.relative_to(root)) for image in sorted((root / name).glob("*/*.png"))]
-    if not lines:
-        raise ValueError(f"{root}: names no {part} sample: it has no {LISTS[0].format(part)}")
-    files = [file for line in lines for file in _files(line)] if lists else lines
-    absent, looked_at = _absent(root, files)
-    samples = dict.fromkeys(root / files[i] for i in (0, len(files) // 2, -1))
-    there = (path if path.exists() else path.with_name(_other_label(path.name)) for path in samples)
-    undecodable = [f"{path}: {error}" for path in there if (error := loader.decode_error(path))]
-    facts = _part(name, len(lines), os.fsencode("\n".join(lines)), undecodable)
-    return facts | {"looked_at": looked_at, "absent": absent}
-
-
-def _part(name: str, samples: int, listing: bytes, undecodable: list[str]) -> dict[str, Any]:
-    """Facts of `train` or `val` whose samples are all there."""
-    sha256, why = hashlib.sha256(listing).hexdigest(), "; ".join(undecodable)
-    return {"name": name, "samples": samples, "sha256": sha256, "looked_at": None, "absent": [], "undecodable": why}
-
-
-def _files(line: str) -> list[str]:
-    """Those of a line "path label", where a path may have blanks, or "image label" of two paths, which may not."""
-    path, _, label = line.rpartition(" ")
-    return [path] if label.isdecimal() else line.split()
-
-
-def _absent(root: Path, files: list[str]) -> tuple[list[str], int | None]:
-    """The first listed files that are not there, and how many were looked at within LISTING_S; None: all."""
-    folders, absent = loader.Folders(root), list[str]()
-    until = time.monotonic() + LISTING_S
-    for count, file in enumerate(files):
-        if time.monotonic() > until:
-            return absent[:3], count
-        # Labels of Cityscapes are there in one of two numberings.
-        if not folders.has(file) and not folders.has(_other_label(file)):
-            absent.append(file)
-    return absent[:3], None
-
-
-def _other_label(name: str) -> str:
-    return name.replace("_labelTrainIds.", "_labelIds.")
+def data_facts(job: env.Job, import_errors: dict[str, str]) -> dict[str, Any] | None:
+    """Facts of the job's data set; None where it reads none. DALI must be there to look at it."""
+    if not job.data.folder or job.data.kind != "real":
+        return None
+    if any(import_errors.values()):
+        return {"train": {"error": f"{job.data.folder}: is not looked at without Paddle and DALI"}}
+    return importlib.import_module("harness.data_check").facts(job)

@@ -13,7 +13,7 @@ import psutil
 
 from harness import env, provenance
 from harness.job import Job
-from tools.fleet.verdicts import LINK_METRICS, STALLS, STEP, Judged, Record, Taken, judge_record, links_of, of_hosts
+from tools.fleet.verdicts import LINK_METRICS, STALLS, STEP, Judged, Record, Series, judge_record, links_of, of_hosts
 
 FORMAT = {"format": "paddle-reference-fleet", "version": 1}
 # In the table's order: first what changes speed most; a fact that begins with one of these words has its place.
@@ -56,7 +56,7 @@ def _check(record: Record) -> None:
     for link in record["links"]:
         if not 0 <= link["a"] < link["b"] < len(hosts):
             raise ValueError(f"a link of {link['a']} and {link['b']} is none of {len(hosts)} hosts")
-    series: dict[str, Taken] = {metric: of_hosts(record, metric) for metric in metrics}
+    series: dict[str, Series] = {metric: of_hosts(record, metric) for metric in metrics}
     series |= {metric: {name: link[metric] for name, link in links_of(record).items()} for metric in LINK_METRICS}
     series |= {"whole_s": {"all": record["whole_s"] or None}, "took_s": {"all": [record["took_s"]]}}
     for metric, of_metric in series.items():

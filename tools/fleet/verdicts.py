@@ -17,7 +17,7 @@ import math
 import statistics
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,8 @@ LEAST_SLOWER = 0.01  # a difference below is no reason to leave a node out, cert
 APART = 2.0  # times as slow as the slowest of the others, beyond errors: no difference between healthy machines
 BAD = (WARNING, FATAL)  # statuses that name a node or a link
 NOT_POSSIBLE = "not possible here"  # begins a record's reason that is no failure
-STEP, STALLS = "step_s", "step_mean_s"
+STEP = "step_s"
+STALLS = "step_mean_s"
 NODE_METRICS = {
     STEP: "step",
     "memory_s_per_gib": "memory",
@@ -48,71 +49,109 @@ OTHERS_ALPHA = ALPHA / 2 / (len(NODE_METRICS) + 2 * len(LINK_METRICS))
 ALPHAS = dict.fromkeys(NODE_METRICS, OTHERS_ALPHA) | {STEP: ALPHA / 2}
 
 Record = Mapping[str, Any]  # fleet.json
-Taken = Mapping[str, Sequence[float] | None]  # of each node or link: a value a turn; None: not measured
+Series = Mapping[str, Sequence[float] | None]  # by node or link: a value a turn; None: not measured
 
 
-def of_hosts(record: Record, metric: str) -> Taken:
-    """What each node measured of a metric alone."""
+def of_hosts(record: Record, metric: str) -> Series:
+    """Return what each node measured of a metric by itself."""
     return dict(zip(record["hosts"], record["metrics"][metric]["series"], strict=True))
 
 
 def links_of(record: Record) -> dict[str, Mapping[str, Any]]:
-    """The links by their names."""
+    """Return the links by their names."""
     hosts = record["hosts"]
     return {f"{hosts[link['a']]} - {hosts[link['b']]}": link for link in record["links"]}
 
 
 def compared(where: str, metric: str, slower: float, *, named: bool, also: str = "", **figures: Any) -> Verdict:
-    """The verdict on a node or link: a warning if it is `named` as slow; `slower` by 0.05 is 5 % more time.
+    """Return the verdict on a node or link: a warning if it is `named` as slow.
 
-    `figures` has the `interval_95` of it, and the `value` in the metric's unit where there is one.
+    `slower` is the share of more time than the fleet's median: 0.05 is 5 %. `figures` has its `interval_95`, and the
+    `value` in the metric's unit where there is one.
     """
-    between = " ({:.1%} to {:.1%})".format(*figures["interval_95"]) if figures["interval_95"] else ""
-    found = f"{slower:.1%}{between} slower than the fleet's median{also}"
+    interval = figures["interval_95"]
+    within = ""
+    if interval:
+        within = f" ({interval[0]:.1%} to {interval[1]:.1%})"
+    found = f"{slower:.1%}{within} slower than the fleet's median{also}"
     return judged(metric, not named, found, bad=WARNING, where=where, figures=figures | {"slower": slower})
 
 
+# ---- which of several are slow
+
+
 def slow(places: Mapping[str, float], *, noise: float, alpha: float) -> list[str]:
-    """Those far above the others, by their places on a scale of logarithms; `noise` is the error of a place."""
-    n = len(places)
-    if n < LEAST_NODES:
+    """Return those that are far above the others, by their places on a scale of logarithms.
+
+    `noise` is the error of a place, `alpha` the chance that a healthy fleet has one named. There are two ways to be
+    named: as an outlier, and as one of a minority that is more than APART times as slow as all others.
+    """
+    if len(places) < LEAST_NODES:
         return []
     centre = statistics.median(places.values())
-    off = {key: place - centre for key, place in places.items()}
-    order = sorted(off, key=lambda key: abs(off[key]))
-    nearest = np.array([off[key] for key in order])
-    aside = 0
-    for left in range(n - 1, n // 2, -1):
-        others = nearest[:left]
-        sd = max(float(others.std(ddof=1)), noise, 1e-9)
-        t = float(nearest[left] - others.mean()) / (sd * math.sqrt(1 + 1 / left))
-        if t > 3 and (1 - stats.t_cdf(t, left - 1)) * (left + 1) <= alpha / STEPWISE:
-            aside = n - left
-    unlike = {key for key in order[n - aside :] if off[key] > math.log1p(LEAST_SLOWER)}
-    # And the largest minority whose fastest takes over APART times the slowest other's time, three errors granted.
-    falling, gap = sorted(off, key=lambda key: -off[key]), math.log(APART) + 3 * noise
-    minorities = (k for k in range(1, (n + 1) // 2) if off[falling[k - 1]] - off[falling[k]] > gap)
-    unlike |= set(falling[: max(minorities, default=0)])
-    return [key for key in places if key in unlike]
+    distances = {name: place - centre for name, place in places.items()}
+    named = _outliers(distances, noise=noise, alpha=alpha) | _slow_minority(distances, noise=noise)
+    return [name for name in places if name in named]
 
 
-def _relative(series: Taken, across: Container[str]) -> dict[str, list[float]]:
-    """Of each that was measured: logarithms of its values over the median of its kind, `across` or not, and turn."""
-    there = {name: np.array(taken) for name, taken in series.items() if taken}
+def _outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
+    """Return those above the centre that Rosner's test sets aside; `distances` are from the centre.
+
+    The farthest from the centre is held against mean and standard deviation of the nearer ones, then the next farthest
+    against those nearer still, down to half of all. The last one that differs is set aside with all that are farther.
+    """
+    from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))
+    values = np.array([distances[name] for name in from_near_to_far])
+    count = len(values)
+    first_outlier = count
+    for candidate in range(count - 1, count // 2, -1):
+        nearer = values[:candidate]
+        deviation = max(float(nearer.std(ddof=1)), noise, 1e-9)
+        t = float(values[candidate] - nearer.mean()) / (deviation * math.sqrt(1 + 1 / candidate))
+        chance = (1 - stats.t_cdf(t, candidate - 1)) * (candidate + 1)
+        if t > 3 and chance <= alpha / STEPWISE:
+            first_outlier = candidate
+    least = math.log1p(LEAST_SLOWER)
+    return {name for name in from_near_to_far[first_outlier:] if distances[name] > least}
+
+
+def _slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:
+    """Return the largest minority whose fastest takes over APART times as long as the slowest other, errors granted."""
+    from_slow_to_fast = sorted(distances, key=lambda name: -distances[name])
+    gap = math.log(APART) + 3 * noise
+    largest = 0
+    for size in range(1, (len(distances) + 1) // 2):
+        fastest_inside = from_slow_to_fast[size - 1]
+        slowest_outside = from_slow_to_fast[size]
+        if distances[fastest_inside] - distances[slowest_outside] > gap:
+            largest = size
+    return set(from_slow_to_fast[:largest])
+
+
+# ---- places of nodes and links
+
+
+def _relative(series: Series, across: Container[str]) -> dict[str, list[float]]:
+    """Return the logarithms of what was measured over the median of its kind and turn.
+
+    Links `across` switch groups are of one kind, all others of another. Who has no measurement is left out.
+    """
+    measured = {name: np.array(values) for name, values in series.items() if values}
     kinds: dict[bool, list[np.ndarray]] = {}
-    for name, taken in there.items():
-        kinds.setdefault(name in across, []).append(taken)
-    medians = {kind: np.median(of, axis=0) for kind, of in kinds.items()}
-    return {name: np.log(taken / medians[name in across]).tolist() for name, taken in there.items()}
+    for name, values in measured.items():
+        kinds.setdefault(name in across, []).append(values)
+    medians = {kind: np.median(values_of_kind, axis=0) for kind, values_of_kind in kinds.items()}
+    return {name: np.log(values / medians[name in across]).tolist() for name, values in measured.items()}
 
 
 def _place(logs: Sequence[float]) -> float:
-    """Hodges and Lehmann's estimate: the median of the means of two turns, which varies less than theirs."""
-    return statistics.median((a + b) / 2 for a, b in itertools.combinations_with_replacement(logs, 2))
+    """Return Hodges and Lehmann's estimate: the median of the means of two turns, which varies less than theirs."""
+    pairs = itertools.combinations_with_replacement(logs, 2)
+    return statistics.median((first + second) / 2 for first, second in pairs)
 
 
 def _error(logs: Sequence[float]) -> float:
-    """Standard error of a place, by the MAD of the turns."""
+    """Return the standard error of a place, by the MAD of the turns."""
     centre = statistics.median(logs)
     mad = statistics.median(abs(value - centre) for value in logs)
     return math.sqrt(math.pi / 3) * 1.4826 * mad / math.sqrt(len(logs))
@@ -120,85 +159,145 @@ def _error(logs: Sequence[float]) -> float:
 
 def judge_metric(
     metric: str,
-    series: Taken,
+    series: Series,
     *,
     alpha: float = OTHERS_ALPHA,
     across: Container[str] = (),
     reasons: Mapping[str, str] = {},
 ) -> list[Verdict]:
-    """Each one's verdict by one metric; links `across` switch groups are of one kind, all others of another."""
-    relative, found = _relative(series, across), dict[str, Verdict]()
+    """Return a verdict on each node or link by one metric, in the order of `series`.
+
+    `reasons` say why a node measured nothing. Links `across` switch groups are compared with each other.
+    """
+    relative = _relative(series, across)
+    verdicts: dict[str, Verdict] = {}
     if len(relative) >= LEAST_NODES:
-        places = {name: _place(logs) for name, logs in relative.items()}
-        named = slow(places, noise=statistics.median(map(_error, relative.values())), alpha=alpha)
-        centre = statistics.median(places.values())
-        widened = math.sqrt(1 + math.pi / 2 / len(relative))  # the fleet's median has an error too
-        for name, logs in relative.items():
-            place, interval = places[name], spread.median_interval(logs)
-            between = interval and tuple(math.expm1(place + (end - place) * widened - centre) for end in interval)
-            value, slower = statistics.median(series[name] or ()), math.expm1(place - centre)
-            found[name] = compared(name, metric, slower, named=name in named, value=value, interval_95=between)
-    few = f"{len(relative)} measured: of fewer than {LEAST_NODES} nobody is told from the others"
-    for name in series.keys() - found.keys():
-        reason = reasons.get(name, few)
-        status = FATAL if name in reasons and not reason.startswith(NOT_POSSIBLE) else UNKNOWN
-        reason = reason.removeprefix(f"{NOT_POSSIBLE}: ")
-        found[name] = Verdict(check=metric, where=name, status=status, found=reason)
-    return [found[name] for name in series]
+        verdicts = _verdicts_by_place(metric, series, relative, alpha)
+
+    too_few = f"{len(relative)} measured: of fewer than {LEAST_NODES} nobody is told from the others"
+    for name in series.keys() - verdicts.keys():
+        reason = reasons.get(name, too_few)
+        is_failure = name in reasons and not reason.startswith(NOT_POSSIBLE)
+        verdicts[name] = Verdict(
+            check=metric,
+            where=name,
+            status=FATAL if is_failure else UNKNOWN,
+            found=reason.removeprefix(f"{NOT_POSSIBLE}: "),
+        )
+    return [verdicts[name] for name in series]
 
 
-def judge_links(record: Record) -> tuple[list[Verdict], list[Verdict]]:
-    """Verdicts on nodes by all their links, and on the links between the others: a slow node's are not at fault."""
-    by_node, by_link = list[Verdict](), list[Verdict]()
-    hosts, links = record["hosts"], links_of(record)
+def _verdicts_by_place(
+    metric: str, series: Series, relative: Mapping[str, Sequence[float]], alpha: float
+) -> dict[str, Verdict]:
+    """Judge those that were measured by where they stand among the others."""
+    places = {name: _place(logs) for name, logs in relative.items()}
+    noise = statistics.median(_error(logs) for logs in relative.values())
+    named = slow(places, noise=noise, alpha=alpha)
+    centre = statistics.median(places.values())
+    widened = math.sqrt(1 + math.pi / 2 / len(relative))  # the fleet's median has an error too
+    verdicts = {}
+    for name, logs in relative.items():
+        place = places[name]
+        interval = spread.median_interval(logs)
+        interval_95 = None
+        if interval is not None:
+            interval_95 = tuple(math.expm1(place + (end - place) * widened - centre) for end in interval)
+        verdicts[name] = compared(
+            name,
+            metric,
+            math.expm1(place - centre),
+            named=name in named,
+            value=statistics.median(series[name] or ()),
+            interval_95=interval_95,
+        )
+    return verdicts
+
+
+# ---- what is judged
+
+
+class LinkVerdicts(NamedTuple):
+    """The verdicts on a fleet's network."""
+
+    by_node: list[Verdict]  # on nodes, by all their links
+    by_link: list[Verdict]  # on links
+
+
+def judge_links(record: Record) -> LinkVerdicts:
+    """Judge nodes by all their links, and the links between the other nodes: a slow node's links are not at fault."""
+    judged_links = LinkVerdicts([], [])
+    hosts = record["hosts"]
+    links = links_of(record)
     ends = {name: {hosts[link["a"]], hosts[link["b"]]} for name, link in links.items()}
     across = {name for name, link in links.items() if link["across"]}
     for metric, title in LINK_METRICS.items():
         series = {name: link[metric] for name, link in links.items()}
-        # What a node's links have in common: the median over them, turn by turn, as a quotient by the fleet's.
-        of_node: dict[str, list[list[float]]] = {host: [] for host in hosts}
-        for name, logs in _relative(series, across).items():
-            for host in ends[name]:
-                of_node[host].append(logs)
-        common = {host: np.exp(np.median(of, axis=0)).tolist() if of else None for host, of in of_node.items()}
-        nodes = judge_metric(f"network {title}", common)
-        guilty = {verdict.where for verdict in nodes if verdict.status == WARNING}
-        left = {name: taken for name, taken in series.items() if not guilty & ends[name]}
-        by_node += nodes
-        by_link += judge_metric(title, left, across=across)
-    return by_node, by_link
+        nodes = judge_metric(f"network {title}", _common_of_links(hosts, ends, _relative(series, across)))
+        judged_links.by_node.extend(nodes)
+
+        slow_nodes = {verdict.where for verdict in nodes if verdict.status == WARNING}
+        others = {name: values for name, values in series.items() if not slow_nodes & ends[name]}
+        judged_links.by_link.extend(judge_metric(title, others, across=across))
+    return judged_links
 
 
-def judge_stalls(medians: Taken, means: Taken) -> list[Verdict]:
-    """Whether a node's turns have stalls more often than the others' do, by Fisher's exact test, and what they cost."""
-    times = {host: np.array(means[host]) / np.array(taken) for host, taken in medians.items() if taken and means[host]}
-    if len(times) < LEAST_NODES:
+def _common_of_links(
+    hosts: Sequence[str], ends: Mapping[str, set[str]], relative: Mapping[str, list[float]]
+) -> dict[str, list[float] | None]:
+    """Return what a node's links have in common: the median over them, turn by turn, as a quotient by the fleet's."""
+    of_node: dict[str, list[list[float]]] = {host: [] for host in hosts}
+    for name, logs in relative.items():
+        for host in ends[name]:
+            of_node[host].append(logs)
+    common: dict[str, list[float] | None] = {}
+    for host, logs_of_links in of_node.items():
+        common[host] = np.exp(np.median(logs_of_links, axis=0)).tolist() if logs_of_links else None
+    return common
+
+
+def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
+    """Judge whether a node's turns have stalls more often than the others' do, and what they cost.
+
+    A turn has a stall where the mean of its steps is over STALLED times their median. By Fisher's exact test: the
+    chance that so many of all stalls fall to this node's turns.
+    """
+    quotients: dict[str, np.ndarray] = {}  # of each turn: mean over median
+    for host, of_steps in medians.items():
+        if of_steps and means[host]:
+            quotients[host] = np.array(means[host]) / np.array(of_steps)
+    if len(quotients) < LEAST_NODES:
         return []
-    stalled = {host: int((turns > STALLED).sum()) for host, turns in times.items()}
-    usual, total = statistics.median(float(turns.mean()) for turns in times.values()), sum(stalled.values())
-    everywhere = sum(map(len, times.values()))
-    found = []
-    for host, turns in times.items():
-        ways = sum(
-            math.comb(len(turns), k) * math.comb(everywhere - len(turns), total - k)
-            for k in range(stalled[host], min(len(turns), total) + 1)
-        )
-        chance = ways / math.comb(everywhere, total)  # of whole numbers, however large
+
+    stalled = {host: int((turns > STALLED).sum()) for host, turns in quotients.items()}
+    all_stalled = sum(stalled.values())
+    all_turns = sum(len(turns) for turns in quotients.values())
+    usual = statistics.median(float(turns.mean()) for turns in quotients.values())
+    verdicts = []
+    for host, turns in quotients.items():
+        others = all_turns - len(turns)
+        most = min(len(turns), all_stalled)
+        ways = 0  # whole numbers, however large
+        for number in range(stalled[host], most + 1):
+            ways += math.comb(len(turns), number) * math.comb(others, all_stalled - number)
+        chance = ways / math.comb(all_turns, all_stalled)
         slower = float(turns.mean()) / usual - 1
-        named = chance * len(times) <= OTHERS_ALPHA and slower > LEAST_SLOWER
+        named = chance * len(quotients) <= OTHERS_ALPHA and slower > LEAST_SLOWER
         also = f"; {stalled[host]} of {len(turns)} turns have a stall"
-        found.append(compared(host, "stalls", slower, named=named, also=also, interval_95=None))
-    return found
+        verdicts.append(compared(host, "stalls", slower, named=named, also=also, interval_95=None))
+    return verdicts
 
 
 def judge_nodes(record: Record) -> list[Verdict]:
-    """Verdicts on nodes by what each measured alone."""
-    found: list[Verdict] = []
+    """Judge nodes by what each measured by itself."""
+    hosts = record["hosts"]
+    verdicts: list[Verdict] = []
     for metric, title in NODE_METRICS.items():
-        if metric in record["metrics"]:
-            reasons = {record["hosts"][int(i)]: why for i, why in record["metrics"][metric]["reasons"].items()}
-            found += judge_metric(title, of_hosts(record, metric), alpha=ALPHAS[metric], reasons=reasons)
-    return found + judge_stalls(of_hosts(record, STEP), of_hosts(record, STALLS))
+        if metric not in record["metrics"]:
+            continue
+        reasons = {hosts[int(index)]: reason for index, reason in record["metrics"][metric]["reasons"].items()}
+        verdicts += judge_metric(title, of_hosts(record, metric), alpha=ALPHAS[metric], reasons=reasons)
+    return verdicts + judge_stalls(of_hosts(record, STEP), of_hosts(record, STALLS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,8 +311,8 @@ class Judged:
 
     @property
     def bad(self) -> list[Verdict]:
-        """What names a node or a link."""
-        return [v for v in (*self.verdicts, *self.by_link) if v.status in BAD]
+        """The verdicts that name a node or a link."""
+        return [verdict for verdict in (*self.verdicts, *self.by_link) if verdict.status in BAD]
 
     @property
     def good(self) -> list[str]:
@@ -222,43 +321,48 @@ class Judged:
 
     @property
     def left_out(self) -> list[str]:
-        """The other nodes."""
+        """Nodes that are known to be slow or to fail."""
         return [host for host, status in self.statuses.items() if status in BAD]
 
     @property
     def doubts(self) -> list[str]:
-        """What may be slow though nobody is named: of a fleet whose nodes are of two speeds no majority is alike."""
-        steps = [v for v in self.verdicts if v.check == NODE_METRICS[STEP] and "slower" in v.figures]
-        if not steps or WARNING in (v.status for v in steps):
+        """The warning that nodes may be slow though none is named: in a fleet of two speeds no majority is equal."""
+        steps = [verdict for verdict in self.verdicts if verdict.check == NODE_METRICS[STEP]]
+        times = {verdict.where: 1 + verdict.figures["slower"] for verdict in steps if "slower" in verdict.figures}
+        if not times or any(verdict.status == WARNING for verdict in steps):
             return []
-        slower = {v.where: 1 + v.figures["slower"] for v in steps}
-        fastest, slowest = min(slower, key=slower.__getitem__), max(reversed(slower), key=slower.__getitem__)
-        apart = slower[slowest] / slower[fastest] - 1
-        few = "too few are alike, or too many are slow; look at the nodes' figures, or compare with a --baseline"
-        what = f"a step of {slowest} takes {apart:.1%} longer than one of {fastest}"
-        return [f"{what}, and nobody is told from the others: {few}"] if apart > DOUBTFUL else []
+        fastest = min(times, key=lambda host: times[host])
+        slowest = max(reversed(times), key=lambda host: times[host])
+        difference = times[slowest] / times[fastest] - 1
+        if difference <= DOUBTFUL:
+            return []
+        return [
+            f"a step of {slowest} takes {difference:.1%} longer than one of {fastest}, and nobody is told from the "
+            "others: too few are alike, or too many are slow; look at the nodes' figures, or compare with a --baseline"
+        ]
 
 
 def judge_record(record: Record) -> Judged:
-    """Each node's status, the verdicts on nodes, and those on links."""
-    hosts = record["hosts"]
-    by_node, by_link = judge_links(record)
-    verdicts = judge_nodes(record) + by_node
-    verdicts += [
-        Verdict(check="doctor", where=host, status=FATAL, found=failure)
-        for host, node in zip(hosts, record["nodes"], strict=True)
-        for failure in node["failed"]
-    ]
+    """Judge each node and each link of a fleet's record."""
+    links = judge_links(record)
+    verdicts = judge_nodes(record) + links.by_node
+    for host, node in zip(record["hosts"], record["nodes"], strict=True):
+        for failure in node["failed"]:
+            verdicts.append(Verdict(check="doctor", where=host, status=FATAL, found=failure))
+
     statuses = {}
-    for host in hosts:  # what could not be measured says nothing against a node
-        known = [v for v in verdicts if v.where == host and v.status != UNKNOWN]
-        statuses[host] = worst(known) if known else UNKNOWN
-    return Judged(record=record, statuses=statuses, verdicts=verdicts, by_link=by_link)
+    for host in record["hosts"]:  # what could not be measured says nothing against a node
+        judged_ones = [verdict for verdict in verdicts if verdict.where == host and verdict.status != UNKNOWN]
+        statuses[host] = worst(judged_ones) if judged_ones else UNKNOWN
+    return Judged(record=record, statuses=statuses, verdicts=verdicts, by_link=links.by_link)
+
+
+# ---- since a baseline
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """Of one metric since a baseline."""
+    """How one metric changed since a baseline."""
 
     metric: str
     nodes: int  # in both
@@ -268,20 +372,36 @@ class Change:
 
 
 def changes(now: Record, then: Record) -> list[Change]:
-    """What became slower on the nodes of both records, each beside itself: how nodes differ by make goes out."""
+    """Return how each metric changed on the nodes of both records.
+
+    Each node is compared with itself, so hardware differences cancel.
+    """
     found = []
     for metric, title in NODE_METRICS.items():
-        if metric not in now["metrics"].keys() & then["metrics"].keys():
+        if metric not in now["metrics"] or metric not in then["metrics"]:
             continue
-        series = (of_hosts(record, metric).items() for record in (now, then))
-        a, b = ({host: np.log(taken).tolist() for host, taken in of if taken} for of in series)
-        moved = {host: _place(a[host]) - _place(b[host]) for host in a if host in b}
-        if not moved:
+        logs_now = _logs(of_hosts(now, metric))
+        logs_then = _logs(of_hosts(then, metric))
+        in_both = [host for host in logs_now if host in logs_then]
+        if not in_both:
             continue
-        noise = statistics.median(math.hypot(_error(a[host]), _error(b[host])) for host in moved)
-        centre, interval = statistics.median(moved.values()), spread.median_interval(list(moved.values()))
-        between = interval and tuple(map(math.expm1, interval))
-        slower = {host: math.expm1(moved[host] - centre) for host in slow(moved, noise=noise, alpha=ALPHAS[metric])}
-        fleet = math.expm1(centre)
-        found.append(Change(metric=title, nodes=len(moved), fleet=fleet, interval_95=between, slower=slower))
+        moved = {host: _place(logs_now[host]) - _place(logs_then[host]) for host in in_both}
+        noise = statistics.median(math.hypot(_error(logs_now[host]), _error(logs_then[host])) for host in in_both)
+        centre = statistics.median(moved.values())
+        interval = spread.median_interval(list(moved.values()))
+        named = slow(moved, noise=noise, alpha=ALPHAS[metric])
+        found.append(
+            Change(
+                metric=title,
+                nodes=len(moved),
+                fleet=math.expm1(centre),
+                interval_95=None if interval is None else tuple(math.expm1(end) for end in interval),
+                slower={host: math.expm1(moved[host] - centre) for host in named},
+            )
+        )
     return found
+
+
+def _logs(series: Series) -> dict[str, list[float]]:
+    """Return the logarithms of what was measured; who has no measurement is left out."""
+    return {host: np.log(values).tolist() for host, values in series.items() if values}

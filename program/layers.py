@@ -13,7 +13,7 @@ EXPANSION = 4  # output channels of a bottleneck over its width
 
 @dataclass(frozen=True, kw_only=True)
 class Layers:
-    """What the convolutions and normalizations of a network have alike; they are appended to the default program."""
+    """Settings of a network's convolutions and normalizations, which are appended to the default program."""
 
     training: bool  # normalizations use the batch's statistics and update the running ones
     bn_momentum: float  # share of the old running statistic kept at a step
@@ -70,10 +70,10 @@ class Layers:
     ) -> static.Variable:
         """1x1, 3x3 (with the stride), 1x1, added to the shortcut, ReLU; these layers are named by `parts`."""
         wide = width * EXPANSION
-        one, two, three, shortcut = (f"{name}.{part}" for part in parts)
-        y = self.conv_bn(x, one, width, 1)
-        y = self.conv_bn(y, two, width, 3, stride=stride)
-        y = self.conv_bn(y, three, wide, 1, relu=False, ends_block=True)
+        first, second, third, shortcut = [f"{name}.{part}" for part in parts]
+        y = self.conv_bn(x, first, width, 1)
+        y = self.conv_bn(y, second, width, 3, stride=stride)
+        y = self.conv_bn(y, third, wide, 1, relu=False, ends_block=True)
         if x.shape[1 if self.layout == "NCHW" else 3] != wide:
             x = self.conv_bn(x, shortcut, wide, 1, stride=stride, relu=False)
         return functional.relu(paddle.add(y, x))

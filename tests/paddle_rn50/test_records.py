@@ -10,7 +10,7 @@ import pytest
 from nvidia.dali import fn, pipeline_def
 from nvidia.dali import tfrecord as dali_tfrecord
 
-from harness import records
+from paddle_rn50 import data, recordio, records, tfrecord
 from runlog.errors import RunError
 
 MAGIC = bytes.fromhex("0a23d7ce")
@@ -23,11 +23,11 @@ IMAGES = [
 
 
 def write_recordio(folder: Path, images: list[bytes], labels: list[int]) -> records.Records:
-    made = [records.image_record(image, label, i) for i, (image, label) in enumerate(zip(images, labels, strict=True))]
+    made = [recordio.image_record(image, label, i) for i, (image, label) in enumerate(zip(images, labels, strict=True))]
     offsets = np.cumsum([0, *(len(record) for record in made)])
     (folder / "train.rec").write_bytes(b"".join(made))
     (folder / "train.idx").write_text("".join(f"{i}\t{offsets[i]}\n" for i in range(len(made))))
-    found = records.find(folder, "train", 10)
+    found = data._packed(folder, "train", 10)
     assert found is not None
     return found
 
@@ -36,7 +36,7 @@ def write_tfrecord(file: Path, images: list[bytes], labels: list[int]) -> None:
     """Labels from 1, as TensorFlow's scripts write them, and the index by DALI's own script."""
     content = b""
     for image, label in zip(images, labels, strict=True):
-        example = records.EXAMPLE()
+        example = tfrecord.EXAMPLE()
         features = example.features.feature
         features.add(key="image/format").value.bytes_list.value.append(b"JPEG")
         features.add(key="image/encoded").value.bytes_list.value.append(image)
@@ -65,7 +65,7 @@ def test_dalis_reader_reads_the_same_images_and_labels(tmp_path: Path) -> None:
     pipeline.build()
     theirs, labels = pipeline.run()
     read, found = ours.read(np.arange(len(IMAGES)))
-    assert [np.asarray(one).tobytes() for one in theirs] == [one.tobytes() for one in read] == IMAGES
+    assert [np.asarray(one).tobytes() for one in theirs] == read == IMAGES
     assert [float(np.asarray(one)[0]) for one in labels] == found.tolist()
 
 
@@ -74,7 +74,7 @@ def test_tfrecord_files_are_read_in_their_order_as_dali_reads_them(tmp_path: Pat
     names = ["validation-00000-of-00002", "validation-00001-of-00002"]
     write_tfrecord(tmp_path / names[1], images[3:], [4, 5])
     write_tfrecord(tmp_path / names[0], images[:3], [1, 2, 10])
-    ours = records.find(tmp_path, "val", 10)
+    ours = data._packed(tmp_path, "val", 10)
     assert ours is not None
 
     @pipeline_def(batch_size=5, num_threads=1, device_id=None)
@@ -93,7 +93,7 @@ def test_tfrecord_files_are_read_in_their_order_as_dali_reads_them(tmp_path: Pat
     pipeline.build()
     theirs, their_labels = pipeline.run()
     in_order, our_labels = ours.read(np.arange(5))
-    assert [np.asarray(one).tobytes() for one in theirs] == [one.tobytes() for one in in_order] == images
+    assert [np.asarray(one).tobytes() for one in theirs] == in_order == images
     # 1 to 1000 is TensorFlow's, 0 to 999 ours
     assert [int(np.asarray(one)[0]) for one in their_labels] == our_labels.tolist() == [0, 1, 9, 3, 4]
 
@@ -118,7 +118,7 @@ def test_a_wrong_index_is_named_before_a_record_is_read(tmp_path: Path, index: s
     else:
         (tmp_path / "train.idx").write_text(index)
     with pytest.raises(ValueError, match=message):
-        records.find(tmp_path, "train", 10)
+        data._packed(tmp_path, "train", 10)
 
 
 NO_PART = "no whole part at its byte 0"
@@ -130,7 +130,7 @@ NO_PART = "no whole part at its byte 0"
         (36, b"\x0b", NO_PART),  # in the magic word
         (40, b"\x1d", NO_PART),  # a length of one byte more
         (43, b"\x60", NO_PART),  # flag 3, the last of several parts
-        (44, b"\x02", "it has 2 labels behind its header"),
+        (44, b"\x02", "it holds labels and no image"),
         (48, struct.pack("<f", 1.5), "its label is not one of 0 to 9"),
         (48, struct.pack("<f", 10), "its label is not one of 0 to 9: the recipe has 10 classes"),
         (71, b"", NO_PART),  # the last byte is cut off
@@ -142,7 +142,7 @@ def test_a_damaged_record_is_named(tmp_path: Path, at: int, put: bytes, said: st
     file = tmp_path / "train.rec"
     whole = file.read_bytes()
     file.write_bytes(whole[:at] + put + whole[at + max(1, len(put)) :])
-    assert file.read_bytes() != whole and found.read(np.array([0]))[0][0].tobytes() == b"abcd"
+    assert file.read_bytes() != whole and found.read(np.array([0]))[0][0] == b"abcd"
     with pytest.raises(RunError, match=rf"train\.rec, record 1 at byte 36: .*{said}"):
         found.read(np.array([0, 1]))
 
@@ -151,16 +151,16 @@ def test_a_damaged_record_is_named(tmp_path: Path, at: int, put: bytes, said: st
 def test_an_index_that_lacks_a_record_loses_no_sample_in_silence(tmp_path: Path, left: list[int]) -> None:
     write_recordio(tmp_path, [b"abcd", b"efgh", b"ijkl"], [0, 1, 2])
     (tmp_path / "train.idx").write_text("".join(f"{i}\t{36 * i}\n" for i in left))
-    found = records.find(tmp_path, "train", 10)
+    found = data._packed(tmp_path, "train", 10)
     assert found is not None and len(found) == 2
-    with pytest.raises(RunError, match=r"ends at its byte 36 of 72: the index lacks the record behind it"):
+    with pytest.raises(RunError, match=r"ends at its byte 36 of 72: the index does not name the record behind it"):
         found.read(np.arange(2))
 
 
 @pytest.mark.parametrize("label", [0, 11])
 def test_a_label_that_is_not_tensorflows_is_refused(tmp_path: Path, label: int) -> None:
     write_tfrecord(tmp_path / "train.tfrecord", [b"a"], [label])
-    found = records.find(tmp_path, "train", 10)
+    found = data._packed(tmp_path, "train", 10)
     assert found is not None
     with pytest.raises(RunError, match=r"train\.tfrecord, record 0 at byte 0: its label is not one of 1 to 10"):
         found.read(np.array([0]))
@@ -170,19 +170,19 @@ def test_wrong_tfrecord_files_are_named(tmp_path: Path) -> None:
     file = tmp_path / "train-00000-of-00002"
     write_tfrecord(file, [b"a", b"b"], [1, 2])
     with pytest.raises(ValueError, match=r"has 1 of the 2 files train-\*-of-\*: restore the others"):
-        records.find(tmp_path, "train")
+        data._packed(tmp_path, "train", 10)
     whole = tmp_path / "whole"
     whole.mkdir()
     file = file.rename(whole / "train-00000-of-00001")
     with pytest.raises(ValueError, match=r"\.idx: no such file: make it by `tfrecord2idx "):
-        records.find(whole, "train")
+        data._packed(whole, "train", 10)
     index = (tmp_path / "train-00000-of-00002.idx").rename(f"{file}.idx")
     index.write_text(index.read_text().splitlines()[0])
     with pytest.raises(ValueError, match=r"is not the index of "):
-        records.find(whole, "train")
+        data._packed(whole, "train", 10)
     content = bytearray(file.read_bytes())
     index.write_text(f"0 {len(content)}\n")
-    found = records.find(whole, "train")
+    found = data._packed(whole, "train", 10)
     assert found is not None
     with pytest.raises(RunError, match="its length is not the index's"):
         found.read(np.array([0]))

@@ -1,0 +1,94 @@
+"""Looks at a data set before a run, for the doctor: all files without decoding, and a sample as training decodes it."""
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness import encoded
+from harness.decoder import Decoder
+from harness.job import Job
+from harness.passport import Contents, looked_at, notes_on, passport
+from runlog.errors import RunError
+from runlog.schema import as_json
+
+SAMPLED = 16  # samples of each part that are decoded
+PARTS = ("train", "val")
+Facts = dict[str, Any]
+
+
+def facts(job: Job) -> dict[str, Facts]:
+    """Facts of each part of a job's data set: `error` where a run would fail, else what the part holds.
+
+    The samples that are decoded are chosen by the job's seed.
+    """
+    module = importlib.import_module(f"{job.model.package}.data")
+    by_part: dict[str, Facts] = {}
+    contents: dict[str, Contents] = {}
+    for part in PARTS:
+        try:
+            samples = module.find(Path(job.data.folder), part, job.hyperparameters.classes)
+            contents[part] = looked_at(samples, f"files of {part}", _say)
+        except (ValueError, OSError) as error:
+            by_part[part] = {"error": str(error)}
+            continue
+        chosen = _chosen(len(samples), max(job.course.seed, 0))
+        by_part[part] = {
+            "name": f"{part} ({samples.form})",
+            "samples": len(samples),
+            "passport": as_json(passport(contents[part])),
+            "decoded": len(chosen),
+            "undecodable": _first_fault(samples, chosen),
+            "notes": list(samples.notes),
+        }
+    if len(contents) == len(PARTS):
+        by_part["train"]["notes"] += notes_on(contents["train"], contents["val"])
+    return by_part
+
+
+def _say(line: str) -> None:
+    """Show the progress on stderr, as stdout may be JSON."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _chosen(count: int, seed: int) -> list[int]:
+    """Choose samples: the first, the last and others by the seed."""
+    drawn = np.random.default_rng(seed).choice(count, min(count, SAMPLED), replace=False)
+    chosen = [0, count - 1, *drawn.tolist()]
+    return sorted(dict.fromkeys(chosen[:SAMPLED]))
+
+
+def _first_fault(samples: Any, chosen: list[int]) -> str:
+    """Name the first of the chosen samples that is not whole, or that DALI does not decode; empty if there is none."""
+    decoder = Decoder("cpu", None)
+    with _quiet_stderr():
+        for number in chosen:
+            try:
+                files = samples.encoded(number)
+            except (RunError, OSError) as error:
+                return str(error)
+            for name, content in files:
+                fault = encoded.fault(content) or decoder.fault(content)
+                if fault:
+                    return f"{name}: {fault}"
+    return ""
+
+
+@contextlib.contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """Drop what DALI's libraries print themselves: the fault that is returned says it."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

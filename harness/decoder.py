@@ -1,0 +1,60 @@
+"""Decodes one image after the other by DALI, as training does, to find the one that a batch failed by."""
+
+import re
+from typing import Any
+
+import numpy as np
+
+REASON = re.compile(r"Error in thread \d+: (?P<reason>.*?)(?:\nStacktrace|\Z)", re.DOTALL)
+SOURCE_LINE = re.compile(r"\[/[^\]]*\]\s*")  # of DALI's C++ code
+ASSERTION = re.compile(r'Assert on ".*?" failed:\s*')
+
+
+class Decoder:
+    """DALI's decoder on the device that trains, for one image at a time."""
+
+    def __init__(self, device: str, device_id: int | None) -> None:
+        """`device` is cpu or gpu; `device_id` None on a CPU."""
+        self._device, self._device_id = device, device_id
+        self._pipeline: Any = None
+
+    def fault(self, content: bytes) -> str:
+        """Say why DALI does not decode `content`; an empty text where it does."""
+        if self._pipeline is None:
+            self._pipeline = self._built()
+        self._pipeline.feed_input("encoded", [np.frombuffer(content, dtype=np.uint8)])
+        try:
+            self._pipeline.run()
+        except RuntimeError as error:
+            self._pipeline = None  # it takes no further input after an error
+            return reason(str(error))
+        return ""
+
+    def _built(self) -> Any:
+        """Build the pipeline, with the operators that `paddle_rn50/data.py` and `paddle_hrnet/data.py` begin with."""
+        from nvidia.dali import Pipeline, fn, types
+
+        pipeline = Pipeline(
+            batch_size=1,
+            num_threads=1,
+            device_id=self._device_id,
+            prefetch_queue_depth=1,
+            exec_pipelined=False,
+            exec_async=False,
+        )
+        with pipeline:
+            encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
+            shape = fn.peek_image_shape(encoded)
+            device = "mixed" if self._device == "gpu" else "cpu"
+            image = fn.decoders.image(encoded, device=device, output_type=types.RGB)
+            pipeline.set_outputs(shape, image)
+        pipeline.build()
+        return pipeline
+
+
+def reason(error: str) -> str:
+    """Take DALI's reason out of an error of many lines: without its stack, source lines and assertions."""
+    match = REASON.search(error)
+    text = match["reason"] if match else error
+    text = ASSERTION.sub("", SOURCE_LINE.sub("", text))
+    return " ".join(text.split()).rstrip(".")

@@ -1,0 +1,94 @@
+"""Reads the list files of data sets, and tells which of the listed files are there."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+UTF8_MARK = b"\xef\xbb\xbf"  # which Windows' editors put before a text
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+
+class Line(NamedTuple):
+    """A line of a list that is not blank."""
+
+    where: str  # file and line number, for a message
+    text: str  # without blanks at its ends
+
+
+def lines(list_file: Path) -> list[Line]:
+    """Read the lines of a list that are not blank. A name is the bytes that the folder has, UTF-8 or not.
+
+    Raises ValueError where there is no such line, or the file is no text of one byte a letter.
+    """
+    content = list_file.read_bytes().removeprefix(UTF8_MARK)
+    if content.startswith(UTF16_MARKS) or b"\0" in content:
+        raise ValueError(f"{list_file}: is UTF-16 or no text, as a spreadsheet saves it: save it as UTF-8 text")
+    found = []
+    for number, line in enumerate(content.splitlines(), 1):
+        text = os.fsdecode(line).strip()
+        if text:
+            found.append(Line(f"{list_file}:{number}", text))
+    if not found:
+        raise ValueError(f"{list_file}: the list is empty: DATADIR must hold a data set")
+    return found
+
+
+def unquoted(path: str) -> str:
+    """Take off the quotation marks that a spreadsheet puts around a path."""
+    if len(path) > 2 and path.startswith('"') and path.endswith('"'):
+        return path[1:-1]
+    return path
+
+
+class Folders:
+    """Tells which files are there, by one listing of each folder.
+
+    To ask for each file costs minutes on a network disk.
+    """
+
+    def __init__(self, root: Path) -> None:
+        """`root` is the folder that paths are relative to."""
+        self._root = root
+        self._faults: dict[str, dict[str, str]] = {}  # by folder and name: why an entry is no file, or ""
+
+    def has(self, path: str) -> bool:
+        """Tell whether there is a file of this path."""
+        return not self.fault(path)
+
+    def fault(self, path: str) -> str:
+        """Say why a path, absolute or relative to the root, is no file; an empty text where it is one."""
+        folder, slash, name = path.rpartition("/")
+        if slash and not folder:
+            folder = "/"
+        if folder not in self._faults:
+            self._faults[folder] = self._looked_at(self._root / folder)
+        return self._faults[folder].get(name, "is absent")
+
+    def relative(self, path: str) -> str:
+        """Write a listed path as the folder has it: below the root, with its slashes, if a file is there.
+
+        A list may be absolute, or written on Windows.
+        """
+        root = f"{os.fspath(self._root)}/"
+        path = path.removeprefix(root)
+        if "\\" in path and self.fault(path) == "is absent":
+            with_slashes = path.replace("\\", "/")
+            if self.has(with_slashes):
+                return with_slashes
+        return path
+
+    @staticmethod
+    def _looked_at(folder: Path) -> dict[str, str]:
+        """List a folder: for each name, why it is no file, or an empty text."""
+        faults: dict[str, str] = {}
+        if not folder.is_dir():
+            return faults
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_symlink() and not Path(entry.path).exists():
+                    faults[entry.name] = "is a link to a file that is absent"
+                elif entry.is_dir():
+                    faults[entry.name] = "is a folder, not a file"
+                else:
+                    faults[entry.name] = ""
+        return faults

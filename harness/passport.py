@@ -1,0 +1,201 @@
+"""Tells which bytes a data set holds, and what can be said of it before a run without decoding.
+
+A passport is the number of files, the sum of their sizes, and a digest over the sorted (name, size, label) of all. It
+says which bytes were read, not what they show: two sets of equal names and sizes have one passport.
+"""
+
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from harness.hooks.watchdog import WATCHDOG
+from runlog import schema
+
+READERS = 16  # threads: a network disk answers each question late
+FILES_AT_ONCE = 4096
+# From this many files on their sizes are kept in a file beside the data, as a question for each takes minutes on a
+# network disk. The kept sizes hold if those of CHECKED files, chosen by chance, are what they were.
+KEPT_FROM = 100_000
+CHECKED = 2_000
+SAID_EVERY_S = 5.0
+
+Look = Callable[[int, int], None]  # called with how many of how many files were looked at
+
+
+class Contents(NamedTuple):
+    """What a part of a data set holds."""
+
+    names: Sequence[str]
+    sizes: np.ndarray  # [samples] int64, bytes
+    labels: Sequence[object] | np.ndarray | None  # None: not known without reading all
+    is_exact: bool  # whether sizes are those of the encoded images, or of records with more in them
+
+
+class Samples(Protocol):
+    """A part of a data set, of any workload."""
+
+    def contents(self, look: Look) -> Contents:
+        """Tell names, sizes and labels. Raises ValueError for what a run would fail at."""
+
+
+class Surveyed(NamedTuple):
+    """What is said of a data set before a run."""
+
+    train: schema.Passport
+    evaluation: schema.Passport
+    notes: list[str]  # what a user should know, a sentence each
+
+
+def survey(train: Samples, evaluation: Samples, say: Callable[[str], None]) -> Surveyed:
+    """Look at all files of a data set without decoding them; `say` shows the progress of what takes long.
+
+    Raises ValueError for the first file that a run would fail at: one that is absent, a folder, empty, a record that is
+    not whole, a label out of range.
+    """
+    train_contents = looked_at(train, "training files", say)
+    eval_contents = looked_at(evaluation, "evaluation files", say)
+    notes = notes_on(train_contents, eval_contents)
+    return Surveyed(passport(train_contents), passport(eval_contents), notes)
+
+
+def looked_at(samples: Samples, what: str, say: Callable[[str], None]) -> Contents:
+    """Look at all files of a part, and show the progress. Raises ValueError for the first that a run would fail at."""
+    return samples.contents(_progress(what, say))
+
+
+def notes_on(train: Contents, evaluation: Contents) -> list[str]:
+    """Say what a user should know of the two parts: files named twice or in both, and labels of one class alone."""
+    notes = []
+    for part, contents in (("training", train), ("evaluation", evaluation)):
+        repeated = _repeated(contents.names)
+        if repeated:
+            notes.append(f"the {part} set names {len(repeated)} files more than once, the first is {repeated[0]}")
+        if isinstance(contents.labels, np.ndarray) and len(np.unique(contents.labels)) == 1:
+            notes.append(f"the {part} set has one class alone, {contents.labels[0]}: there is nothing to tell apart")
+    if not _are_numbers(train.names):
+        in_both = sorted(set(train.names) & set(evaluation.names))
+        if in_both:
+            notes.append(f"{len(in_both)} files are trained on and evaluated, the first is {in_both[0]}")
+    return notes
+
+
+def _are_numbers(names: Sequence[str]) -> bool:
+    """Tell whether the names are numbers of records, which two parts share without sharing images."""
+    return bool(names) and names[0] == "0"
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    """Names that occur more than once, in their order."""
+    seen: set[str] = set()
+    repeated: dict[str, None] = {}
+    for name in names:
+        if name in seen:
+            repeated[name] = None
+        seen.add(name)
+    return list(repeated)
+
+
+def _progress(what: str, say: Callable[[str], None]) -> Look:
+    """Make a function that tells the watchdog of progress, and the user every few seconds."""
+    said_s = time.monotonic()
+
+    def look(done: int, total: int) -> None:
+        nonlocal said_s
+        WATCHDOG.beat(f"looking at the {what}")
+        if time.monotonic() - said_s > SAID_EVERY_S:
+            said_s = time.monotonic()
+            say(f"looked at {done} of {total} {what}")
+
+    return look
+
+
+def passport(contents: Contents) -> schema.Passport:
+    """Make the passport of what a part of a data set holds."""
+    lines = []
+    labels = contents.labels if contents.labels is not None else [""] * len(contents.names)
+    for name, size, label in zip(contents.names, contents.sizes.tolist(), labels, strict=True):
+        lines.append(b"%s\0%d\0%s\n" % (os.fsencode(name), size, os.fsencode(str(label))))
+    lines.sort()
+    return schema.Passport(
+        files=len(contents.names),
+        bytes=int(contents.sizes.sum()),
+        sha256=hashlib.sha256(b"".join(lines)).hexdigest(),
+        is_exact=contents.is_exact,
+    )
+
+
+# ---- sizes of files
+
+
+def file_sizes(root: Path, paths: Sequence[str], kept: Path, look: Look) -> np.ndarray:
+    """Sizes in bytes [files] of these files; of very many they are kept in the file `kept`.
+
+    Raises ValueError for the first that is absent, a folder or empty.
+    """
+    if len(paths) < KEPT_FROM:
+        return _asked(root, paths, look)
+    digest = hashlib.sha256("\0".join(paths).encode(errors="surrogateescape")).digest()
+    sizes = _kept(kept, digest, len(paths))
+    if sizes is not None:
+        chosen = np.random.default_rng().choice(len(paths), CHECKED, replace=False)
+        if np.array_equal(_asked(root, [paths[i] for i in chosen], look), sizes[chosen]):
+            return sizes
+    sizes = _asked(root, paths, look)
+    _keep(kept, digest, sizes)
+    return sizes
+
+
+def _asked(root: Path, paths: Sequence[str], look: Look) -> np.ndarray:
+    """Ask the file system for the sizes of these files."""
+    top = os.fspath(root)
+
+    def sizes_from(start: int) -> list[int]:
+        return [_size(os.path.join(top, path)) for path in paths[start : start + FILES_AT_ONCE]]  # noqa: PTH118
+
+    sizes: list[int] = []
+    with ThreadPoolExecutor(READERS) as readers:
+        for block in readers.map(sizes_from, range(0, len(paths), FILES_AT_ONCE)):
+            sizes += block
+            look(len(sizes), len(paths))
+    return np.array(sizes, dtype=np.int64)
+
+
+def _size(path: str) -> int:
+    """Size of a file in bytes; 0 for a pipe. Raises ValueError where there is no file, or it is empty."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - a Path for each of a million files costs seconds
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}: restore the file or remove it from the list") from error
+    if stat.S_ISDIR(status.st_mode):
+        raise ValueError(f"{path}: is a folder, not a file: remove it from the list")
+    if status.st_size == 0 and stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{path}: is empty: replace the file or remove it from the list")
+    return status.st_size
+
+
+def _kept(file: Path, digest: bytes, count: int) -> np.ndarray | None:
+    """Read the sizes that an earlier run kept; None where there are none, or they are of another list."""
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return None
+    if content[: len(digest)] != digest or len(content) != len(digest) + 8 * count:
+        return None
+    return np.frombuffer(content, dtype="<i8", offset=len(digest))
+
+
+def _keep(file: Path, digest: bytes, sizes: np.ndarray) -> None:
+    """Keep the sizes for later runs, where the folder may be written."""
+    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(digest + sizes.astype("<i8").tobytes())
+        partial.replace(file)
+    except OSError:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,209 @@
+"""A segmentation set as files: images with their labels, by a list or in Cityscapes' folders."""
+
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from harness import lists
+from harness.passport import READERS, Contents, Look, file_sizes
+from paddle_hrnet import pictures
+from paddle_hrnet.pictures import Size
+from runlog import schema
+
+IMAGE_END, LABEL_END, LABEL_IDS_END = "_leftImg8bit.png", "_gtFine_labelTrainIds.png", "_gtFine_labelIds.png"
+LISTS = ("{}.txt", "{}.list", "{}_list.txt")  # names that PaddleSeg's tools and tutorials give them
+SEPARATOR = re.compile(r"[,;\t]")  # of a spreadsheet's columns
+KEPT_SIZES = "{}.filesizes"
+PAIRS_AT_ONCE = 256
+
+
+class Listed(NamedTuple):
+    """A pair as a list or the folders name it."""
+
+    where: str  # for a message
+    image: str
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairList:
+    """Images with their labels, numbered from 0."""
+
+    root: Path
+    part: str  # train | val
+    pairs: tuple[tuple[str, str], ...]  # image and label, relative to root
+    classes: int
+    source: schema.Passport | None = None
+    form: str = "files"
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def paths(self, number: int) -> tuple[Path, Path]:
+        """Image and label of this pair."""
+        image, label = self.pairs[number]
+        return self.root / image, self.root / label
+
+    def encoded(self, number: int) -> list[tuple[str, bytes]]:
+        """Name and read the encoded image and label of a pair."""
+        return [(os.fspath(path), path.read_bytes()) for path in self.paths(number)]
+
+    def contents(self, look: Look) -> Contents:
+        """Tell names, sizes and labels of all pairs, after a look at the heads of all files.
+
+        Raises ValueError for the first file that is absent, empty or of a kind that is not taken, and for a pair whose
+        sizes in pixels differ, as those of two evaluation images may not.
+        """
+        images = []
+        labels = []
+        for image, label in self.pairs:
+            images.append(image)
+            labels.append(label)
+        kept = self.root / KEPT_SIZES.format(self.part)
+        sizes = file_sizes(self.root, images + labels, kept, look)
+        image_sizes = sizes[: len(images)]
+        label_sizes = sizes[len(images) :]
+        self._look_at_heads(look)
+        named_labels = [f"{label} {size}" for label, size in zip(labels, label_sizes.tolist(), strict=True)]
+        return Contents(names=images, sizes=image_sizes, labels=named_labels, is_exact=True)
+
+    def _look_at_heads(self, look: Look) -> None:
+        """Read the heads of all files. Raises ValueError for what a run would fail at."""
+        first = image_head(self.paths(0)[0])
+
+        def look_from(start: int) -> None:
+            for number in range(start, min(start + PAIRS_AT_ONCE, len(self))):
+                image, label = self.paths(number)
+                size = image_head(image)
+                require_one_size(image, size, label, label_head(label))
+                if self.part == "val":
+                    require_first_size(image, size, first)
+
+        with ThreadPoolExecutor(READERS) as readers:
+            starts = range(0, len(self), PAIRS_AT_ONCE)
+            for done, _ in enumerate(readers.map(look_from, starts), 1):
+                look(min(done * PAIRS_AT_ONCE, len(self)), len(self))
+
+
+# ---- sizes
+
+
+def image_head(path: Path) -> Size:
+    """Read an image's size from the head of its file. Raises ValueError where it is not taken."""
+    content = _head(path, pictures.PNG_HEAD_BYTES)
+    if content.startswith(b"\xff"):
+        content = _head(path, pictures.HEAD_BYTES)
+    return pictures.image_size(os.fspath(path), content)
+
+
+def label_head(path: Path) -> Size:
+    """Read a label's size from the head of its file. Raises ValueError where it is not taken."""
+    return pictures.label_size(os.fspath(path), _head(path, pictures.PNG_HEAD_BYTES))
+
+
+def _head(path: Path, count: int) -> bytes:
+    """Read the first bytes of a file. Raises ValueError where it cannot be read."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            return file.read(count)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}: restore the file or remove it from the list") from error
+
+
+def require_one_size(image_path: Path, image: Size, label_path: Path, label: Size) -> None:
+    """Raise ValueError where a label has another size than its image."""
+    if image != label:
+        raise ValueError(
+            f"{label_path}: is {label} pixels but its image {image}: replace one of them or remove the pair from the "
+            f"list (image {image_path})"
+        )
+
+
+def require_first_size(path: Path, size: Size, first: Size) -> None:
+    """Raise ValueError where an evaluation image has another size than the first one."""
+    if size != first:
+        raise ValueError(
+            f"{path}: is {size} pixels but the first evaluation image {first}: evaluation takes images of one size"
+        )
+
+
+# ---- which pairs there are
+
+
+def find(root: Path, part: str, classes: int) -> PairList:
+    """Find the pairs of `part` (train or val): those of its list, or without one all in Cityscapes' folders.
+
+    Raises ValueError where the folder or the list is absent or empty; a line has not two paths; a file is absent. The
+    message names the line.
+    """
+    folders = lists.Folders(root)
+    list_file = _list_of(root, part)
+    pairs = []
+    for where, listed_image, listed_label in _listed(list_file) if list_file else _in_folders(root, part):
+        image = folders.relative(listed_image)
+        label = _label_that_is_there(folders, folders.relative(listed_label))
+        for path in (image, label):
+            fault = folders.fault(path)
+            if fault:
+                raise ValueError(f"{where}: {root / path} {fault}: restore it or remove it from the list")
+        pairs.append((image, label))
+    return PairList(root=root, part=part, pairs=tuple(pairs), classes=classes)
+
+
+def _list_of(root: Path, part: str) -> Path | None:
+    """Find the list file of a part; None where there is none."""
+    for name in LISTS:
+        list_file = root / name.format(part)
+        if list_file.is_file():
+            return list_file
+    return None
+
+
+def _label_that_is_there(folders: lists.Folders, label: str) -> str:
+    """Take Cityscapes' label ids where a label of train ids is absent."""
+    if label.endswith(LABEL_END) and not folders.has(label):
+        of_label_ids = label.removesuffix(LABEL_END) + LABEL_IDS_END
+        if folders.has(of_label_ids):
+            return of_label_ids
+    return label
+
+
+def _listed(list_file: Path) -> Iterator[Listed]:
+    """Read the pairs of a list. Raises ValueError for a line that has not two paths."""
+    for where, text in lists.lines(list_file):
+        paths = text.split()
+        columns = SEPARATOR.split(text)
+        if len(columns) == 2:  # of a spreadsheet: a path may have blanks then
+            paths = [column.strip() for column in columns]
+        if len(paths) != 2:
+            raise ValueError(f"{where}: {text!r} has not two paths: write 'image label', without blanks in them")
+        yield Listed(where, lists.unquoted(paths[0]), lists.unquoted(paths[1]))
+
+
+def _in_folders(root: Path, part: str) -> Iterator[Listed]:
+    """Find the images in Cityscapes' folders, each with the label that belongs to it.
+
+    Raises ValueError where there are none.
+    """
+    folder = root / "leftImg8bit" / part
+    images = sorted(folder.glob(f"*/*{IMAGE_END}"))
+    if not images:
+        raise ValueError(
+            f"{root}: has neither {LISTS[0].format(part)} nor images {folder}/*/*{IMAGE_END}: "
+            "set DATADIR to a folder in Cityscapes' layout, or write the list, lines 'image label'"
+        )
+    for image in images:
+        label = f"gtFine/{part}/{image.parent.name}/{image.name.removesuffix(IMAGE_END)}{LABEL_END}"
+        yield Listed(str(image), str(image.relative_to(root)), label)
+
+
+def label_rows(pairs: PairList) -> np.ndarray:
+    """Tell for each pair whether its label has Cityscapes' label ids: [pairs] bool."""
+    return np.array([label.endswith(LABEL_IDS_END) for _, label in pairs.pairs])

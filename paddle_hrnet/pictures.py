@@ -1,0 +1,188 @@
+"""The image and label files of a segmentation set: which are taken, their sizes, and labels and images made plain PNG.
+
+An image is a PNG of 8 bits of RGB or a JPEG. A label is a PNG whose pixels are numbers: greyscale of 8 bits, or a
+palette, whose colours mean nothing.
+"""
+
+import io
+import struct
+import zlib
+from typing import NamedTuple
+
+import numpy as np
+from isal import isal_zlib
+from PIL import Image
+
+from harness import encoded
+
+GREY, RGB, PALETTE = 0, 2, 3  # colour types of PNG
+COLOUR_TYPES = {0: "greyscale", 2: "RGB", 3: "a palette", 4: "greyscale with an alpha channel", 6: "RGB with alpha"}
+PNG_HEAD_BYTES = 33  # the start, and the header's chunk
+PNG_HEADER = struct.Struct(">IIBB")  # width, height, bits of a channel, colour type
+PNG_HEADER_AT = 16
+ORIENTATION = 0x0112  # EXIF's tag
+UPRIGHT = 1
+HEAD_BYTES = 1 << 18  # of a file, in which a JPEG states its size behind a thumbnail
+FIX = "convert it or remove it from the list"
+
+
+class Size(NamedTuple):
+    """Size of a picture in pixels."""
+
+    height: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.width} x {self.height}"
+
+
+def image_size(name: str, content: bytes) -> Size:
+    """Read the size of an image from its file, or from the first HEAD_BYTES of it.
+
+    Raises ValueError where it is neither a PNG of 8 bits of RGB nor an upright JPEG.
+    """
+    if content.startswith(encoded.JPEG_START):
+        return _jpeg_size(name, content)
+    depth, colour_type, size = _png_header(name, content, "no PNG or JPEG file")
+    if (depth, colour_type) != (8, RGB):
+        raise ValueError(f"{name}: {_is_but_must(depth, colour_type)} of RGB: {FIX}")
+    return size
+
+
+def label_size(name: str, content: bytes) -> Size:
+    """Read the size of a label from its file, or from the first PNG_HEAD_BYTES of it.
+
+    Raises ValueError where it is no PNG of 8 bits of greyscale or of a palette.
+    """
+    depth, colour_type, size = _png_header(name, content, "no PNG file, as a label must be")
+    if colour_type != PALETTE and (depth, colour_type) != (8, GREY):
+        raise ValueError(f"{name}: {_is_but_must(depth, colour_type)} of greyscale, or a palette: {FIX}")
+    return size
+
+
+def _jpeg_size(name: str, content: bytes) -> Size:
+    """Read a JPEG's size. Raises ValueError where it is not there, or EXIF says that the picture is stored turned."""
+    size = encoded.jpeg_size(content)
+    if size is None:
+        raise ValueError(f"{name}: is a JPEG file that does not state its size: replace it or remove it from the list")
+    if b"Exif\0" in content[:HEAD_BYTES]:
+        with Image.open(io.BytesIO(content)) as opened:
+            orientation = opened.getexif().get(ORIENTATION, UPRIGHT)
+        if orientation != UPRIGHT:
+            raise ValueError(
+                f"{name}: is stored turned (EXIF orientation {orientation}), so that its label may lie otherwise: turn "
+                "it upright and remove the tag, or remove it from the list"
+            )
+    return Size(*size)
+
+
+class _Header(NamedTuple):
+    """What a PNG's header says."""
+
+    depth: int  # bits of a channel
+    colour_type: int
+    size: Size
+
+
+def _png_header(name: str, content: bytes, otherwise: str) -> _Header:
+    """Read a PNG's header. Raises ValueError where the file is none, with `otherwise` for what it is."""
+    if not content.startswith(encoded.PNG_START) or len(content) < PNG_HEAD_BYTES:
+        raise ValueError(f"{name}: is {otherwise}: {FIX}")
+    width, height, depth, colour_type = PNG_HEADER.unpack_from(content, PNG_HEADER_AT)
+    return _Header(depth, colour_type, Size(height, width))
+
+
+def _is_but_must(depth: int, colour_type: int) -> str:
+    """Say what a PNG's pixels are, and begin to say what they must be."""
+    return f"has {depth} bits of {COLOUR_TYPES.get(colour_type, colour_type)} a pixel, must have 8"
+
+
+# ---- files made plain for the decoder
+
+
+def as_grey(content: bytes) -> bytes:
+    """Turn a label's palette PNG into a greyscale PNG of its numbers; a greyscale one stays as it is.
+
+    Raises ValueError where Pillow refuses a palette of under 8 bits.
+    """
+    width, height, depth, colour_type = PNG_HEADER.unpack_from(content, PNG_HEADER_AT)
+    if colour_type != PALETTE:
+        return content
+    if depth != 8:
+        return _grey_by_pillow(content, width, height)
+    grey = bytearray(encoded.PNG_START)
+    for kind, body in _chunks(content):
+        if kind == b"IHDR":
+            body = body[:9] + bytes([GREY]) + body[10:]
+        if kind in (b"IHDR", b"IDAT", b"IEND"):
+            grey += _chunk(kind, body)
+    return bytes(grey)
+
+
+def _grey_by_pillow(content: bytes, width: int, height: int) -> bytes:
+    """Decode a palette PNG of 1, 2 or 4 bits to its numbers, as a greyscale PNG that is not compressed."""
+    try:
+        with Image.open(io.BytesIO(content)) as opened:
+            numbers = np.asarray(opened, dtype=np.uint8)
+    except (OSError, SyntaxError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    rows = np.insert(numbers, 0, 0, axis=1)  # a byte a row names its filter: none
+    header = struct.pack(">IIBBBBB", width, height, 8, GREY, 0, 0, 0)
+    return _png(header, rows.tobytes())
+
+
+def inflated(content: bytes, rows: int) -> bytes:
+    """Rewrite the first `rows` rows of a PNG in RGB as a PNG of stored blocks: filtered as they were, not compressed.
+
+    ISA-L inflates in a third of the time that DALI's zlib takes, which then only copies. A JPEG, and a PNG that is
+    damaged or interlaced, stays as it is: DALI says what is wrong with it.
+    """
+    if not content.startswith(encoded.PNG_START):
+        return content
+    parts = []
+    position = len(encoded.PNG_START)
+    view = memoryview(content)
+    while position + encoded.PNG_CHUNK_EXTRA <= len(content):
+        (length,) = struct.unpack_from(">I", content, position)
+        end = position + 8 + length
+        if content[position + 4 : position + 8] == b"IDAT":
+            if content[end : end + 4] != struct.pack(">I", isal_zlib.crc32(view[position + 4 : end])):
+                return content
+            parts.append(view[position + 8 : end])
+        position = end + 4
+
+    width = int.from_bytes(content[16:20], "big")
+    wanted = rows * (1 + 3 * width)  # a byte a row names its filter
+    try:
+        pixels = isal_zlib.decompressobj().decompress(b"".join(parts), wanted)
+    except isal_zlib.error:  # type: ignore[misc]
+        return content
+    methods = content[26:29]  # of compression, filters and interlacing
+    if len(pixels) < wanted or any(methods):
+        return content
+    return _png(content[16:20] + struct.pack(">I", rows) + content[24:29], pixels)
+
+
+def _png(header: bytes, pixels: bytes) -> bytes:
+    """Make a PNG that is not compressed, of its header's content and its filtered rows."""
+    return (
+        encoded.PNG_START + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(pixels, 0)) + _chunk(b"IEND", b"")
+    )
+
+
+def _chunks(content: bytes) -> list[tuple[bytes, bytes]]:
+    """List kind and content of a whole PNG's chunks."""
+    chunks = []
+    position = len(encoded.PNG_START)
+    while position + encoded.PNG_CHUNK_EXTRA <= len(content):
+        (length,) = struct.unpack_from(">I", content, position)
+        body = position + 8
+        chunks.append((content[position + 4 : body], content[body : body + length]))
+        position += encoded.PNG_CHUNK_EXTRA + length
+    return chunks
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    """Make a chunk of a PNG."""
+    checksum = isal_zlib.crc32(content, isal_zlib.crc32(kind))
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)

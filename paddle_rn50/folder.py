@@ -1,0 +1,198 @@
+"""ImageNet as files: by `train_list.txt` and `val_list.txt`, or by class folders `train/<class>/` and `val/<class>/`.
+
+A line of a list is `path label`, the path absolute or relative to the data set, the label from 0. Of class folders the
+sorted names are the classes, as torchvision's ImageFolder and PaddleClas' lists have them.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from harness.lists import Folders, lines, unquoted
+from harness.passport import Contents, Look, file_sizes
+from runlog import schema
+
+LIST = "{}_list.txt"
+KEPT_SIZES = "{}.filesizes"  # of very many files, so that they are asked for once
+# The label is what stands behind the last blank, or behind the comma or semicolon of a spreadsheet.
+LINE = re.compile(r'(?P<path>.*[^\s,;])[\s,;]+"?(?P<label>[0-9]+)"?')
+IMAGE_ENDS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
+Size = tuple[int, int]  # width and height in pixels
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageList:
+    """Image files with their labels, numbered from 0."""
+
+    root: Path
+    part: str  # train | val
+    paths: tuple[str, ...]  # relative to root, or absolute where they lie elsewhere
+    labels: np.ndarray  # [samples] int64
+    largest: Size | None = None  # of the largest image, where known
+    source: schema.Passport | None = None  # of packed images alone
+    form: str = "files"
+    notes: tuple[str, ...] = ()  # what a user is to know of the set before it is trained on
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, ids: np.ndarray) -> tuple[list[bytes], np.ndarray]:
+        """Read the encoded images and labels [N] int64 of these samples."""
+        root = os.fspath(self.root)
+        images = []
+        for i in ids:
+            with open(os.path.join(root, self.paths[i]), "rb", buffering=0) as file:  # noqa: PTH118, PTH123
+                images.append(file.read())
+        return images, self.labels[ids]
+
+    def name(self, number: int) -> str:
+        """Name a sample's file, for a message."""
+        return os.fspath(self.root / self.paths[number])
+
+    def encoded(self, number: int) -> list[tuple[str, bytes]]:
+        """Name and read the encoded image of a sample."""
+        return [(self.name(number), (self.root / self.paths[number]).read_bytes())]
+
+    def contents(self, look: Look) -> Contents:
+        """Tell names, sizes and labels. Raises ValueError for a file that is absent, a folder or empty."""
+        sizes = file_sizes(self.root, self.paths, self.root / KEPT_SIZES.format(self.part), look)
+        return Contents(names=self.paths, sizes=sizes, labels=self.labels, is_exact=True)
+
+
+class ClassFolders(NamedTuple):
+    """The image files below the class folders of a part, sorted by class and path."""
+
+    names: list[str]  # of the classes
+    paths: list[str]  # relative to the data set
+    labels: list[int]
+
+
+def find(root: Path, part: str, classes: int) -> ImageList:
+    """Find the images of `part` (train or val): those of its list, or without one those of its class folders.
+
+    Raises ValueError where both are absent or wrong. The message names the line, or what to do.
+    """
+    if (root / LIST.format(part)).is_file():
+        return read_list(root, part, classes)
+    if (root / part).is_dir():
+        return by_class_folders(root, part, classes)
+    raise ValueError(
+        f"{root / LIST.format(part)}: no such file: DATADIR must hold {LIST.format(part)}, lines 'path label', "
+        f"or class folders {part}/<class>/, or packed images"
+    )
+
+
+def read_list(root: Path, part: str, classes: int) -> ImageList:
+    """Read and check the list of `part`.
+
+    Raises ValueError where the list is absent or empty; a line has no label or one out of range; a listed file is
+    absent. The message names the line.
+    """
+    list_file = root / LIST.format(part)
+    if not list_file.is_file():
+        raise ValueError(f"{list_file}: no such file: DATADIR must hold {list_file.name}, lines 'path label'")
+    paths = []
+    labels = []
+    folders = Folders(root)
+    for where, text in lines(list_file):
+        line = LINE.fullmatch(text)
+        if line is None:
+            raise ValueError(f"{where}: {text!r} has no label: write 'path label', the label a number from 0")
+        label = int(line["label"])
+        if label >= classes:
+            raise ValueError(f"{where}: label {label} is out of range: the recipe has {classes} classes")
+        path = folders.relative(unquoted(line["path"]))
+        fault = folders.fault(path)
+        if fault:
+            raise ValueError(f"{where}: {root / path} {fault}: restore it or remove the line")
+        paths.append(path)
+        labels.append(label)
+    return ImageList(root=root, part=part, paths=tuple(paths), labels=np.array(labels, dtype=np.int64))
+
+
+# ---- class folders
+
+
+def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
+    """Label the images of `part` by their class folders, and those for evaluation by the classes of training.
+
+    Raises ValueError where there are none, one is empty, there are more than the recipe's classes, or the parts have
+    different ones.
+    """
+    found = class_folders(root, part)
+    count = len(found.names)
+    if count > classes:
+        raise ValueError(
+            f"{root / part}: has {count} class folders, the recipe {classes} classes: choose another RECIPE or write "
+            f"{LIST.format(part)}"
+        )
+    notes: list[str] = []
+    if count < classes:
+        notes.append(
+            f"{root / part} has {count} class folders, the recipe {classes} classes: they are numbered from 0 to "
+            f"{count - 1} by name"
+        )
+    if part != "train":
+        _require_same_classes(root, part, found.names)
+    labels = np.array(found.labels, dtype=np.int64)
+    return ImageList(root=root, part=part, paths=tuple(found.paths), labels=labels, notes=tuple(notes))
+
+
+def class_folders(root: Path, part: str) -> ClassFolders:
+    """List the images below each class folder of `part`. Raises ValueError where there is none, or one has no image."""
+    names = _folder_names(root / part)
+    if not names:
+        raise ValueError(
+            f"{root / part}: has no class folders and no {LIST.format(part)} tells its labels: put the images into a "
+            "folder for each class, or write the list: tools.pack --lists writes it, with --labels FILE for "
+            "ImageNet's flat val/, where FILE is val.txt of Caffe's caffe_ilsvrc12.tar.gz or PaddleClas' val_list.txt"
+        )
+    paths: list[str] = []
+    labels: list[int] = []
+    for label, name in enumerate(names):
+        images = _images_below(root, f"{part}/{name}")
+        if not images:
+            raise ValueError(f"{root / part / name}: this class folder has no image: fill it or remove it")
+        paths += images
+        labels += [label] * len(images)
+    return ClassFolders(names, paths, labels)
+
+
+def _folder_names(folder: Path) -> list[str]:
+    """Names of the folders in a folder, sorted as Python sorts text; hidden ones are no classes."""
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _images_below(root: Path, folder: str) -> list[str]:
+    """Paths of all images below a folder, relative to the root and sorted."""
+    images = []
+    for place, _, files in os.walk(root / folder, followlinks=True):
+        below = os.path.relpath(place, root)
+        for file in files:
+            if file.lower().endswith(IMAGE_ENDS) and not file.startswith("."):
+                images.append(f"{below}/{file}")
+    return sorted(images)
+
+
+def _require_same_classes(root: Path, part: str, names: list[str]) -> None:
+    """Raise ValueError unless training has the same class folders: labels would mean other classes."""
+    if not (root / "train").is_dir():
+        return
+    trained = _folder_names(root / "train")
+    if trained and names != trained:
+        odd = sorted(set(names) ^ set(trained))[0]
+        raise ValueError(
+            f"{root / part}: has other class folders than {root / 'train'} ({odd} is in one of them only): complete "
+            f"them, or write {LIST.format(part)}"
+        )
+
+
+def list_text(images: ImageList) -> bytes:
+    """Make the text of a list file of these images."""
+    lines = [f"{path} {label}\n" for path, label in zip(images.paths, images.labels.tolist(), strict=True)]
+    return os.fsencode("".join(lines))

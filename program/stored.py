@@ -1,0 +1,39 @@
+"""Tensors that a pass stores in another form than the plain network has: what `harness/state.py` asks of a program.
+
+A checkpoint and weights from outside are in the plain form, whatever the strategy was. A pass that stores otherwise has
+a row in `_PASSES`.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from paddle import static
+
+from program.passes import resnet_unit
+
+
+class StoredForm(NamedTuple):
+    """Conversions of one tensor's value; both return a new array or a view."""
+
+    to_plain: Callable[[np.ndarray], np.ndarray]
+    from_plain: Callable[[np.ndarray], np.ndarray]
+
+
+class _Pass(NamedTuple):
+    """A pass that stores tensors in a form of its own."""
+
+    names: Callable[[static.Program], set[str]]  # of those tensors in a program
+    form: StoredForm
+
+
+_PASSES = (_Pass(resnet_unit.stored_otherwise, StoredForm(to_plain=resnet_unit.plain, from_plain=resnet_unit.stored)),)
+
+
+def forms(main: static.Program) -> dict[str, StoredForm]:
+    """Return the form of each tensor of a training program that is not stored as in the plain network, by name."""
+    by_name: dict[str, StoredForm] = {}
+    for stored_by in _PASSES:
+        for name in stored_by.names(main):
+            by_name[name] = stored_by.form
+    return by_name

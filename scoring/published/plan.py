@@ -1,0 +1,338 @@
+"""The plan of a campaign: a published report's figures as runs here, and which of them are missing.
+
+What is done is read from the logs alone, so a campaign can be stopped at any time.
+"""
+
+import collections
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from scoring.figure import protocols
+from scoring.figure.protocols import Protocol
+from scoring.importers import read_record
+from scoring.published.table import Published, read_published, select
+from scoring.record import InputError, Record
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CAMPAIGNS = REPOSITORY / "campaigns"
+# Paddle 2.6.2's automatic strategy takes sharding of degree 8 without data parallelism and asserts that many ranks.
+AUTO_RANKS = 8
+LEAST_CAPABILITY = {"tf32": 8.0, "amp_o1": 7.0, "amp_o2": 7.0}  # compute capability, by precision
+START_UP_S = 60.0  # assumed: before the first step
+SHRUNK_RUN_S = 15.0  # assumed: of a whole shrunk run
+
+# A shrunk run shows that every cell of the grid goes through the whole chain; its figures say nothing else.
+SHRUNK_RANKS = 2
+SHRUNK_BATCH = 2
+SHRUNK_EXPORTS = {
+    "DGXSYSTEM": "CPU",
+    "DEVICE": "cpu",
+    "DATA": "synthetic",
+    "IMAGE_SIZE": "32",
+    "PRINT_STEPS": "1",
+    "WARMUP_STEPS": "1",
+    "MEASURED_STEPS": "3",
+    "CLEAR_CACHES": "0",
+}
+SHRUNK_NOTE = (
+    "Shrunk: synthetic data of 32 px on at most 2 CPU ranks of one node, batch 2, FP32, one trial of 3 steps. Cells "
+    "that become the same run share it, across campaigns too. The figures show that the chain works; they are not "
+    "comparable with the published ones."
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The conditions of one call of run_and_time.sh; cells of several tables may share it."""
+
+    nodes: int
+    devices: int  # of all nodes
+    batch_per_device: int
+    precision: str
+    strategy: str | None
+
+    @property
+    def devices_per_node(self) -> int:
+        """Devices of one node."""
+        return self.devices // self.nodes
+
+    @property
+    def name(self) -> str:
+        """Folder of its trials, as the reports name their logs: `2n8g_b128_fp32`."""
+        strategy = f"_{self.strategy}" if self.strategy else ""
+        return f"{self.nodes}n{self.devices_per_node}g_b{self.batch_per_device}_{self.precision}{strategy}"
+
+
+def run_of(figure: Published, *, shrink: bool) -> Run:
+    """The run that a published figure asks for, or the tiny one that stands for it."""
+    assert figure.nodes and figure.devices and figure.batch_per_device
+    if shrink:  # to FP32, the only arithmetic whose operators all have a CPU kernel
+        return Run(1, min(figure.devices, SHRUNK_RANKS), SHRUNK_BATCH, "fp32", figure.strategy)
+    # FleetX does not say what precision its automatic strategy chose: its figures are those of AMP.
+    return Run(figure.nodes, figure.devices, figure.batch_per_device, figure.precision or "amp_o1", figure.strategy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Campaign:
+    """One report's figures as runs, with the protocol that turns the runs into figures."""
+
+    name: str
+    workload: str
+    protocol: Protocol  # its `runs` are the trials of a run
+    environment: dict[str, str]
+    cells: Sequence[Published]  # throughput of the first framework, in the report's order
+    published: Sequence[Published]  # the report's own figures
+    frameworks: Sequence[str]  # whose figures are shown; the ratio is to the first
+    note: str = ""  # shown above the tables
+    shrunk: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The trials of a run, each one call of run_and_time.sh."""
+
+    figure: Published  # whose run it is
+    run: Run
+    folder: Path  # of the trials' LOGDIRs
+    done: list[Record]
+    missing: dict[int, str]  # by trial, from 1: what is wrong with what lies in its folder
+    skipped: str  # why this machine cannot do the missing ones; empty where it can
+    exports: dict[str, str]
+    command: str
+
+
+def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, repeats: int | None = None) -> Campaign:
+    """The campaign `name`, from `<folder>/<name>.yaml`; with `shrink` each cell has its tiny run on CPU ranks.
+
+    Raises InputError for an unknown name, and for a file that is not a campaign, with what and where.
+    """
+    names = sorted(path.stem for path in folder.glob("*.yaml"))
+    if name not in names:
+        raise InputError(f"no campaign {name!r} in {folder}: choose one of {', '.join(names)}")
+
+    path = folder / f"{name}.yaml"
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        protocol = protocols.find(raw.pop("protocol"))
+        environment = {key: str(value) for key, value in raw.pop("environment").items()}
+        # A run's own warm-up is what the protocol drops, so the score drops nothing after it.
+        steps_a_skip = int(environment["PRINT_STEPS"]) if protocol.skip_unit == "window" else 1
+        environment["WARMUP_STEPS"] = str(protocol.skip * steps_a_skip)
+        if shrink:
+            environment |= SHRUNK_EXPORTS
+            take_steps = 3 if protocol.take_steps else None  # as SHRUNK_EXPORTS say
+            protocol = replace(protocol, skip=1, take_steps=take_steps, runs=1)
+
+        published = select(read_published(), table=name)
+        ours = raw["frameworks"][0]
+        cells = [row for row in select(published, metric="throughput") if row.framework.startswith(ours)]
+        if not cells:
+            raise ValueError(f"published.csv has no throughput of {ours}")
+        return Campaign(
+            name=name,
+            protocol=replace(protocol, runs=repeats, by_benchmark=False) if repeats else protocol,
+            environment=environment,
+            cells=cells,
+            published=published,
+            shrunk=shrink,
+            **raw,
+        )
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
+        text = " ".join(str(error).split())
+        raise InputError(f"{path}: not a campaign ({text}); see docs/campaigns.md for its fields") from error
+
+
+def _nvidia_smi(field: str) -> list[str]:
+    """Return one value a GPU; none where there is no driver, or where it does not know the field."""
+    if not shutil.which("nvidia-smi"):
+        return []
+    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def why_not(run: Run, gpus: Sequence[str], capabilities: Sequence[str], hosts: Sequence[str], *, shrink: bool) -> str:
+    """Return why this machine cannot do `run`; empty where it can.
+
+    `gpus` and `capabilities` are the names and the compute capabilities of its GPUs, `hosts` the nodes.
+    """
+    if shrink and run.strategy == "auto":
+        return "strategy auto: Paddle's automatic mode computes in FP16, for which a CPU has no kernels"
+    if shrink:
+        return ""
+    if run.strategy == "auto" and run.devices != AUTO_RANKS:
+        return f"strategy auto: Paddle 2.6.2's automatic mode shards over {AUTO_RANKS} ranks and refuses {run.devices}"
+    if len(gpus) < run.devices_per_node:
+        return f"{run.devices_per_node} GPU(s) a node needed, {len(gpus)} here"
+    if max(1, len(hosts)) < run.nodes:
+        return f"{run.nodes} nodes needed, HOSTS or HOSTFILE names {len(hosts)}"
+    needed = LEAST_CAPABILITY.get(run.precision, 0.0)
+    if capabilities and float(capabilities[0]) < needed:
+        return f"{run.precision} needs compute capability {needed}, {gpus[0]} has {float(capabilities[0])}"
+    return ""
+
+
+def environment(campaign: Campaign, run: Run) -> dict[str, str]:
+    """Return what the job of `run` exports besides LOGDIR; all else (DATADIR, ...) is the user's environment.
+
+    A run of N nodes takes the config of `N x DGXSYSTEM` where there is one.
+    """
+    exports = {
+        "WORKLOAD": campaign.workload,
+        "MODE": "throughput",
+        "NEXP": "1",
+        "DGXNNODES": str(run.nodes),
+        "DGXNGPU": str(run.devices_per_node),
+        "BATCHSIZE": str(run.batch_per_device),
+        "PRECISION": run.precision,
+        "DEVICE": "gpu",
+        **campaign.environment,
+    }
+    system = os.environ.get("DGXSYSTEM")
+    if system and not campaign.shrunk:
+        one_node = re.sub(r"^\d+x", "", system)
+        several = f"{run.nodes}x{one_node}"
+        exports["DGXSYSTEM"] = several if (REPOSITORY / f"config_{several}.sh").is_file() else one_node
+    if run.strategy:
+        exports["STRATEGY"] = run.strategy
+    return exports
+
+
+def command(run: Run, hosts: Sequence[str]) -> str:
+    """Return the command of one job of `run`: this node's job, or the launcher over the first hosts.
+
+    It runs in a container where CONT names an image.
+    """
+    in_container = bool(os.environ.get("CONT"))
+    if run.nodes == 1:
+        return "launch/container_node.sh" if in_container else "./run_and_time.sh"
+    names = ",".join(hosts[: run.nodes]) or "HOSTS"
+    option = "" if in_container else " --no-container"
+    return f"launch/mpirun.sh --hosts {names}{option}"
+
+
+def plan(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
+    """Return the jobs of a campaign in the order of its tables; cells that share a run have its job once.
+
+    Each campaign has its own folder in `results`; shrunk ones are the same jobs in all campaigns of a workload.
+    """
+    folder = results / (f"shrunk_{campaign.workload}" if campaign.shrunk else campaign.name)
+    gpus = _nvidia_smi("name")
+    capabilities = _nvidia_smi("compute_cap")  # a driver before 510 does not know this field
+    hosts = re.findall(r"[^,\s]+", os.environ.get("HOSTS", ""))  # launch/campaign.sh makes it of a HOSTFILE
+    jobs: dict[Run, Job] = {}
+    for figure in campaign.cells:
+        run = run_of(figure, shrink=campaign.shrunk)
+        if run in jobs:
+            continue
+
+        exports = environment(campaign, run)
+        done: list[Record] = []
+        missing: dict[int, str] = {}
+        for trial in range(1, campaign.protocol.runs + 1):
+            found = result(folder / run.name / f"trial_{trial}", exports)
+            if isinstance(found, Record):
+                done.append(found)
+            else:
+                missing[trial] = found
+        jobs[run] = Job(
+            figure=figure,
+            run=run,
+            folder=folder / run.name,
+            done=done,
+            missing=missing,
+            skipped=why_not(run, gpus, capabilities, hosts, shrink=campaign.shrunk),
+            exports=exports,
+            command=runner or command(run, hosts),
+        )
+    return list(jobs.values())
+
+
+def result(folder: Path, exports: dict[str, str]) -> Record | str:
+    """Return the result of the trial in `folder` for a job of `exports`, or what is wrong with it.
+
+    The text is empty where nothing lies there.
+    """
+    logs = list(folder.glob("**/result_*.txt"))
+    if len(logs) != 1:
+        return f"{len(logs) or 'no'} log(s), a trial has one" if folder.is_dir() else ""
+    try:
+        record = read_record(logs[0])
+    except InputError as error:
+        return str(error)
+
+    if record.status != "success":
+        return f"{logs[0]}: run_stop says {record.status or 'nothing'}"
+    config = record.header.get("config", {})
+    for name, wanted in exports.items():
+        value = config.get(name, {}).get("value")
+        if str(value) != wanted and name != "NEXP":
+            return f"{logs[0]}: its configuration has {name}={value}, the campaign wants {wanted}"
+    return record
+
+
+def plan_lines(campaign: Campaign, jobs: Sequence[Job]) -> Iterator[str]:
+    """Yield the plan for a reader: a line for each run with its published figure, then what is wrong with its logs."""
+    trials = collections.Counter[str]()
+    seconds = 0.0
+    for job in jobs:
+        state = _state(job)
+        expected = expected_time(campaign, job)
+        trials["done"] += len(job.done)
+        trials[state] += len(job.missing)
+        if state == "run":
+            seconds += expected.seconds * len(job.missing)
+
+        counts = f"{len(job.done)} done, {len(job.missing)} missing"
+        yield f"{state:<4} {job.run.name}: {counts}, about {expected.seconds:.0f} s each by {expected.source}"
+        for trial, wrong in job.missing.items():
+            if wrong:
+                yield f"     trial {trial}: {wrong}"
+        if state == "skip":
+            yield f"     {job.skipped}"
+        if state == "run":
+            exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in job.exports.items())
+            yield f"     {exports} LOGDIR={job.folder}/trial_N {job.command}"
+
+    yield (
+        f"{campaign.name}: {trials.total()} jobs, {trials['done']} done, {trials['skip']} skipped, {trials['run']} to "
+        f"run in about {seconds / 60:.0f} min: assumed, by the published rates and a start-up"
+    )
+    if campaign.shrunk:
+        yield SHRUNK_NOTE
+
+
+def _state(job: Job) -> str:
+    """Return what is to be done with a job: done, skip or run."""
+    if not job.missing:
+        return "done"
+    return "skip" if job.skipped else "run"
+
+
+class ExpectedTime(NamedTuple):
+    """How long one trial takes, and where that is from."""
+
+    seconds: float
+    source: str
+
+
+def expected_time(campaign: Campaign, job: Job) -> ExpectedTime:
+    """Return the time of one trial, by a start-up and the published rate."""
+    if campaign.shrunk:
+        return ExpectedTime(SHRUNK_RUN_S, "assumption")
+
+    figure = job.figure
+    run = job.run
+    steps = int(job.exports["WARMUP_STEPS"]) + int(job.exports["MEASURED_STEPS"])
+    seconds = START_UP_S + steps * run.batch_per_device * run.devices / figure.value
+    shape = f"batch {run.batch_per_device} x {run.devices} {figure.accelerator}"
+    return ExpectedTime(seconds, f"{figure.printed} {figure.unit} of {shape} ({figure.source})")

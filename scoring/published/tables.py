@@ -1,0 +1,212 @@
+"""The tables of a campaign: our figures, the published ones, and what the publishers' logs give where they differ."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from scoring.figure.protocols import Protocol
+from scoring.figure.score import Score, score
+from scoring.published.plan import SHRUNK_NOTE, Campaign, Job, Run, run_of
+from scoring.published.table import Figure, Published, select
+from scoring.record import InputError, Record, TooFewRunsError
+
+UNSHOWN = ("table", "precision", "strategy", "unit", "interval_method", "logs")  # what a table's head and notes say
+
+
+def figure_of(job: Job, protocol: Protocol) -> Score | str:
+    """Return the figure of a run, or why it has none."""
+    if not job.done and job.skipped:
+        return f"skipped: {job.skipped}"
+    if not job.done:
+        return next(filter(None, job.missing.values()), "not run yet")
+    try:
+        return score(job.done, protocol)
+    except TooFewRunsError as error:
+        return error.partial or str(error)
+    except InputError as error:
+        return str(error)
+
+
+def published_rows(campaign: Campaign, cell: Published, metric: str) -> dict[str, Published | None]:
+    """Return the published row of a cell by framework; None where the report has none."""
+    same = ("accelerator", "nodes", "devices", "batch_per_device", "strategy")
+    conditions = {name: getattr(cell, name) for name in same}
+    by_framework: dict[str, Published | None] = dict.fromkeys(campaign.frameworks)
+    for row in select(campaign.published, metric=metric, **conditions):
+        # Reports say AMP where they mean O1, O2 or do not know which.
+        if (row.precision or "")[:3] != (cell.precision or "")[:3]:
+            continue
+        for framework in campaign.frameworks:
+            if row.framework.startswith(framework) and by_framework[framework] is None:
+                by_framework[framework] = row
+    return by_framework
+
+
+def published_figures(campaign: Campaign, cell: Published, metric: str) -> dict[str, Figure | None]:
+    """Return the published figure of a cell by framework; None where the report has none."""
+    rows = published_rows(campaign, cell, metric)
+    return {framework: row.value if row else None for framework, row in rows.items()}
+
+
+def table(campaign: Campaign, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """Return the report's tables as rows of plain values: ours, published, ratio and interval side by side.
+
+    A cell without a figure of ours says why in `notes`; a framework without a published one has None. Where the
+    publisher's own log gives another figure, `log_value` has it, a note says how, and `ratio` is taken against it.
+    """
+    figures = {job.run: figure_of(job, campaign.protocol) for job in jobs}
+    ours: dict[Run, float | None] = {}  # by the run that the report asks for
+    lines = []
+    for cell in campaign.cells:
+        asked = run_of(cell, shrink=False)
+        run = run_of(cell, shrink=campaign.shrunk)
+        figure = figures[run]
+        ours[asked] = figure.value if isinstance(figure, Score) else None
+        one_device = ours.get(replace(asked, nodes=1, devices=1))
+        lines.append(_line(campaign, cell, run, figure, one_device))
+    return lines
+
+
+def _line(
+    campaign: Campaign, cell: Published, run: Run, figure: Score | str, one_device: float | None
+) -> dict[str, Any]:
+    """Return one row of a table; `one_device` is our figure on one device, for the speedup."""
+    asked = run_of(cell, shrink=False)
+    scored = figure if isinstance(figure, Score) else None
+    value = scored.value if scored else None
+    interval = scored.interval_95 if scored else None
+    records: Sequence[Record] = scored.records if scored else ()
+    units = {row.metric: row.unit for row in campaign.published}
+
+    rows = published_rows(campaign, cell, "throughput")
+    log_values = {framework: row.log_value for framework, row in rows.items() if row and row.log_note}
+    reference = cell.log_value or cell.value
+    line: dict[str, Any] = {
+        "table": " ".join(filter(None, (cell.accelerator, asked.precision, asked.strategy))),
+        **vars(asked),
+        "ours": value,
+        "unit": scored.unit if scored else units["throughput"],
+        "interval_95": interval,
+        "interval_method": scored.interval_method if scored else None,
+        "runs": len(records),
+        "published": published_figures(campaign, cell, "throughput"),
+        "log_value": {framework: log_values.get(framework) for framework in campaign.frameworks},
+        "ratio": value / reference if value else None,
+        "ratio_95": [bound / reference for bound in interval] if interval else None,
+    }
+    if "speedup" in units:
+        line["speedup"] = value / one_device if value and one_device else None
+        line["speedup_published"] = published_figures(campaign, cell, "speedup")
+    if "gpu_memory" in units:
+        line["gpu_memory_mib"] = _memory_mib(records)
+        line["gpu_memory_mib_published"] = published_figures(campaign, cell, "gpu_memory")[campaign.frameworks[0]]
+
+    line["ran_as"] = run.name
+    line["notes"] = [*_notes_on_ours(figure), *_notes_on_published(campaign, cell)]
+    line["logs"] = [record.file for record in records]
+    return line
+
+
+def _notes_on_ours(figure: Score | str) -> list[str]:
+    """Return how our interval was made and each warning once, or why there is no figure."""
+    if isinstance(figure, str):
+        return [figure]
+    warned = dict.fromkeys(f"{warning.check}: {warning.found}" for warning in figure.warnings)
+    return [f"interval: {figure.interval_method}", *warned]
+
+
+def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
+    """Return a note for each published figure of a cell that its publisher's own logs do not bear out."""
+    notes = []
+    metrics = dict.fromkeys(row.metric for row in campaign.published)
+    for metric in metrics:
+        for row in published_rows(campaign, cell, metric).values():
+            if row is None or row.log_note is None:
+                continue
+            log = f"its own log gives {row.log_value:.6g}: " if row.log_value is not None else ""
+            notes.append(f"published {metric} {row.printed}: {log}{row.log_note}")
+    if cell.log_note and cell.log_value is not None:
+        notes.append(f"ratio: against {cell.log_value:.6g}, which the publisher's own log gives")
+    return notes
+
+
+def _memory_mib(records: Sequence[Record]) -> float | None:
+    """Return the most GPU memory that any run took; None where one of them does not say."""
+    most: list[float] = []
+    for record in records:
+        used = [window.gpu_memory_mib for window in record.windows if window.gpu_memory_mib is not None]
+        if not used:
+            return None
+        most.append(max(used))
+    return max(most, default=None)
+
+
+def markdown(campaign: Campaign, lines: Sequence[dict[str, Any]], *, system: str) -> str:
+    """Return the tables as aligned Markdown, a section each; notes are numbered."""
+    text = [f"# {campaign.name}: {system}", ""]
+    text += [f'Protocol {campaign.protocol.name}; "ours" was measured here, all else is published.', ""]
+    if campaign.shrunk:
+        text += [SHRUNK_NOTE, ""]
+    if campaign.note:
+        text += [campaign.note, ""]
+
+    numbers: dict[str, int] = {}  # of the notes, by their texts
+    for line in lines:
+        for note in line["notes"]:
+            numbers.setdefault(note, len(numbers) + 1)
+    for title in dict.fromkeys(line["table"] for line in lines):
+        rows = [_row(line, numbers) for line in lines if line["table"] == title]
+        text += [f"## {title} ({lines[0]['unit']})", "", *_aligned(rows), ""]
+
+    text += ["Notes", ""]
+    text += [f"- [{number}]: {note}" for note, number in numbers.items()]
+    return "\n".join([*text, ""])
+
+
+def _row(line: Mapping[str, Any], numbers: Mapping[str, int]) -> dict[str, str]:
+    """Return a cell's figures by the heads of their columns."""
+    row = {}
+    for name, value in line.items():
+        if name == "notes":
+            row[name] = " ".join(f"[{numbers[note]}]" for note in value)
+        elif name == "published":
+            for framework, figure in value.items():
+                row[f"{name} {framework}"] = _published_cell(line, framework, figure, numbers)
+        elif name == "speedup_published":
+            for framework, figure in value.items():
+                row[f"{name} {framework}"] = _shown(figure, "not published")
+        elif name != "log_value" and name not in UNSHOWN:
+            row[name] = _shown(value, "not measured" if name == "ours" else "-")
+    return row
+
+
+def _published_cell(line: Mapping[str, Any], framework: str, figure: Figure | None, numbers: Mapping[str, int]) -> str:
+    """Return a published figure as printed, with its log's figure and the number of the note about it."""
+    shown = _shown(figure, "not published")
+    if figure is None:
+        return shown
+    for note in line["notes"]:
+        if note.startswith(f"published throughput {figure.printed}:"):
+            value = line["log_value"][framework]
+            log = f" (log: {value:.6g})" if value is not None else ""
+            return f"{shown}{log} [{numbers[note]}]"
+    return shown
+
+
+def _shown(value: float | str | Sequence[float] | None, nothing: str = "-") -> str:
+    """Return a figure, a published one as printed, both ends of an interval, or the word for none."""
+    if value is None or isinstance(value, str):
+        return value or nothing
+    if isinstance(value, int | float):
+        return getattr(value, "printed", "") or f"{value:.6g}"
+    return " to ".join(map(_shown, value))
+
+
+def _aligned(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table whose columns are as wide as their widest cell."""
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
+    head = {name: name for name in widths}
+    rule = {name: "-" * (width - 1) + ":" for name, width in widths.items()}
+    for row in (head, rule, *rows):
+        cells = [row[name].rjust(width) for name, width in widths.items()]
+        yield f"| {' | '.join(cells)} |"

@@ -1,0 +1,45 @@
+"""What the tests of packages build them from."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from compliance.submission.system import FIELDS
+from tests import make_log
+
+
+def description(folder: Path, **changes: str) -> Path:
+    fields = dict.fromkeys(FIELDS, "") | {
+        **{"submitter": "Example", "division": "open", "status": "Research, Development, or Internal (RDI)"},
+        **{"system_name": "CPU", "number_of_nodes": "1", "host_processors_per_node": "1", "accelerators_per_node": "0"},
+        **{"framework": "paddlepaddle 2.6.2", "host_processor_model_name": "Example CPU 9000"},
+    }
+    path = folder / "CPU.json"
+    path.write_text(json.dumps(fields | changes))
+    return path
+
+
+def five(folder: Path, commit: str, make: Callable[..., str] = make_log.run, **changes: Any) -> Path:
+    """Five logs, which the trial loop numbered 3 to 7, the last of them written first."""
+    logs = folder / "results"
+    logs.mkdir()
+    for index in range(5):
+        text = make(seed=100 + index, epoch_ms=36_000 + 500 * index, **changes).replace("0" * 40, commit)
+        text = text.replace('"time_ms": 17', f'"time_ms": {28 - index}')
+        (logs / f"result_{index + 3}.txt").write_text(text)
+    return logs
+
+
+def arguments(system: Path, out: Path, *logs: Path) -> list[object]:
+    return ["package", "--org", "Example", "--system", system, "--out", out, *logs]
+
+
+def in_text(pattern: str, old: str, new: str) -> Callable[[Path], None]:
+    def gut(folder: Path) -> None:
+        [file] = folder.glob(pattern)
+        text = file.read_text()
+        assert old in text
+        file.write_text(text.replace(old, new, 1))
+
+    return gut

@@ -1,0 +1,119 @@
+"""Publish: what verifies is shown as it is, anything altered afterwards is found, and the page reads everywhere."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compliance.submission import package
+from tests.browser import UNFOLD, Opened, opened  # noqa: F401
+from tests.compliance.altered import answer, compliance
+from tests.compliance.packages import in_text
+from tests.jobs import refused
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    path.with_name("signers").write_text(f"bench@example.org {path.with_suffix('.pub').read_text()}")
+    return path
+
+
+@pytest.fixture(scope="module")
+def site(built: tuple[Path, dict[str, Any]], key: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("www") / "site"
+    assert compliance("publish", built[0], "--out", out, "--key", key).returncode == 0
+    return out
+
+
+def test_the_page_says_what_the_package_says_and_that_nobody_reviewed_it(site: Path, built) -> None:
+    manifest = built[1]
+    (row,) = json.loads((site / "results.json").read_text())["results"]
+    assert row["minutes"] == manifest["minutes"]
+    assert row["status"] == "no MLPerf result"
+    page = (site / "index.html").read_text()
+    assert f"{manifest['minutes']:.4f}</a>" in page
+    for run in manifest["runs"]:
+        lines = (site / row["package"] / run["file"]).read_text().splitlines()
+        for number, line in enumerate(lines, 1):
+            if '"run_stop"' in line:
+                assert f"{number}: :::MLLOG" in page
+
+
+def test_it_verifies_signed_by_whom_one_trusts(site: Path, key: Path) -> None:
+    signers = key.with_name("signers")
+    checks = answer("verify", site, "--signers", signers)["checks"]
+    assert "bench@example.org" in next(c["found"] for c in checks if c["check"] == "SHA256SUMS.sig")
+    done = subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=site, check=False)
+    assert done.returncode == 0
+    other = signers.with_name("others")
+    other.write_text(signers.read_text().replace("bench@", "other@"))
+    assert compliance("verify", site, "--signers", other).returncode == 0  # the same key by another name
+    other.write_text(
+        "bench@example.org ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGtlJvNGzH2qEYQx0v3o0N2cJ0dX3g8b2o3cQy2mC1aV\n"
+    )
+    assert compliance("verify", site, "--signers", other).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("alter", "check"),
+    [
+        (in_text("packages/*/Example/results/CPU/resnet/result_0.txt", "success", "aborted"), "SHA256SUMS"),
+        (in_text("results.json", '"no MLPerf result"', '"verified"'), "results.json"),
+        (in_text("index.html", "no MLPerf result", "a verified result"), "index.html"),
+        (lambda site: (site / "more.html").write_text("more"), "contents"),
+        (lambda site: shutil.rmtree(site / "packages"), "results.json"),
+    ],
+)
+def test_what_was_altered_afterwards_is_found(alter: Callable[[Path], None], check: str, site: Path, tmp_path) -> None:
+    """As left, and by who lists the hashes anew and takes the signature away."""
+    copy = tmp_path / "site"
+    shutil.copytree(site, copy)
+    alter(copy)
+    for wanted in ("SHA256SUMS", check):
+        checks = answer("verify", copy, status=1)["checks"]
+        assert wanted in {c["check"] for c in checks if c["status"] == "fatal"}
+        (copy / "SHA256SUMS.sig").unlink(missing_ok=True)
+        (copy / "SHA256SUMS").write_text(package.hashes(copy))
+
+
+def test_a_folder_that_nobody_signed_says_so_first(site: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "site"
+    shutil.copytree(site, copy)
+    (copy / "SHA256SUMS.sig").unlink()
+    status, out, _ = compliance("verify", copy)
+    assert status == 0 and "signed by nobody" in out.splitlines()[0]
+
+
+def test_what_does_not_verify_is_not_published(site: Path, built, tmp_path: Path) -> None:
+    copy = tmp_path / "Example"
+    shutil.copytree(built[0], copy)
+    (copy / "README.md").write_text("2 minutes")
+    status, said, _ = compliance("publish", copy, "--out", tmp_path / "out")
+    assert status == 1 and "refused: " in said and not (tmp_path / "out").exists()
+    assert compliance("publish", built[0], "--out", site).returncode == 2  # which exists
+    assert compliance("publish", built[0], built[0], "--out", tmp_path / "out").returncode == 2
+    done = compliance("publish", copy / "README.md", "--out", tmp_path / "out")
+    refused(done, "README.md: no folder: give the folder ORG of a package")
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_it_is_readable_in_chromium(site: Path, opened: Opened, tmp_path: Path) -> None:  # noqa: F811
+    shots = Path(os.environ.get("REPORT_SHOTS", tmp_path))
+    for width, phone in ((1280, False), (390, True)):
+        for scheme in ("light", "dark"):
+            page = opened(site / "index.html", width=width, scheme=scheme, phone=phone)
+            page.evaluate(UNFOLD)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (back == "rgb(17, 21, 26)") == (scheme == "dark")
+            page.screenshot(path=shots / f"site-{width}-{scheme}.png", full_page=True)
+            if not phone:  # which shows no head of the table
+                page.locator("table.sortable th button").first.click()

@@ -1,0 +1,106 @@
+"""What is a whole encoded image: by three ways of writing, cut anywhere, and with what cameras add."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from harness import encoded
+from harness.decoder import Decoder
+
+RNG = np.random.default_rng(11)
+COARSE = Image.fromarray(RNG.integers(0, 256, (6, 8, 3), dtype=np.uint8))
+PICTURE = COARSE.resize((152, 113), Image.Resampling.BICUBIC)
+
+
+def written(picture: Image.Image = PICTURE, **options: object) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, **options)  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def with_thumbnail(content: bytes) -> bytes:
+    """Put a whole small JPEG into a segment behind the start, as cameras do in EXIF."""
+    thumbnail = b"Exif\0\0" + written(PICTURE.resize((20, 15)), format="JPEG")
+    return content[:2] + b"\xff\xe1" + (len(thumbnail) + 2).to_bytes(2, "big") + thumbnail + content[2:]
+
+
+BASELINE = written(format="JPEG", quality=91)
+PROGRESSIVE = written(format="JPEG", progressive=True)
+JPEGS = {
+    "baseline": BASELINE,
+    "progressive": PROGRESSIVE,
+    "grey": written(PICTURE.convert("L"), format="JPEG"),
+    "CMYK": written(PICTURE.convert("CMYK"), format="JPEG"),
+    "restarts": written(format="JPEG", restart_marker_blocks=3),
+    "progressive with restarts": written(format="JPEG", progressive=True, restart_marker_rows=1),
+    "thumbnail": with_thumbnail(BASELINE),
+    "progressive with thumbnail": with_thumbnail(PROGRESSIVE),
+}
+WHOLE = {
+    **JPEGS,
+    "bytes behind": BASELINE + b"\x01garbage" * 40,
+    "zeros behind": PROGRESSIVE + bytes(3000),
+    "two ends": BASELINE + b"\xff\xd9",
+    "fill bytes": PROGRESSIVE[:-2] + b"\xff\xff\xff\xd9",
+    "second picture": BASELINE + PROGRESSIVE,
+    "second picture cut": BASELINE + PROGRESSIVE[:700],
+    "several pictures": written(format="MPO", save_all=True, append_images=[PICTURE.resize((40, 30))]),
+    **{kind: written(format=kind) for kind in ("PNG", "WEBP", "BMP", "TIFF", "PPM", "JPEG2000")},
+}
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    return Decoder("cpu", None)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_images_are_taken(name: str, decoder: Decoder) -> None:
+    assert encoded.fault(WHOLE[name]) == ""
+    assert decoder.fault(WHOLE[name]) == ""
+
+
+@pytest.mark.parametrize("name", JPEGS)
+def test_a_cut_jpeg_is_refused(name: str) -> None:
+    """At each hundredth of it, in its last bytes, and with zeros for its second half: some of which Pillow takes."""
+    content = JPEGS[name]
+    lengths = [len(content) * share // 100 for share in range(1, 100)]
+    cuts = [content[:length] for length in (*lengths, len(content) - 3, len(content) - 2, len(content) - 1)]
+    cuts.append(content[: len(content) // 2].ljust(len(content), b"\0"))
+    for cut in cuts:
+        assert encoded.fault(cut) or len(cut) < 2, f"{len(cut)} of {len(content)} bytes"
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "BMP", "TIFF", "PPM", "JPEG2000"])
+def test_other_cut_files_are_refused(kind: str, decoder: Decoder) -> None:
+    content = WHOLE[kind]
+    for share in (10, 55, 97):
+        cut = content[: len(content) * share // 100]
+        assert encoded.fault(cut) or decoder.fault(cut)
+
+
+def test_what_is_wrong_is_said() -> None:
+    assert encoded.fault(b"") == "it is empty"
+    assert encoded.fault(BASELINE[:-300]) == "it is truncated: no end marker follows its data"
+    assert encoded.fault(BASELINE[:30]).endswith("goes beyond its end")
+    assert encoded.fault(BASELINE[:-300] + BASELINE[:-2]).startswith("it is truncated: another picture begins at byte")
+    assert encoded.fault(b"\xff\xd8\xff\xd9") == "it ends before its picture begins"
+    assert encoded.fault(b"\xff\xd8\xff\xe0\0\0") == "its segment at byte 2 has no length"
+    assert encoded.fault(WHOLE["PNG"][:-1]) == "it is truncated: its last chunk is absent"
+    assert encoded.fault(WHOLE["WEBP"][:-9]).startswith("it is truncated: it has ")
+
+
+def test_the_size_stands_in_a_jpegs_head() -> None:
+    for content in JPEGS.values():
+        assert encoded.jpeg_size(content) == (113, 152)
+    assert encoded.jpeg_size(BASELINE[:20]) is None
+
+
+def test_the_decoders_reason_is_one_line(decoder: Decoder, tmp_path: Path) -> None:
+    assert decoder.fault(written(format="GIF")) == "GIF images are not supported"
+    assert decoder.fault(BASELINE) == "", "it goes on after a fault"
+    for kind in ("TGA", "ICO", "PCX", "SGI", "DDS"):
+        assert decoder.fault(written(format=kind)).startswith("Unrecognized image format. Supported formats are:")

@@ -1,0 +1,192 @@
+"""Images in files: what a list may look like, class folders, and what is said of a set before a run."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from harness import passport
+from paddle_rn50 import data, folder, recordio
+from tests.harness import small
+from tools import pack
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return small.data_set(tmp_path / "data")
+
+
+def surveyed(root: Path) -> passport.Surveyed:
+    return passport.survey(data.find(root, "train", 10), data.find(root, "val", 10), print)
+
+
+# ---- lists
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{root}/train/07.jpeg 6",
+        "train/07.jpeg\t6",
+        "train\\07.jpeg 6\r",
+        '"train/07.jpeg","6"',
+        "train/07.jpeg;6",
+        "\ufefftrain/07.jpeg , 6",
+    ],
+)
+def test_forms_of_a_line(root: Path, line: str) -> None:
+    """Absolute, of Windows, of a spreadsheet: all are the same file."""
+    (root / "train_list.txt").write_text(line.format(root=root) + "\n", newline="")
+    images = data.find(root, "train", 10)
+    assert images.labels.tolist() == [6]
+    assert images.read(np.array([0]))[0] == [(root / "train/07.jpeg").read_bytes()]
+    assert isinstance(images, folder.ImageList) and images.paths == ("train/07.jpeg",)
+
+
+def test_a_file_outside_is_read_by_its_absolute_path(root: Path, tmp_path: Path) -> None:
+    (root / "train/07.jpeg").rename(tmp_path / "else where.jpeg")
+    (root / "train_list.txt").write_text(f"{tmp_path}/else where.jpeg 6\n")
+    images = data.find(root, "train", 10)
+    assert images.name(0) == f"{tmp_path}/else where.jpeg" and len(images.read(np.array([0]))[0][0]) > 500
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("folder.jpeg", "is a folder, not a file"), ("link.jpeg", "is a link to a file that is absent")]
+)
+def test_what_is_no_file_is_refused_at_the_start(root: Path, name: str, said: str) -> None:
+    (root / "folder.jpeg").mkdir()
+    (root / "link.jpeg").symlink_to("nowhere")
+    (root / "train_list.txt").write_text(f"train/00.jpeg 1\n{name} 1\n")
+    with pytest.raises(ValueError, match=f"train_list.txt:2: {root}/{name} {said}: restore it or remove the line"):
+        data.find(root, "train", 10)
+
+
+def test_a_list_in_utf_16_is_said_to_be_so(root: Path) -> None:
+    (root / "train_list.txt").write_text("train/00.jpeg 1\n", encoding="utf-16")
+    with pytest.raises(ValueError, match=r"train_list\.txt: is UTF-16 or no text, .* save it as UTF-8"):
+        data.find(root, "train", 10)
+
+
+# ---- class folders
+
+
+def by_class(root: Path) -> Path:
+    """Lay the set out in class folders, whose sorted names are the labels."""
+    for part in ("train", "val"):
+        for line in (root / f"{part}_list.txt").read_text().splitlines():
+            path, label = line.split()
+            place = root / part / f"n{int(label):02d}"
+            place.mkdir(exist_ok=True)
+            (root / path).rename(place / Path(path).name)
+        (root / f"{part}_list.txt").unlink()
+    for number in (8, 9):  # classes of which val has no image
+        (root / f"val/n{number:02d}").mkdir()
+        shutil.copy(root / f"train/n{number:02d}/{number:02d}.jpeg", root / f"val/n{number:02d}/x.JPEG")
+    return root
+
+
+def test_class_folders_are_labels_by_name(root: Path) -> None:
+    by_class(root)
+    (root / "train/n03/notes.txt").write_text("no image")
+    images = data.find(root, "train", 10)
+    assert isinstance(images, folder.ImageList) and len(images) == 40 and images.notes == ()
+    for path, label in zip(images.paths, images.labels, strict=True):
+        assert path.startswith(f"train/n{label:02d}/") and int(Path(path).stem) % 10 == label
+    assert len(data.find(root, "val", 10)) == 10
+    before = surveyed(root)
+    lists = pack.write_lists(root, None)
+    assert [line.rpartition(": ")[2] for line in lists] == ["40 images", "10 images"]
+    assert surveyed(root) == before, "the lists name the same files and labels"
+    with pytest.raises(ValueError, match=r"train_list\.txt: is there: remove it"):
+        pack.write_lists(root, None)
+
+
+def test_class_folders_that_do_not_fit_are_refused(root: Path) -> None:
+    by_class(root)
+    with pytest.raises(ValueError, match="has 10 class folders, the recipe 9 classes"):
+        data.find(root, "train", 9)
+    assert "10 class folders, the recipe 11 classes: they are numbered from 0" in data.find(root, "train", 11).notes[0]
+    (root / "val/n04").rename(root / "val/other")
+    with pytest.raises(ValueError, match=r"val: has other class folders than .*train \(n04 is in one"):
+        data.find(root, "val", 10)
+    (root / "train/empty").mkdir()
+    with pytest.raises(ValueError, match="train/empty: this class folder has no image"):
+        data.find(root, "train", 11)
+
+
+def test_a_flat_val_needs_its_labels(root: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "val.txt"
+    labels.write_text((root / "val_list.txt").read_text().replace("val/", ""))
+    wanted = (root / "val_list.txt").read_text()
+    flat = [(path, path.read_bytes()) for path in (root / "val").iterdir()]
+    by_class(root)
+    shutil.rmtree(root / "val")
+    (root / "val").mkdir()
+    for path, content in flat:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"val: has no class folders and no val_list\.txt .* tools\.pack --lists"):
+        data.find(root, "val", 10)
+    pack.write_lists(root, labels)
+    assert (root / "val_list.txt").read_text() == wanted
+
+
+# ---- the passport
+
+
+def test_the_passport_tells_the_bytes(root: Path) -> None:
+    one = surveyed(root)
+    assert one.notes == [] and (one.train.files, one.evaluation.files) == (40, 8)
+    assert one.train.bytes == sum(path.stat().st_size for path in (root / "train").iterdir())
+    lines = (root / "train_list.txt").read_text().splitlines()
+    (root / "train_list.txt").write_text("\n".join([*lines[9:], *lines[:9]]))
+    assert surveyed(root) == one, "the order of a list does not matter"
+    Image.open(root / "train/05.jpeg").resize((20, 20)).save(root / "train/05.jpeg")
+    shrunk = surveyed(root)
+    assert shrunk.train.bytes < one.train.bytes and shrunk.train.sha256 != one.train.sha256
+    (root / "train_list.txt").write_text("\n".join([*lines[:-1], "train/39.jpeg 3"]))
+    assert surveyed(root).train.sha256 != shrunk.train.sha256, "another label"
+
+
+def test_what_is_odd_is_noted(root: Path) -> None:
+    text = (root / "train_list.txt").read_text()
+    (root / "train_list.txt").write_text(text + "train/03.jpeg 3\nval/02.jpeg 2\n")
+    (root / "val_list.txt").write_text("val/02.jpeg 5\nval/03.jpeg 5\n")
+    assert surveyed(root).notes == [
+        "the training set names 1 files more than once, the first is train/03.jpeg",
+        "the evaluation set has one class alone, 5: there is nothing to tell apart",
+        "1 files are trained on and evaluated, the first is val/02.jpeg",
+    ]
+    (root / "val/03.jpeg").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"val/03\.jpeg: is empty: replace"):
+        surveyed(root)
+
+
+def test_sizes_of_many_files_are_kept_until_one_changes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passport, "KEPT_FROM", 40)
+    monkeypatch.setattr(passport, "CHECKED", 40)
+    first = surveyed(root)
+    kept = root / "train.filesizes"
+    content = kept.read_bytes()
+    assert surveyed(root) == first and kept.read_bytes() == content and not (root / "val.filesizes").exists()
+    asked = []
+    monkeypatch.setattr(passport, "CHECKED", 3)
+    monkeypatch.setattr(passport, "_size", lambda path: asked.append(path) or Path(path).stat().st_size)
+    assert surveyed(root) == first and len(asked) == 3 + 8
+    monkeypatch.setattr(passport, "CHECKED", 40)
+    (root / "train/11.jpeg").write_bytes(b"changed")
+    assert surveyed(root).train.bytes != first.train.bytes and kept.read_bytes() != content
+    kept.write_bytes(b"damaged")
+    assert surveyed(root).train.bytes != first.train.bytes
+
+
+def test_packed_images_carry_their_sources_passport(root: Path, tmp_path: Path) -> None:
+    target = tmp_path / "packed"
+    for part in pack.PARTS:
+        pack.pack(root, target, part)
+    train = data.find(target, "train", 10)
+    of_files = surveyed(root).train
+    of_records = surveyed(target).train
+    assert train.source == of_files and isinstance(train.format, type(recordio.FORM))
+    assert (of_records.files, of_records.bytes, of_records.is_exact) == (40, of_files.bytes, True)

@@ -1,0 +1,1 @@
+"""Search for the fastest strategy of a machine, by the command of a real run."""

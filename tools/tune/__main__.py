@@ -1,0 +1,208 @@
+"""Which strategy is fastest on this machine, measured in turns by the command of a real run (docs/tuning.md).
+
+    python -m tools.tune [--repeats N] [--only NAME,...] [--name SYSTEM] [--dry-run]
+    python -m tools.tune --batches [32,64,...] [--dry-run]
+
+The job is the environment's, as for ./run_and_time.sh; each measurement is one such run of MODE=throughput. The first
+form writes `config_<SYSTEM>_tuned.sh`, the second shows the base at each batch size.
+"""
+
+import argparse
+import shlex
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+
+from harness import env
+from runlog.errors import one_line
+from runlog.verdict import FATAL, Verdict, as_text
+from scoring.record import Record
+from tools.tune.candidates import BASE, CONTROL, Candidate, candidates
+from tools.tune.runs import Runner
+from tools.tune.verdicts import allowed_loss, batch_verdict, better, finalists, judge
+
+BATCHES = "32,64,96,128,160,192,224,256"
+LEAST_REPEATS = 3
+
+
+def tune(args: argparse.Namespace, job: env.Job) -> int:
+    """Measure the strategies and write the config file of the fastest.
+
+    What is faster in the first turns may be so by luck, so the best are measured again, on runs of their own.
+    """
+    name = args.name or f"{job.cluster.dgxsystem}_tuned"
+    path = _new_config_file(args.folder, name)
+    chosen = _chosen(candidates(job), args.only)
+    runner = Runner(job)
+    if args.dry_run:
+        for candidate in (BASE, CONTROL, *chosen):
+            print(shlex.join(runner.command(candidate, "screen_1")))
+        print(
+            f"{args.repeats} turns of {1 + len(chosen)} runs and one control, then {args.repeats} turns of the base "
+            f"and what was faster (at most 3 runs); writes {path}"
+        )
+        return 0
+
+    screened = runner.measure("screen", (BASE, CONTROL, *chosen), args.repeats)
+    base = screened.runs.pop(BASE)
+    allowed = allowed_loss([*base, *screened.runs.pop(CONTROL)])
+    verdicts = judge(screened, base, allowed)
+    lines = as_text(verdicts.values()).splitlines()
+
+    measured_again = finalists(verdicts)
+    if measured_again:
+        confirmed = runner.measure("confirm", (BASE, *measured_again), args.repeats)
+        verdicts = judge(confirmed, confirmed.runs.pop(BASE), allowed)
+        lines.append("measured again, on runs that had no part in the choice:")
+        lines += as_text(verdicts.values()).splitlines()
+
+    winner = next(iter(better(verdicts)), BASE)
+    if winner == BASE:
+        lines.append("chosen: the base; nothing was really better, so this file changes nothing")
+    else:
+        lines.append(f"chosen: {winner.name}")
+    print("\n".join(lines), flush=True)  # before the file, which may fail: hours went into them
+
+    mean = statistics.fmean(verdicts[winner].figures["images_per_s"])
+    evidence = [
+        f"Throughput to expect: {mean:.2f} images/s on the machine below, with its settings.",
+        *provenance(job, args.repeats, runner.records[0]),
+        *lines,
+    ]
+    path.write_text(config_text(name=name, job=job, winner=winner, evidence=evidence), encoding="utf-8")
+    print(f"config  {path}\nlogs    {runner.folder}")
+    return 0
+
+
+def _new_config_file(folder: Path, name: str) -> Path:
+    """Return the path of the config file to write, which must not exist, in a folder that can be written.
+
+    Looked at before anything runs, not after hours of measuring. Raises ValueError where it cannot be written.
+    """
+    path = folder / f"config_{name}.sh"
+    if path.exists():
+        raise ValueError(f"{path}: exists, results are never overwritten: move it or give --name")
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ValueError(f"--folder {folder}: {error.strerror}: give a folder that this user may write") from None
+    return path
+
+
+def _chosen(every: list[Candidate], only: str) -> list[Candidate]:
+    """Return the candidates that --only names, or all. Raises ValueError where a name is none."""
+    if not only:
+        return every
+    wanted = only.split(",")
+    names = [candidate.name for candidate in every]
+    unknown = [name for name in wanted if name not in names]
+    if unknown:
+        raise ValueError(f"--only {','.join(unknown)}: must be of {','.join(names)}")
+    return [candidate for candidate in every if candidate.name in wanted]
+
+
+def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterable[str]) -> str:
+    """Return `config_<name>.sh`: the winner's exports over those of the system's file, for what was measured alone."""
+    system = job.cluster.dgxsystem
+    measured = f"{job.model.workload}_{job.model.precision}".upper()
+    lines = ["# shellcheck shell=bash", f"# {system} as tuned on one machine:  DGXSYSTEM={name} ./run_and_time.sh"]
+    for line in evidence:
+        lines.append(f"# {line}".rstrip())
+    for variable, value in winner.exports(job.model.strategy).items():
+        own_variable = f"{measured}_{variable}"
+        lines.append(f'export {own_variable}="${{{own_variable}:-{value}}}"')
+    lines += [
+        "",
+        f"# shellcheck source=config_{system}.sh",
+        f'source "$(dirname "${{BASH_SOURCE[0]}}")/config_{system}.sh"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
+    """Say where the figures come from: day, code, machine, base and method; `record` is of any of the runs."""
+    source = record.header["source"]
+    made_by = f"by python -m tools.tune, {time.strftime('%Y-%m-%d', time.gmtime())}, commit {source['commit']}"
+    if source["dirty"]:
+        made_by += ", with changes"
+
+    names = ("WORKLOAD", "RECIPE", "PRECISION", "BATCHSIZE", "DGXNNODES", "DGXNGPU", "DATA", "IMAGE_SIZE", "STRATEGY")
+    base = []
+    for name in names:
+        value = job.value(name)
+        if value not in ("", 0):
+            base.append(f"{name}={value}")
+    steps = f"{job.course.warmup_steps} + {job.course.measured_steps} steps"
+    return [
+        made_by,
+        f"machine {record.machine}",
+        f"base    {' '.join(base)}",
+        f"method  {repeats} turns of {steps} each, order turned round each time; 95 % t interval of the log ratios",
+        "columns ok: better; images/s (range); over the base's (95 % interval); loss difference over the allowed one",
+    ]
+
+
+def sweep(args: argparse.Namespace, job: env.Job) -> int:
+    """Measure the base at each batch size and print the table."""
+    sizes = args.batches.split(",")
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        raise ValueError(f"--batches {args.batches}: must be whole numbers with commas between")
+    batches = [Candidate(name=f"BATCHSIZE={size}", variables=(("BATCHSIZE", size),)) for size in sizes]
+    runner = Runner(job)
+    if args.dry_run:
+        for candidate in batches:
+            print(shlex.join(runner.command(candidate, "batch_1")))
+        print(f"{args.repeats} turns of {len(batches)} runs; one that fails is not run again")
+        return 0
+
+    measured = runner.measure("batch", batches, args.repeats)
+    if runner.records:
+        print(f"machine {runner.records[0].machine}")
+    verdicts = []
+    for candidate in batches:
+        if candidate in measured.failures:
+            reason = f"not measured: {measured.failures[candidate]}"
+            verdicts.append(Verdict(check=candidate.name, status=FATAL, found=reason))
+        else:
+            verdicts.append(batch_verdict(candidate.name, measured.runs[candidate]))
+    print(f"{as_text(verdicts)}logs    {runner.folder}")
+    return 0 if measured.runs else 1
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+@one_line
+def main() -> int:
+    """Run `python -m tools.tune`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=5, help=f"turns, at least {LEAST_REPEATS} for strategies")
+    parser.add_argument("--only", default="", help="names of strategies, as --dry-run and a wrong name show them")
+    parser.add_argument("--name", default="", help="SYSTEM of the config file; <SYSTEM>_tuned if not given")
+    parser.add_argument("--folder", type=Path, default=env.ROOT, help="where to write it; the repository if not given")
+    parser.add_argument("--batches", nargs="?", const=BATCHES, help=f"sweep these batch sizes instead ({BATCHES})")
+    parser.add_argument("--dry-run", action="store_true", help="print each run's command, run nothing")
+    args = parser.parse_args()
+    least = 1 if args.batches else LEAST_REPEATS
+    if args.repeats < least:
+        raise ValueError(f"--repeats {args.repeats}: must be at least {least}")
+
+    job, _ = env.read(env.resolve())
+    _ = job.model.knobs  # what is wrong in STRATEGY or RECIPE is said now
+    _ = job.hyperparameters
+    if job.cluster.dgxnnodes > 1:
+        raise ValueError(f"DGXNNODES={job.cluster.dgxnnodes}: runs are started on this node alone: set DGXNNODES=1")
+    return sweep(args, job) if args.batches else tune(args, job)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _stop)  # not in main: a test calls it in a process of its own signals
+    sys.exit(main())

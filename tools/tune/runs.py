@@ -1,0 +1,126 @@
+"""The runs of a search: each candidate in turns, by the user's own command."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness import env
+from runlog.errors import RunError
+from scoring.importers import read_record
+from scoring.record import Record
+from tools.tune.candidates import BASE, CONTROL, Candidate
+
+
+@dataclass(kw_only=True)
+class Measured:
+    """The runs of each candidate over all turns, and why the others have none."""
+
+    runs: dict[Candidate, list[Record]]
+    failures: dict[Candidate, str] = field(default_factory=dict)
+
+
+class Runner:
+    """Starts runs of the job, each with a folder of its own: a trial of so many steps, on the same samples."""
+
+    def __init__(self, job: env.Job) -> None:
+        started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        self.folder = Path(job.trials.logdir).resolve() / "tune" / started
+        seed = job.course.seed if job.course.seed >= 0 else 1
+        self.variables = {
+            "MODE": "throughput",
+            "NEXP": "1",
+            "SEED": str(seed),
+            "PROGRESS": "plain",
+            "CLEAR_CACHES": "0",
+        }
+        self.strategy = job.model.strategy  # of the base
+        self.records: list[Record] = []  # of all runs so far
+
+    def command(self, candidate: Candidate, turn: str) -> list[str]:
+        """Return `env NAME=VALUE... ./run_and_time.sh` of one measurement."""
+        variables = self.variables | {"LOGDIR": str(self._logdir(candidate, turn))}
+        variables |= candidate.exports(self.strategy)
+        assignments = [f"{name}={value}" for name, value in variables.items()]
+        return ["env", *assignments, str(env.ROOT / "run_and_time.sh")]
+
+    def run(self, candidate: Candidate, turn: str) -> Record:
+        """Run the job once and read its log. Raises RunError with the reason where the run fails."""
+        process = subprocess.Popen(
+            self.command(candidate, turn),
+            cwd=env.ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with process:
+            try:
+                _, stderr = process.communicate()
+            finally:
+                if process.poll() is None:  # this command was stopped: so is the run
+                    process.terminate()
+                    process.wait()
+        if process.returncode:
+            for line in stderr.splitlines():
+                if line.startswith("error: "):
+                    raise RunError(line.removeprefix("error: "))
+            raise RunError(f"exit status {process.returncode}")
+        (log,) = self._logdir(candidate, turn).glob("**/result_0.txt")
+        return read_record(log)
+
+    def measure(self, title: str, candidates: Sequence[Candidate], turns: int) -> Measured:
+        """Run each candidate once a turn, in the reverse order in every second turn.
+
+        One that fails is not run again. The control runs in the first turn alone.
+
+        Raises RunError where the base or the control fails.
+        """
+        measured = Measured(runs={candidate: [] for candidate in candidates})
+        for turn in range(1, turns + 1):
+            in_order = list(candidates)
+            if turn % 2 == 0:
+                in_order.reverse()
+            for candidate in in_order:
+                is_done = candidate == CONTROL and turn > 1
+                if candidate not in measured.failures and not is_done:
+                    self._measure_once(measured, candidate, f"{title}_{turn}")
+        return measured
+
+    def _measure_once(self, measured: Measured, candidate: Candidate, turn: str) -> None:
+        """Add a run of the candidate to what was measured, or the reason why it failed."""
+        try:
+            record = self.run(candidate, turn)
+        except RunError as reason:
+            if candidate in (BASE, CONTROL):
+                raise RunError(f"the {candidate.name} does not run: {reason}") from reason
+            measured.failures[candidate] = str(reason)
+            del measured.runs[candidate]
+            print(f"{turn} {candidate.name}: {reason}", file=sys.stderr, flush=True)
+            return
+        self.records.append(record)
+        measured.runs[candidate].append(record)
+        print(f"{turn} {candidate.name}: {rate(record):.2f} images/s", file=sys.stderr, flush=True)
+
+    def _logdir(self, candidate: Candidate, turn: str) -> Path:
+        name = "".join(_in_file_name(character) for character in candidate.name)
+        return self.folder / turn / name
+
+
+def _in_file_name(character: str) -> str:
+    if character.isalnum() or character in "_.=":
+        return character
+    return "-"
+
+
+def rate(run: Record) -> float:
+    """Return the images/s of a run over its measured windows."""
+    images = 0.0
+    seconds = 0.0
+    for window in run.windows:
+        if window.phase == "measured":
+            images += window.images or 0.0
+            seconds += window.seconds or 0.0
+    return images / seconds
