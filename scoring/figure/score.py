@@ -55,6 +55,12 @@ class Score:
         return "windows" if len(self.runs) == 1 else "runs"
 
     @property
+    def hosts(self) -> list[str] | None:
+        """The hosts that the runs name, each once; None where a log does not name all of its hosts."""
+        named = intervals.hosts_of_runs(self.records)
+        return None if named is None else list(dict.fromkeys(named))
+
+    @property
     def median_window_rate(self) -> float | None:
         """The figure with each run's median of window rates in the place of its own; None where rows have no rates."""
         if not all(run.rates for run in self.runs):
@@ -129,6 +135,7 @@ class Score:
             "runs": len(self.runs),
             "windows": sum(run.windows for run in self.runs),
             **{name: getattr(self, name) for name in (*fields, *properties)},
+            "hosts": self.hosts,
             "protocol": self.protocol.name,
             "protocol_rule": self.rule,
             "warnings": warnings.as_json(self.warnings),
@@ -257,10 +264,6 @@ def _warnings(result: Score, missing: str | None) -> Iterator[Verdict]:
         missing = "one run: run-to-run spread cannot be estimated from one run"
     if missing is not None:
         yield warning("too_few_runs", missing)
-    hosts = intervals.hosts_of_runs(records)
-    if throughput and len(runs) > 1 and hosts is not None and len(set(hosts)) == 1:
-        message = f"all runs are of one host, {hosts[0]}: how far other hosts of this make lie apart is unknown"
-        yield warning("one_host", message)
     if throughput:
         yield from warnings.of_interval(result.value, result.interval_95)
     for record, run in zip(records, runs, strict=True):
