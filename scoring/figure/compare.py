@@ -5,6 +5,7 @@ The devices of each are said by its log, by an option, or by its system descript
 
 import argparse
 import dataclasses
+import itertools
 import json
 import math
 import statistics
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from compliance import mlperf
 from runlog.text import safe_lines
 from runlog.verdict import Verdict, as_text
 from scoring.figure import intervals, spread, warnings
@@ -61,8 +63,13 @@ class Comparison:
 
     @property
     def footnotes(self) -> list[str]:
-        """Of all systems' scores, each once."""
-        return list(dict.fromkeys(text for row in self.rows for text in row.score.footnotes))
+        """The notes on all systems' scores, each once, and that MLPerf results stand for no others."""
+        standings = [row.score.standing for row in self.rows]
+        named = [standing is not None and standing.uses_the_name for standing in standings]
+        notes = list(itertools.chain.from_iterable(row.score.footnotes for row in self.rows))
+        if any(named) and not all(named):
+            notes.append(mlperf.NOT_COMPARABLE)
+        return mlperf.notes_in_order(notes)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -309,6 +316,8 @@ def comparison_lines(result: Comparison) -> list[str]:
     for index, row in enumerate(result.rows):
         lines.append(f"{row.name}  (devices: {row.devices or 'not said'}, runs: {len(row.score.runs)})")
         lines.append(f"  figure      {row.score.value:.3f} {row.score.shown_unit}")
+        if row.score.standing is not None:
+            lines.append(f"  result      {row.score.standing.name}")
         if index:
             verdict = _VERDICTS[row.different]
             shown = row.ratio_interval_95

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -11,8 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compliance import NOT_VERIFIED, TRADEMARK, UNVERIFIED
-from compliance.mlperf import submission_runs
+from compliance.mlperf import Standing, submission_runs
 from compliance.official import rounds
 from runlog.stats import median_set, olympic_mean
 from runlog.text import called, safe_lines
@@ -20,6 +20,7 @@ from runlog.verdict import Verdict, as_text
 from scoring.figure import intervals, protocols, warnings
 from scoring.figure.protocols import Protocol
 from scoring.figure.run import RunFigure, devices_in_rate, images_per_joule, run_figure, utilization
+from scoring.figure.standing import standing_of
 from scoring.figure.warnings import warning
 from scoring.importers import add_log_options, count, jsonable, read_records
 from scoring.importers.checks import has_second_clock
@@ -27,10 +28,7 @@ from scoring.record import InputError, NothingMeasuredError, Record, TooFewRunsE
 
 WANTED_SHARE = 0.01  # half-width of an interval for which `score` says how many runs it takes
 MOST_MORE_RUNS = 50  # that `score` asks a user for; beyond these it says that the goal is out of reach
-# Benchmarks on images of MLPerf Training, as logs name them, and our model of the first.
-BENCHMARKS = frozenset({"resnet", "resnet50_v1.5", "ssd", "maskrcnn", "retinanet", "unet3d"})
 BENCHMARK_OF_MODEL = {"resnet50_v1.5": "resnet", "fcn_hrnetw18": "hrnet"}  # where a log of ours names no benchmark
-IMAGENET = (1_281_167, False)  # images of an epoch, and that they are not made up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +77,9 @@ class Score:
 
     @property
     def images_per_joule(self) -> float | None:
+        """Images a joule; None for MLPerf results, next to which only power measured by MLPerf rules may stand."""
+        if self.standing is not None and self.standing.uses_the_name:
+            return None
         return images_per_joule(self.records)
 
     @property
@@ -100,25 +101,27 @@ class Score:
         half = math.log(self.interval_95[1] / self.interval_95[0]) / 2
         return max(0, math.ceil(len(self.runs) * ((half / WANTED_SHARE) ** 2 - 1)))
 
-    @property
-    def of_mlperf(self) -> bool:
-        """Whether a run is of one of MLPerf's benchmarks, on its data as far as the log says."""
-        return any(map(_is_mlperf, self.records))
+    @functools.cached_property
+    def standing(self) -> Standing | None:
+        """Whether the figure is of an MLPerf result; None where no log has the form of MLPerf logs."""
+        return standing_of(self.records)
 
     @property
     def shown_unit(self) -> str:
-        """The unit, and that the figure is unverified where it is of MLPerf's benchmarks."""
-        return f"{self.unit} ({UNVERIFIED})" if self.of_mlperf else self.unit
+        """The unit, and that the figure is unverified where it is of an MLPerf result."""
+        return self.unit if self.standing is None else self.standing.unit(self.unit)
 
     @property
     def footnotes(self) -> list[str]:
-        """What MLCommons' messaging guidelines ask to be said of a result that it has not reviewed."""
-        if not self.of_mlperf:
+        """The notes that must stand with the figure."""
+        return self.notes(next_to_verified=False)
+
+    def notes(self, *, next_to_verified: bool) -> list[str]:
+        """The notes that must stand with the figure, alone or next to results that MLCommons verified."""
+        if self.standing is None:
             return []
-        throughput = self.protocol.figure == "throughput"
-        metric = " images/s is derived from the logs and is no metric of MLPerf." if throughput else ""
-        what = "Recomputed from logs of MLPerf Training, of the round and division that each log was written for."
-        return [f"{what}{metric} {NOT_VERIFIED}", TRADEMARK]
+        derived = "images/s" if self.protocol.figure == "throughput" else ""
+        return self.standing.footnotes(derived_metric=derived, next_to_verified=next_to_verified)
 
     @property
     def rule(self) -> str:
@@ -136,6 +139,7 @@ class Score:
             "windows": sum(run.windows for run in self.runs),
             **{name: getattr(self, name) for name in (*fields, *properties)},
             "hosts": self.hosts,
+            "result": None if self.standing is None else self.standing.as_dict(),
             "protocol": self.protocol.name,
             "protocol_rule": self.rule,
             "warnings": warnings.as_json(self.warnings),
@@ -145,13 +149,6 @@ class Score:
             ],
             "checked": [{"file": record.file} | vars(check) for record in self.records for check in record.checks],
         }
-
-
-def _is_mlperf(record: Record) -> bool:
-    if record.format != "mllog" or record.mode == "throughput" or (record.model or "").lower() not in BENCHMARKS:
-        return False
-    dataset = record.header.get("dataset")
-    return not isinstance(dataset, dict) or (dataset.get("train_samples"), dataset.get("synthetic")) == IMAGENET
 
 
 def _or_none(value: float) -> float | None:
@@ -429,6 +426,9 @@ def score_lines(result: Score) -> list[str]:
         rows.append(("run", f"{shown}   {run.file}:{run.first_line}-{run.last_line}{windows}"))
     if result.one_clock and result.protocol.figure == "throughput":
         rows.append(("one clock", f"nothing else in {', '.join(result.one_clock)} confirms the times"))
+    if result.standing is not None:
+        rows.append(("result", result.standing.name))
+        rows.append(("data set", f"{result.standing.dataset_in_words}; target {result.standing.target_in_words}"))
     lines = [f"{figure}   protocol {result.protocol.name}: {result.rule}"]
     lines += [f"  {name:15}{text}" for name, text in rows]
     lines += [f"  {line}" for line in as_text(result.warnings).splitlines()]

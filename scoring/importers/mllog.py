@@ -129,6 +129,8 @@ class MLLog(Table):
         self._event("benchmark", first.get(schema.SUBMISSION_BENCHMARK.key), text_of)
         self._event("model", first.get(schema.SUBMISSION_BENCHMARK.key), text_of)  # where no run_summary names it
         self._event("train_samples", events.last.get(schema.TRAIN_SAMPLES.key), whole)
+        self._event("eval_samples", events.last.get(schema.EVAL_SAMPLES.key), whole)
+        self._event("division", first.get(schema.SUBMISSION_DIVISION.key), text_of)
         self.say("rate_scope", self.rate_scope)
 
     def _first_mark(self, name: str, marks: list[Mark]) -> None:

@@ -28,7 +28,7 @@ def of_all(texts: Sequence[str]) -> str:
 
 
 def figure_of(group: Group) -> str:
-    """The figure with its unit, and whether it is an unverified one of MLPerf's benchmarks."""
+    """The figure with its unit, and "unverified" where it is of an MLPerf result."""
     return _with_unit(group.score.value, group.score.shown_unit) if group.score else "no figure"
 
 
@@ -55,7 +55,10 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
     commit = f"{str(source['commit'])[:12]}{dirty}" if source.get("commit") else ""
     systems = {getattr(found, "text", found): found for g in report.groups if (found := hardware(g.runs[0]))}
     dates = [day for at, day in enumerate(days.values()) if at in (0, len(days) - 1)]
+    result = report.headline.score.standing if report.headline.score else None
+    named = [] if result is None else [("result", result.name), ("data set", result.dataset_in_words)]
     return [
+        *named,
         ("system", _joined(list(systems.values()), "; ") or NOT_SAID),
         ("date", _joined(dates, " to ") or NOT_SAID),
         ("organisation", at_line(run, at, visible(organisation, 80)) if organisation else NOT_SAID),

@@ -1,6 +1,7 @@
 """The page of a report as data, and as HTML and Markdown by the templates; whatever a template shows is escaped."""
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
+from compliance.mlperf import notes_in_order
 from runlog.text import visible
 from scoring.report import brief, course, plots, provenance, speed
 from scoring.report.content import Report
@@ -21,7 +23,7 @@ def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
     """What the templates show of the report that `command` (the words after `report`) asked for."""
     status, verdict = report.verdict
     steps = dict.fromkeys(check.fix for check in report.checks if check.fix)
-    footnotes = dict.fromkeys(text for group in report.groups if group.score for text in group.score.footnotes)
+    notes = [group.score.footnotes for group in report.groups if group.score]
     evidence = {
         "facts": brief.facts(report),
         "tiles": brief.tiles(report),
@@ -48,7 +50,7 @@ def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
         "statuses": brief.STATUSES,
         "steps": list(steps) or ["Nothing is open: package it, or compare it with others."],
         "lines": provenance.log_lines(report, list(evidence.values())),  # which HTML alone shows
-        "footnotes": list(footnotes),
+        "footnotes": notes_in_order(itertools.chain.from_iterable(notes)),
         "folder": report.folder,
     }
 
