@@ -126,7 +126,7 @@ def test_the_lower_envelope_lies_on_no_line_between_two_reference_points() -> No
 
 
 def test_sums_are_added_in_numpys_order() -> None:
-    values = [float(f"{value % 0.83:.3f}") for value in np.arange(1, 41) * 0.377]
+    values = [0.1 * 7 ** (index % 5) / (index + 3) for index in range(40)]
     for count in range(1, 41):
         assert convergence._numpy_sum(values[:count]) == np.add.reduce(values[:count]), count
 
