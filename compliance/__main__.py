@@ -12,12 +12,14 @@ from typing import Any
 
 from compliance import COMMANDS, forms, rules
 from compliance.submission.runs import check_logs, expand
+from runlog import named_files
 from runlog.text import called, printable
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
+        named_files.check_options(options)
         if options.command == "check":
             return _check(options)
         # half of the time of a small check would be the imports of the other commands
@@ -26,7 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, OSError) as error:
-        print(f"compliance {options.command}: {printable(str(error), 1000)}", file=sys.stderr)
+        text = named_files.explain(error) if isinstance(error, OSError) else str(error)
+        print(f"compliance {options.command}: {printable(text, 1000)}", file=sys.stderr)
         return 2
 
 
