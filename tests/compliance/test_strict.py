@@ -3,6 +3,7 @@
 docs/audit.md tells of more of both.
 """
 
+import random
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 
 from compliance import rules
+from compliance.logged_run import LoggedRun
+from compliance.strict.copies import resemblance
 from compliance.submission.runs import check_logs
 from runlog.reader import HeldLog
 from tests import make_log
@@ -346,3 +349,17 @@ def test_more_evaluations_than_the_schedule_asks_for_are_refused_from_version_1_
     text = foreign(make_log.closed_run(eval_every=3, epochs=27))
     broken = {version: "eval-schedule" in _broken(version, text)[0] for version in ("0.7.0", "1.0.0", "4.0.0")}
     assert broken == {"0.7.0": False, "1.0.0": True, "4.0.0": True}
+
+
+def test_intervals_of_no_time_are_no_resemblance() -> None:
+    """Two runs whose clock shows no time for each tenth of 300 epochs, and noise for the others."""
+    chance = random.Random(5)
+    runs = (LoggedRun(), LoggedRun())
+    for run in runs:
+        for place in range(300):
+            run.took("epoch_stop", 0.0 if place % 10 == 0 else float(chance.randrange(1000, 9000)))
+    assert resemblance(*runs, least_power=20.0) == ""
+    copied = LoggedRun()
+    for time_ms in runs[0].durations("epoch_stop"):
+        copied.took("epoch_stop", time_ms)
+    assert resemblance(runs[0], copied, least_power=20.0).startswith("270 of 270 intervals are")
