@@ -35,7 +35,7 @@ def explain(error: OSError) -> str:
 def refuse_unusable(path: Path) -> None:
     """Refuse a path that can neither be read nor written as a file or a folder; one that is not there is accepted.
 
-    Raises UnusableError for a link to itself, a path that is too long, and a pipe, socket or device, on which a command
+    Raises UnusableError for a link to itself, and for a pipe, socket or device, on which a command
     would wait for ever or read without end. /dev/null and this process's own streams are accepted.
     """
     text = str(path)
@@ -45,7 +45,7 @@ def refuse_unusable(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
+        if error.errno == errno.ELOOP:
             raise UnusableError(explain(error)) from None
         return  # the command that opens it knows what it is for
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):

@@ -13,6 +13,7 @@ from scoring.report.brief import hardware
 from scoring.report.content import Group, ReportedRun
 from scoring.report.text import counted
 
+UNSTEADY = frozenset({"unsteady", "wide_interval"})  # warnings of a figure that its windows leave open
 NOT_APPLICABLE = "not applicable"  # a check's text begins with it where there is nothing to check
 OWN_MODELS = {
     "resnet50_v1.5": "resnet",
@@ -172,8 +173,8 @@ def _measurement(groups: Sequence[Group]) -> Iterator[Verdict]:
     """Yield a verdict on whether there is a figure and what warns of it, and one on a figure that is not steady."""
     problems = [group.problem for group in groups if group.problem]
     warned = [warning for group in groups if group.score for warning in group.score.warnings]
-    unsteady = [warning.found for warning in warned if warning.check == "unsteady"]
-    rules = sorted({warning.check for warning in warned} - {"unsteady"})
+    unsteady = [warning.found for warning in warned if warning.check in UNSTEADY]
+    rules = sorted({warning.check for warning in warned} - UNSTEADY)
     if problems:
         fix = "Give what the protocol asks for, or take a protocol that these logs can serve."
         yield Verdict(check="measurement", status=FATAL, found=_first(problems), fix=fix)
