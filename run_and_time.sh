@@ -11,7 +11,7 @@ source launch/common.sh
 take_options "${INSTEAD}" "$@"
 
 # ---- set-up, and the job with every value resolved: the user's environment, the system's file, harness/env.py
-launch/setup.sh run
+[[ -n "${dry_run}" ]] || launch/setup.sh run # a dry run needs no package
 load_job --shell
 if [[ -z "${PROGRESS}" && -t 1 ]]; then
   PROGRESS=bar
@@ -19,7 +19,7 @@ if [[ -z "${PROGRESS}" && -t 1 ]]; then
   export PROGRESS COLUMNS
 fi
 if [[ -n "${dry_run}" ]]; then
-  .venv/bin/python -m harness.env --json
+  "${JOB_PYTHON}" -m harness.env --json
   launch/trials.sh --dry-run
   exit 0
 fi

@@ -56,7 +56,7 @@ def of_estimate(of: Callable[[Values], spread.Estimate | None], values: Values) 
 INTERVALS: dict[str, Callable[[Values], Interval]] = {
     "mean": functools.partial(of_estimate, spread.mean_of),
     "median": spread.median_interval,
-    "olympic mean": functools.partial(of_estimate, functools.partial(spread.mean_of, olympic=True)),
+    "olympic mean": functools.partial(of_estimate, functools.partial(spread.mean_of, dropped=1)),
 }
 FIGURES = {
     "mean": lambda runs: runs.mean(1),
@@ -152,7 +152,7 @@ def different(name: str, a: Values, b: Values) -> bool:
     if name == "median":
         found = spread.median_ratio_interval(a, b)
     else:
-        of = functools.partial(spread.mean_of, olympic=name == "olympic mean")
+        of = functools.partial(spread.mean_of, dropped=int(name == "olympic mean"))
         base, other = of(a), of(b)
         found = spread.ratio_interval(base, other) if base and other else None
     return found is not None and not found[0] <= 1 <= found[1]

@@ -26,7 +26,7 @@ import ratios
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from harness import sampling
-from harness.loader import PREFETCH_BATCHES
+from harness.memory import PREFETCH_BATCHES
 from paddle_rn50 import data
 from tools import pack
 

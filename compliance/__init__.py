@@ -8,12 +8,5 @@ COMMANDS = {  # of `python -m compliance`, with what each does; `paddle-referenc
     "verify": "re-check a package, or a published folder: hashes, logs, system description and score",
     "publish": "one static page of packages that verify, with the packages, a JSON table and hashes beside it",
     "audit": "a whole results repository: verdicts, scores and what to ask, a row a submission",
+    "rules": 'each "must" of MLPerf\'s training rules, with the checks that hold it, or none',
 }
-
-# what MLCommons' messaging guidelines ask to be said of a result of its benchmarks that it has not reviewed
-UNVERIFIED = "unverified"  # beside each score
-NOT_VERIFIED = "Result not verified by MLCommons Association."
-TRADEMARK = (
-    "The MLPerf name and logo are registered and unregistered trademarks of MLCommons Association in the United States "
-    "and other countries. All rights reserved. Unauthorized use strictly prohibited. See www.mlcommons.org."
-)

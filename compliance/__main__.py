@@ -12,12 +12,14 @@ from typing import Any
 
 from compliance import COMMANDS, forms, rules
 from compliance.submission.runs import check_logs, expand
+from runlog import named_files
 from runlog.text import called, printable
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
+        named_files.check_options(options)
         if options.command == "check":
             return _check(options)
         # half of the time of a small check would be the imports of the other commands
@@ -26,7 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, OSError) as error:
-        print(f"compliance {options.command}: {printable(str(error), 1000)}", file=sys.stderr)
+        text = named_files.explain(error) if isinstance(error, OSError) else str(error)
+        print(f"compliance {options.command}: {printable(text, 1000)}", file=sys.stderr)
         return 2
 
 
@@ -38,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     parsers = [commands.add_parser(name, help=what, description=what) for name, what in COMMANDS.items()]
     for one in parsers:
         one.add_argument("--json", action="store_true", help="print JSON")
-    check, score, system, package, verify, publish, audit = parsers
+    check, score, system, package, verify, publish, audit, rules_command = parsers
     ruleset: dict[str, Any] = {"default": "4.0.0", "help": "MLPerf Training ruleset (default: %(default)s)"}
     which = "which one counts (default: strict for logs of this project, official for others)"
 
@@ -83,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     audit.add_argument("--html", type=Path, metavar="FILE", help="write a page")
     audit.add_argument("--csv", type=Path, metavar="FILE", help="write a table")
+
+    rules_command.add_argument("--ruleset", **ruleset)
     return parser
 
 

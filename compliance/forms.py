@@ -12,7 +12,12 @@ from compliance.rules import Finding, Ruleset, StrictRule, verdict
 
 
 def check_replaceable(path: Path, start: str) -> None:
-    """Raise ValueError for a file that does not start as the one to be written there: none is lost by mistake."""
+    """Raise ValueError for a folder, and for a file that another command wrote: none is lost by mistake.
+
+    `start` is how a file of this command begins.
+    """
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder: name a file")
     if path.is_file():
         wanted = start.encode()
         with path.open("rb") as stream:

@@ -29,9 +29,11 @@ NEXT_TO_VERIFIED = (
     "Unverified results have not been through an MLPerf(R) review and may use measurement methodologies and/or "
     "workload implementations that are inconsistent with the MLPerf specification for verified results."
 )
+NOT_COMPARABLE = "MLPerf results may not be compared against results that are no MLPerf results."
 IN_THE_FORM = "in the form of MLPerf logs"
 NO_RESULT = f"{IN_THE_FORM}; no MLPerf result"
 NOT_STATED = "not stated"
+OWN_RULESET = "4.0.0"  # by which this project's logs are read: of the last round with ResNet
 DERIVED_METRIC = "is derived from the logs and is no metric of MLPerf."
 
 _ROUNDING_SHARE = 0.01
@@ -140,6 +142,7 @@ class Standing:
         """The standing as JSON has it."""
         return {
             "is_mlperf": self.is_mlperf,
+            "status": self.short,
             "name": self.name,
             "not_mlperf_because": list(self.contradictions),
             "not_stated": list(self.unknown),

@@ -39,8 +39,10 @@ def of_network(environ: Mapping[str, str]) -> list[str]:
 
 def dropped(environ: Mapping[str, str], nodes: int) -> dict[str, str]:
     """JOB_DROPPED, the names that `load_job` of launch/common.sh unsets for a job of one node; nothing for others."""
-    names = " ".join(of_network(environ))
-    return {"JOB_DROPPED": names} if nodes == 1 and names else {}
+    names = of_network(environ)
+    if nodes > 1 or not names:
+        return {}
+    return {"JOB_DROPPED": " ".join(names)}
 
 
 def handed_on(environ: Mapping[str, str], *more: str, nodes: int) -> list[str]:
@@ -48,7 +50,7 @@ def handed_on(environ: Mapping[str, str], *more: str, nodes: int) -> list[str]:
 
     No secret is among them, nor for a job of one node (`nodes`) what chooses NCCL's network.
     """
-    left_out = set(of_network(environ)) if nodes == 1 else set()
+    left_out = of_network(environ) if nodes == 1 else []
     names = []
     for name in environ:
         if name.startswith((*FORWARDED, *more)) and not SECRET.search(name) and name not in left_out:

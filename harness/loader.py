@@ -16,10 +16,9 @@ import numpy as np
 
 from harness import decoder, encoded, memory
 from harness.job import Job
+from harness.memory import PREFETCH_BATCHES
 from harness.sampling import Plan
 from runlog.errors import RunError
-
-PREFETCH_BATCHES = 3
 
 
 @dataclass(frozen=True, kw_only=True)

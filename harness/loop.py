@@ -31,6 +31,11 @@ COUNTED = "eval.counted"  # an evaluation program's total of images
 # evaluation on whole images. No GPU has been timed: the search is given this much beyond HANG_TIMEOUT_S.
 SEARCH_S = 1500.0
 
+NOTHING_TO_LEARN = (
+    "the loss of step {step} is 0: the labels hold nothing to learn, as where all are ignored or of one class: look at "
+    "the label files"
+)
+
 SCHEDULED = Path("/proc/thread-self/schedstat")  # nanoseconds on a core, nanoseconds waiting for one, and how often
 
 
@@ -220,6 +225,8 @@ class Trainer:
         if set_by_s := self.clock.set_by_s():
             self.log.event(schema.CLOCK_SET, round(set_by_s, 3), schema.AtStep(step=step))
         self.progress.window(step=step, epoch=epoch, window=window, loss=loss)
+        if loss == 0:
+            self.progress.warn(self.log, NOTHING_TO_LEARN.format(step=step))
         if not math.isfinite(loss):
             raise NotFinite(f"loss is {loss} at step {step}: lower the learning rate or look at the data")
 
@@ -274,7 +281,8 @@ def gpu_memory_mib(place: Any) -> float | None:
     """Most memory that this rank's allocator held on its GPU; None on a CPU."""
     if isinstance(place, paddle.CPUPlace):
         return None
-    return round(paddle.device.cuda.max_memory_reserved(place.get_device_id()) / 2**20, 1)
+    held_bytes: int = paddle.device.cuda.max_memory_reserved(place.get_device_id())
+    return round(held_bytes / 2**20, 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,27 +1,40 @@
-"""Memory of a GPU, reckoned before a run; and out of memory, told in one line: the batch, the memory, what to lower."""
+"""Estimates GPU memory before a run, and turns out-of-memory errors into one line that says what to lower."""
 
 import contextlib
+import json
 import re
 import resource
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import psutil
 
 from harness.hooks.watchdog import WATCHDOG
-from harness.job import Job
+from harness.job import HALF_PRECISIONS, Job
+from harness.traits import LEAST_DEVICE_PADDING, LEAST_HOST_PADDING, DecoderMemory
 from runlog.errors import RunError
 
 GIB = 2**30
+MIB = 2**20
 
 # ---- what a run will take
 
 WORKSPACE_LIMIT = "FLAGS_conv_workspace_size_limit"  # MiB; cuDNN's exhaustive search takes all that it may
-SMALL_CARD_GIB, WORKSPACE_MIB, SMALL_WORKSPACE_MIB = 20, 4000, 1000
-# CUDA's context, the code and handles of cuDNN and cuBLAS, the buffers of NCCL and DALI: assumed, as no vendor's
-# figure was found for their sum, and no GPU has confirmed it.
-BESIDE_MIB = 1536
+SMALL_CARD_GIB = 20
+WORKSPACE_MIB = 4000
+SMALL_WORKSPACE_MIB = 1000
+# CUDA's context, the code and handles of cuDNN and cuBLAS, the buffers of NCCL: assumed, as no vendor's figure was
+# found for their sum, and no GPU has confirmed it.
+BESIDE_MIB = 1280
+MARGIN = 0.03  # of a card's memory that should be left, as it gets scattered
+
+PREFETCH_BATCHES = 3  # that an input pipeline holds ready
+PIPELINES = 2  # of training and of evaluation, both from the start
+PINNED_BUFFERS = 2  # of the host for each thread of nvJPEG: DALI fills one while the other is copied
+CHANNELS = 4  # of an image that is fed, at most
 
 
 def workspace_limit_mib(card_gib: float) -> int:
@@ -50,6 +63,54 @@ def program_mib(job: Job) -> float | None:
     return within * max(1.0, images / most_images)
 
 
+@dataclass(frozen=True, kw_only=True)
+class InputMemory:
+    """Memory of the input pipelines of one rank on a GPU."""
+
+    device_mib: float
+    pinned_mib: float  # of the host
+    words: str  # how it comes about
+
+
+NO_INPUT = InputMemory(device_mib=0.0, pinned_mib=0.0, words="no pipeline")
+
+
+def input_memory(job: Job) -> InputMemory:
+    """Return what the input pipelines of a rank take, by the hints that its decoders get and the batches kept ready."""
+    decoder, peaks = job.model.traits.decoder, job.model.traits.memory
+    if job.cluster.device != "gpu" or job.data.kind == "synthetic" or peaks is None:
+        return NO_INPUT
+    threads = job.data.threads or job.cluster.threads_per_rank
+    pixels = job.model.image_size**2 or peaks.crop_pixels
+    value_bytes = 2 if job.model.precision in HALF_PRECISIONS else 4
+    ready_bytes = PREFETCH_BATCHES * job.model.batchsize * pixels * CHANNELS * value_bytes
+
+    device_bytes, pinned_bytes, images = LEAST_DEVICE_PADDING, LEAST_HOST_PADDING, ""
+    if decoder is not None and job.data.folder:
+        width, height = largest_image(job, decoder)
+        device_bytes = decoder.device_padding(width, height)
+        pinned_bytes = decoder.host_padding(width, height)
+        images = f", images to {width} x {height} pixels"
+    return InputMemory(
+        device_mib=PIPELINES * (threads * device_bytes + ready_bytes) / MIB,
+        pinned_mib=PIPELINES * PINNED_BUFFERS * threads * pinned_bytes / MIB,
+        words=f"{PIPELINES} pipelines of {threads} threads{images}",
+    )
+
+
+def largest_image(job: Job, decoder: DecoderMemory) -> tuple[int, int]:
+    """Return width and height of the largest image of DATADIR; the usual data set's where its sizes are not written."""
+    widths, heights = [], []
+    for part in ("train", "val"):
+        try:
+            sizes = json.loads((Path(job.data.folder) / f"{part}.sizes.json").read_bytes())
+            widths.append(int(sizes["width"]))
+            heights.append(int(sizes["height"]))
+        except (OSError, ValueError, KeyError, TypeError):  # the data set's own check names a wrong file
+            return decoder.usual_largest
+    return max(widths), max(heights)
+
+
 # ---- what Paddle says when it ran out
 # What Paddle 2.6.2 says of itself (as a MemoryError), and what it passes on of CUDA and its libraries (as an OSError).
 _OF_A_CPU = re.compile(r"Fail to alloc memory of (?P<bytes>\d+) size")
@@ -66,40 +127,55 @@ _OF_CPP = ("std::bad_alloc", "std::bad_array_new_length")
 
 @contextlib.contextmanager
 def explained(job: Job) -> Iterator[None]:
-    """Makes a RunError of one line of what NumPy, Paddle, CUDA and C++ raise for want of memory."""
+    """Turn what NumPy, Paddle, CUDA and C++ raise for want of memory into a RunError of one line."""
     try:
         yield
     except (MemoryError, OSError) as error:
         text = str(error)
         if not isinstance(error, MemoryError) and not _OF_A_LIBRARY.search(text):
             raise
-        doing, where = WATCHDOG.doing, _where(text)
+        doing = WATCHDOG.doing
+        where = _where(text)
         if text in _OF_CPP:
             raise RunError(f"{text} in a library while {doing}, which names no amount; {where}") from error
-        parts = "BATCHSIZE, or compute the update in parts: STRATEGY=gradient_merge=N, N a divisor of BATCHSIZE"
-        lower = parts if job.model.batchsize > 1 else "IMAGE_SIZE or DGXNGPU"
-        said = f"out of memory at BATCHSIZE={job.model.batchsize} while {doing}: {where}: lower {lower}"
-        raise RunError(said) from error
+        lower = "IMAGE_SIZE or DGXNGPU"
+        if job.model.batchsize > 1:
+            lower = "BATCHSIZE, or compute the update in parts: STRATEGY=gradient_merge=N, N a divisor of BATCHSIZE"
+        batch = f"BATCHSIZE={job.model.batchsize}"
+        raise RunError(f"out of memory at {batch} while {doing}: {where}: lower {lower}") from error
 
 
 def _where(text: str) -> str:
-    """Which memory, how much of it is taken, and what more was asked for."""
-    host, dali = socket.gethostname(), OF_DALI.search(text)
-    if gpu := _OF_A_GPU.search(text):
+    """Which memory an error is about, how much of it is taken, and how much more was asked for."""
+    host = socket.gethostname()
+    gpu = _OF_A_GPU.search(text)
+    if gpu:
         holds = f"this rank holds {gpu['held']} and asked for {gpu['asked']} more"
         return f"GPU {gpu['gpu']} of {host} has {gpu['free']} left, {holds}"
+
+    dali = OF_DALI.search(text)
     if dali and dali["where"] != "host":
         more_gib = int(dali["bytes"]) / GIB
-        return f"the input pipeline asked for {more_gib:.3f} GiB more on GPU {dali['where'].split()[1]} of {host}"
-    if library := _OF_A_LIBRARY.search(text):
+        _, number = dali["where"].split()
+        return f"the input pipeline asked for {more_gib:.3f} GiB more on GPU {number} of {host}"
+    library = _OF_A_LIBRARY.search(text)
+    if library:
         return f"a GPU of {host} has too little left for a library ({library[0]})"
-    node, own = psutil.virtual_memory(), psutil.Process().memory_info()
-    said = (
-        f"{host} has {node.available / GIB:.2f} of {node.total / GIB:.2f} GiB left, "
-        f"this rank holds {own.rss / GIB:.2f} GiB"
-    )
+
+    where = _host_memory(host)
+    asked = _OF_A_CPU.search(text) or dali
+    if asked:
+        where += f" and asked for {int(asked['bytes']) / GIB:.3f} GiB more"
+    return where
+
+
+def _host_memory(host: str) -> str:
+    """Memory of this machine and of this process."""
+    node = psutil.virtual_memory()
+    own = psutil.Process().memory_info()
+    left = f"{host} has {node.available / GIB:.2f} of {node.total / GIB:.2f} GiB left"
+    holds = f"this rank holds {own.rss / GIB:.2f} GiB"
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
-        said += f" ({own.vms / GIB:.2f} of {limit / GIB:.2f} GiB of addresses)"
-    asked = _OF_A_CPU.search(text) or dali
-    return said + (f" and asked for {int(asked['bytes']) / GIB:.3f} GiB more" if asked else "")
+        holds += f" ({own.vms / GIB:.2f} of {limit / GIB:.2f} GiB of addresses)"
+    return f"{left}, {holds}"

@@ -76,9 +76,10 @@ def _all_handles() -> tuple[list[Handle], str]:
 def visible(text: str, uuids: Sequence[str]) -> list[int]:
     """Numbers of the GPUs that CUDA_VISIBLE_DEVICES=`text` names, of those with these UUIDs, in CUDA's order.
 
-    As CUDA reads it: each entry is a number or the beginning of one UUID, what is neither ends the list (here also a
-    MIG device, which is part of a GPU), and a GPU named twice leaves none (so PyTorch found). NVML numbers GPUs by PCI
-    bus, CUDA the fastest first unless CUDA_DEVICE_ORDER=PCI_BUS_ID: the same where all GPUs of a node are equal.
+    The list is read as CUDA reads it: each entry is a number or the beginning of one UUID, what is neither ends the
+    list (here also a MIG device, which is part of a GPU), and a GPU named twice leaves none (so PyTorch found). NVML
+    numbers GPUs by PCI bus, CUDA the fastest first unless CUDA_DEVICE_ORDER=PCI_BUS_ID: the same where all GPUs of a
+    node are equal.
     """
     numbers: list[int] = []
     for entry in text.split(","):
@@ -87,8 +88,9 @@ def visible(text: str, uuids: Sequence[str]) -> list[int]:
             break
         numbers += matches
 
-    named_twice = len(set(numbers)) < len(numbers)
-    return [] if named_twice else numbers
+    if len(set(numbers)) < len(numbers):  # named twice
+        return []
+    return numbers
 
 
 def _numbers_of(entry: str, uuids: Sequence[str]) -> list[int]:
@@ -112,12 +114,16 @@ def _ask(question: Callable[..., Any], *about: Any) -> Any:
 def _ask_newer(name: str, *about: Any) -> Any:
     """NVML's answer by a function that an old pynvml or an old driver may not have; None without an answer."""
     question = getattr(pynvml, name, None)
-    return None if question is None else _ask(question, *about)
+    if question is None:
+        return None
+    return _ask(question, *about)
 
 
 def _from_milli(value: int | None) -> float | None:
     """A value in thousandths of a unit as units."""
-    return None if value is None else value / 1000
+    if value is None:
+        return None
+    return value / 1000
 
 
 def _text(answer: str | bytes | None) -> str | None:
@@ -201,7 +207,7 @@ class RemappedRows(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """What of a GPU stays as it is during a run, and what a run should find in order; None: no answer."""
+    """A GPU's fixed properties, and the states that a run should find in order; None: no answer."""
 
     index: int | None = None  # as nvidia-smi numbers it
     name: str | None = None
@@ -228,37 +234,68 @@ class Gpu:
 def gpu_of(handle: Handle) -> Gpu:
     """A GPU as NVML describes it before a run."""
     memory = memory_of(handle)
-    capability = _ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
-    mig = _ask_newer("nvmlDeviceGetMigMode", handle)
-    rows = _ask_newer("nvmlDeviceGetRemappedRows", handle)
-    pages_pending = _ask_newer("nvmlDeviceGetRetiredPagesPendingStatus", handle)
+    mig, mig_after_reset = _ask_newer("nvmlDeviceGetMigMode", handle) or (None, None)
     return Gpu(
         index=_ask(pynvml.nvmlDeviceGetIndex, handle),
         name=_text(_ask(pynvml.nvmlDeviceGetName, handle)),
         driver=driver_version(),
-        capability=None if capability is None else 10 * capability[0] + capability[1],
-        memory_gib=None if memory.total is None else round(memory.total / GIB, 1),
+        capability=_capability(handle),
+        memory_gib=_gib(memory.total),
         memory_used_mib=_mib(memory.used),
         memory_used_or_reserved_mib=_mib(memory.used_or_reserved),
         persistence=_ask(pynvml.nvmlDeviceGetPersistenceMode, handle),
         compute_mode=_ask(pynvml.nvmlDeviceGetComputeMode, handle),
-        mig=None if mig is None else bool(mig[0]),
-        mig_after_reset=None if mig is None else bool(mig[1]),
+        mig=_flag(mig),
+        mig_after_reset=_flag(mig_after_reset),
         power_limit_w=_from_milli(_ask(pynvml.nvmlDeviceGetPowerManagementLimit, handle)),
         application_clock_mhz=_ask(pynvml.nvmlDeviceGetApplicationsClock, handle, pynvml.NVML_CLOCK_SM),
         default_application_clock_mhz=_ask(pynvml.nvmlDeviceGetDefaultApplicationsClock, handle, pynvml.NVML_CLOCK_SM),
         ecc_corrected=_ecc_errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
         ecc_uncorrected=_ecc_errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-        remapped_rows=None if rows is None else RemappedRows(rows[0], rows[1], bool(rows[2]), bool(rows[3])),
-        retired_pages_pending=None if pages_pending is None else bool(pages_pending),
+        remapped_rows=_remapped_rows(handle),
+        retired_pages_pending=_flag(_ask_newer("nvmlDeviceGetRetiredPagesPendingStatus", handle)),
         throttle=tuple(throttled(handle)),
         processes=_process_ids(handle),
     )
 
 
+def _capability(handle: Handle) -> int | None:
+    """Compute capability as one number: 80 is 8.0."""
+    answer = _ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    if answer is None:
+        return None
+    major, minor = answer
+    return int(10 * major + minor)
+
+
+def _remapped_rows(handle: Handle) -> RemappedRows | None:
+    """Rows of the GPU's memory that others stand in for; None of a GPU that replaces none."""
+    answer = _ask_newer("nvmlDeviceGetRemappedRows", handle)
+    if answer is None:
+        return None
+    correctable, uncorrectable, pending, failed = answer
+    return RemappedRows(correctable, uncorrectable, bool(pending), bool(failed))
+
+
+def _flag(answer: int | None) -> bool | None:
+    """NVML's 0 or 1 as a truth value."""
+    if answer is None:
+        return None
+    return bool(answer)
+
+
 def _mib(size: int | None) -> int | None:
     """Bytes as whole MiB."""
-    return None if size is None else round(size / MIB)
+    if size is None:
+        return None
+    return round(size / MIB)
+
+
+def _gib(size: int | None) -> float | None:
+    """Bytes as GiB with one decimal."""
+    if size is None:
+        return None
+    return round(size / GIB, 1)
 
 
 def _ecc_errors(handle: Handle, kind: int) -> int | None:
@@ -272,7 +309,9 @@ def _process_ids(handle: Handle) -> tuple[int, ...] | None:
     processes = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
     if processes is None:
         processes = _ask_newer("nvmlDeviceGetComputeRunningProcesses_v2", handle)
-    return None if processes is None else tuple(process.pid for process in processes)
+    if processes is None:
+        return None
+    return tuple(process.pid for process in processes)
 
 
 # ---- a GPU during a run
@@ -285,7 +324,9 @@ def sample(handle: Handle, *, nvlink: bool = False) -> dict[str, Any]:
     """
     use = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
     used = memory_of(handle).used
-    sent_kib, received_kib = _nvlink_kib(handle) if nvlink else (None, None)
+    sent_kib = received_kib = None
+    if nvlink:
+        sent_kib, received_kib = _nvlink_kib(handle)
     return {
         "utilization_percent": None if use is None else use.gpu,
         "memory_mib": None if used is None else round(used / MIB, 1),  # by processes
@@ -318,7 +359,10 @@ def _nvlink_kib(handle: Handle) -> tuple[int | None, int | None]:
 
 def _field_value(answer: Any) -> int | None:
     """A counter of NVML's; None where its own return code is an error."""
-    return answer.value.ullVal if answer.nvmlReturn == pynvml.NVML_SUCCESS else None
+    if answer.nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    value: int = answer.value.ullVal
+    return value
 
 
 # ---- topology

@@ -12,7 +12,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
 def on_signals(handler: object) -> None:
-    """What the signals by which a job is stopped do from now on."""
+    """Install `handler` for the signals by which a job is stopped: SIGTERM, SIGINT and SIGHUP."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, handler)  # type: ignore[arg-type]
 

@@ -9,6 +9,7 @@ from rich import progress
 from rich.console import Console, RenderableType
 
 from harness import env
+from runlog.writer import RunLog
 
 
 @dataclass(kw_only=True)
@@ -42,6 +43,7 @@ class Progress:
     def __init__(self, kind: str, total_steps: int) -> None:
         self._kind, self._total_steps = kind, total_steps
         self._bar: _Bar | None = None
+        self._warned: set[str] = set()
         self._task: Any = None
 
     def __enter__(self) -> "Progress":
@@ -79,6 +81,15 @@ class Progress:
                 f"epoch {epoch} step {step}/{self._total_steps} loss {loss:.4f} {rate:.1f} images/s, "
                 f"data wait {100 * window.data_wait_s / window.time_s:.1f} %, {left_s:.0f} s left"
             )
+
+    def warn(self, log: RunLog, note: str) -> None:
+        """Say once what a user should know, in the log and on the terminal."""
+        line = f"warning: {note}".encode(errors="backslashreplace").decode()  # a file's name need not be UTF-8
+        if line in self._warned:
+            return
+        self._warned.add(line)
+        log.text(line)
+        self.say(line)
 
     def say(self, line: str) -> None:
         """A line of its own."""

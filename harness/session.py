@@ -92,7 +92,7 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
         preamble(log, job, origins, me, recipe=recipe, dataset=task.dataset)
         _log_task(log, job, task, seed=seed)
         for note in task.notes:
-            warn(log, progress, note)
+            progress.warn(log, note)
         ranks.connect(job, me)
         paddle.enable_static()
         yield Run(
@@ -108,13 +108,6 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
             steps_per_epoch=steps,
             executor=executor(job, me),
         )
-
-
-def warn(log: RunLog, progress: Progress, note: str) -> None:
-    """Say what a user should know, in the log and on the terminal."""
-    line = f"warning: {note}".encode(errors="backslashreplace").decode()  # a file's name need not be UTF-8
-    log.text(line)
-    progress.say(line)
 
 
 def _seed(asked: int) -> int:

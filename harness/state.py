@@ -1,7 +1,7 @@
 """The state of a run in Paddle's scope: what a checkpoint keeps and what the ranks share."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,19 @@ def tensors(main: static.Program) -> Iterator[tuple[str, Any]]:
         tensor = variable.get_tensor() if variable is not None else None
         if tensor is not None and tensor._is_initialized():
             yield name, tensor
+
+
+def is_loss_scale(name: str) -> bool:
+    """Whether a variable is of FP16's loss scale: the scale itself, or a count by which a dynamic one moves.
+
+    The names are Paddle's (python/paddle/static/amp/decorator.py).
+    """
+    return re.fullmatch(r"(loss_scaling|num_good_steps|num_bad_steps)_\d+", name) is not None
+
+
+def has_dynamic_loss_scale(names: Iterable[str]) -> bool:
+    """Whether a state of these names has a loss scale that moves; a fixed one, as of a captured step, has no counts."""
+    return any(name.startswith("num_bad_steps_") for name in names)
 
 
 def own_names(main: static.Program) -> set[str]:

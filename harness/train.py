@@ -63,7 +63,7 @@ def main(job: Job, origins: Origins) -> None:
                     source, steps=job.course.measured_steps, epoch=1, done=job.course.warmup_steps, phase="measured"
                 )
             else:
-                to_target(run, trainer, source, lambda: evaluated(evaluator, eval_batches, task))
+                to_target(run, trainer, source, lambda: evaluated(evaluator, eval_batches, run))
         except NotFinite as error:
             raise RunError(f"{error}; {run.keeper.last_good}") from error
         me.comm.Barrier()
@@ -157,12 +157,16 @@ def prepared(
     return trainer, evaluator
 
 
-def evaluated(evaluator: Evaluator, batches: Iterator[Any], task: session.Task) -> float:
-    """Quality by all images of the evaluation, each seen once."""
+def evaluated(evaluator: Evaluator, batches: Iterator[Any], run: session.Run) -> float:
+    """Return the quality by all images of the evaluation, each seen once; warn where it shows nothing."""
+    task = run.task
     samples = task.dataset.eval_samples
     steps = sampling.evaluation_steps(samples, task.eval_batch * evaluator.ranks.size)
     totals = evaluator.run(batches, steps=steps)
     assert totals[COUNTED] == samples, "evaluation must see every image exactly once"
+    doubt = task.workload.doubt(totals)
+    if doubt:
+        run.progress.warn(run.log, doubt)
     return task.workload.quality(totals)
 
 

@@ -17,6 +17,27 @@ class MemoryPeaks:
     other_recipes: tuple[str, ...]  # names of recipes on other crops, of which no peak was taken; "" is the default one
 
 
+LEAST_DEVICE_PADDING = 16 << 20  # bytes: DALI's defaults
+LEAST_HOST_PADDING = 8 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderMemory:
+    """Memory that a GPU's image decoder takes at its start for each of its threads, by the largest image."""
+
+    device_bytes: int  # of a pixel, on the GPU
+    host_bytes: int  # of a pixel, pinned in the host's memory
+    usual_largest: tuple[int, int]  # width and height in pixels, where the data set does not say its own
+
+    def device_padding(self, width: int, height: int) -> int:
+        """Return the bytes on the GPU of one thread."""
+        return max(LEAST_DEVICE_PADDING, self.device_bytes * width * height)
+
+    def host_padding(self, width: int, height: int) -> int:
+        """Return the bytes of one of a thread's two pinned buffers."""
+        return max(LEAST_HOST_PADDING, self.host_bytes * width * height)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Traits:
     """Abilities of a workload's network, and the flags that Paddle needs for it."""
@@ -30,6 +51,7 @@ class Traits:
     cpu_settings: Mapping[str, str] = field(default_factory=dict)  # flags of Paddle on a CPU
     gpu_settings: Mapping[str, str] = field(default_factory=dict)  # flags of Paddle on a GPU
     memory: MemoryPeaks | None = None  # None: not measured
+    decoder: DecoderMemory | None = None  # None: its images are decoded on the host
 
 
 def traits_of(workload: str) -> Traits:

@@ -47,15 +47,18 @@ class Workload(ABC):
 
     def synthetic(self, image: Any, *, batch: int, seed: int) -> Batch:
         """A batch of noise in a format, to warm up on and to measure the program without its input."""
-        return self.DATA.synthetic(image, batch=batch, classes=self.recipe.classes, seed=seed)
+        made: Batch = self.DATA.synthetic(image, batch=batch, classes=self.recipe.classes, seed=seed)
+        return made
 
     def batches(self, samples: Any, plan: SamplePlan, reader: ReaderConfig) -> Loader:
         """Training batches."""
-        return self.DATA.Loader(samples, plan, reader, augment=self.recipe.augmentation)
+        loader: Loader = self.DATA.Loader(samples, plan, reader, augment=self.recipe.augmentation)
+        return loader
 
     def eval_batches(self, samples: Any, plan: SamplePlan, reader: ReaderConfig) -> Loader:
         """Evaluation batches."""
-        return self.DATA.Loader(samples, plan, reader)
+        loader: Loader = self.DATA.Loader(samples, plan, reader)
+        return loader
 
     @abstractmethod
     def training_loss(self, batch: int) -> static.Variable:
@@ -68,6 +71,10 @@ class Workload(ABC):
     @abstractmethod
     def quality(self, totals: dict[str, Any]) -> float:
         """Quality between 0 and 1 by QUALITY and COUNTED, summed over the ranks."""
+
+    def doubt(self, totals: dict[str, Any]) -> str:
+        """Say why an evaluation shows nothing, by the same totals; an empty text where it shows something."""
+        return ""
 
     def pretrained(self, path: str, program: static.Program) -> dict[str, np.ndarray]:
         """First weights of the program's variables by PRETRAINED; none where it is empty or the workload reads no file.

@@ -13,6 +13,7 @@ known_engine docker podman
 
 mirror="" suite=bookworm root=""
 take_options "--mirror= --suite= --root=" "$@"
+[[ ${suite} =~ ^[a-z]+$ ]] || refuse "--suite ${suite}: must be a name of Debian's, such as bookworm"
 tag=debian:${suite}-slim
 
 # One line "URI RELEASE" for each source of the suite (release, updates, security) that apt knows here.

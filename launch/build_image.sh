@@ -18,6 +18,11 @@ take_options "--tag= --base= --ca= --index=" "$@"
 [[ -z ${ca} ]] || grep -q 'BEGIN CERTIFICATE' "${ca}" 2>/dev/null || refuse "--ca ${ca}: not a PEM file of certificates"
 git rev-parse --git-dir >/dev/null 2>&1 || refuse "${PWD} is not a git checkout: the image is made of what git tracks"
 
+for name in "${tag}" "${base}"; do
+  [[ ${name} =~ ^[a-z0-9]([a-z0-9._/:-]*[a-z0-9])?(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$ ]] ||
+    refuse "image '${name}': must be NAME or NAME:TAG, the name in lower case, such as paddle-reference:latest"
+done
+
 commit=$(git rev-parse HEAD)
 [[ -z $(git status --porcelain --untracked-files=no) ]] || commit+=-dirty
 cuda=${CUDA:-11}

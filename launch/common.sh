@@ -87,15 +87,20 @@ image_id() {
   fi
 }
 
+# Sets JOB_PYTHON to what reads the job: the environment's Python, or on a host that may have none the system's.
+find_job_python() {
+  JOB_PYTHON=.venv/bin/python
+  [[ ! -x ${JOB_PYTHON} ]] || return 0
+  JOB_PYTHON=python3
+  "${JOB_PYTHON}" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null ||
+    refuse "this host has no Python 3.10 or newer, with which a launcher reads the job: install python3"
+}
+
 # Exports what `python -m harness.env $1` says of the job: --shell, or --launch on a host that may have no .venv.
 load_job() {
-  local python=.venv/bin/python pairs
-  if [[ ! -x ${python} ]]; then
-    python=python3
-    "${python}" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null ||
-      refuse "this host has no Python 3.10 or newer, with which a launcher reads the job: install python3"
-  fi
-  mapfile -d '' -t pairs < <("${python}" -m harness.env "$1")
+  local pairs
+  find_job_python
+  mapfile -d '' -t pairs < <("${JOB_PYTHON}" -m harness.env "$1")
   wait $! || exit 2
   unset JOB_DROPPED
   export "${pairs[@]}"

@@ -26,14 +26,17 @@ hosts="" no_container="" workdir=${PWD} ssh=ssh write_hosts="" nodes="" topology
 take_options "--hosts= --write-hosts= --nodes= --topology= --baseline= --ssh= --workdir= --no-container ${INSTEAD}" "$@"
 read -ra ssh <<<"${ssh}"
 baseline=${baseline:+$(realpath -m "${baseline}")}
-[[ ! -f ${hosts} ]] || hosts=$(hosts_of_file "${hosts}")
+if [[ -f ${hosts} ]]; then
+  ! grep -qaP '[\x00-\x08\x0e-\x1f]' "${hosts}" || refuse "--hosts ${hosts}: is no text file of hosts, one a line"
+  hosts=$(hosts_of_file "${hosts}")
+fi
 [[ -n ${hosts} ]] || refuse "which hosts? Give --hosts A,B or --hosts FILE"
 IFS=, read -ra host <<<"${hosts}"
 IFS=, read -ra spare <<<"${SPARES:-}"
 ((${#spare[@]} == 0)) || [[ ${ON_FAILURE:-} == go_on ]] || refuse "SPARES=${SPARES} needs ON_FAILURE=go_on"
 for name in "${host[@]}" "${spare[@]}"; do # ssh would take what begins with - as an option, Open MPI what is behind : as its own
   [[ ${name} =~ ^[A-Za-z0-9_][A-Za-z0-9_.-]*$ ]] ||
-    refuse "host '${name}': must be a name or an IPv4 address (a port or a user belongs into ~/.ssh/config); a file of hosts must exist"
+    refuse "host $(printf '%q' "${name}"): must be a name or an IPv4 address (a port or a user belongs into ~/.ssh/config); a file of hosts must exist"
 done
 twice=$(printf '%s\n' "${host[@]}" "${spare[@]}" | sort | uniq -d | paste -sd ' ')
 [[ -z ${twice} ]] || refuse "named more than once: ${twice}; give each host once"

@@ -169,7 +169,10 @@ def serve(job: env.Job, hosts: list[str], folder: Path) -> int:
             received += data
             for line in received.split(b"\n")[:-1]:
                 if line.startswith(b"end "):
-                    return int(line.split()[1])
+                    status = int(line.split()[1])
+                    if status != 0:
+                        say(f"{me}: the job ended with status {status}: {first} says why, and its logs do")
+                    return status
             if not data and not asked:
                 fail(f"{me}: {first} was lost; this node ends")
             if not data:

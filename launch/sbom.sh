@@ -1,8 +1,24 @@
 #!/usr/bin/env bash
-# Writes what the image's locks install as a bill of materials in CycloneDX:  launch/sbom.sh FILE
-# By cyclonedx-py of locks/dev.lock (launch/setup.sh run dev). What differs between Pythons is there in each version.
+# Writes what the image's locks install as a bill of materials in CycloneDX, for a scanner.
+#
+# usage: launch/sbom.sh FILE
+#   FILE  the file to write
+#
+# By cyclonedx-py of locks/dev.lock. What differs between Pythons is there in each version.
 set -euo pipefail
-file="$(realpath -m "${1:?a file to write}")"
+called_from=${PWD}
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
+source launch/common.sh
 
-cat locks/run.lock locks/cuda.lock | .venv/bin/cyclonedx-py requirements --output-file "${file}" -
+take_options WORDS "$@"
+((${#words[@]} == 1)) || refuse "which file? Name one file to write; see --help"
+file=$(cd -- "${called_from}" && realpath -m -- "${words[0]}")
+tool=.venv/bin/cyclonedx-py
+[[ -x ${tool} ]] || refuse "${tool} is not here: launch/setup.sh run dev installs it"
+[[ ! -d ${file} && -d ${file%/*} && -w ${file%/*} ]] || refuse "${file}: cannot be written: name a file in a folder of yours"
+if [[ -n ${dry_run} ]]; then
+  echo "${tool} requirements --output-file ${file} of locks/run.lock and locks/cuda.lock"
+  exit 0
+fi
+
+cat locks/run.lock locks/cuda.lock | "${tool}" requirements --output-file "${file}" -

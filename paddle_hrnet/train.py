@@ -66,6 +66,18 @@ class HRNet(Workload):
         """Mean intersection over union."""
         return mean_iou(totals[CONFUSION])
 
+    def doubt(self, totals: dict[str, Any]) -> str:
+        """Say that the labels of an evaluation hold under two classes, as masks of 0 and 255 do."""
+        pixels_of_class = totals[CONFUSION].sum(axis=1)
+        classes = np.flatnonzero(pixels_of_class).tolist()
+        if len(classes) > 1:
+            return ""
+        held = f"class {classes[0]} alone" if classes else "no class"
+        return (
+            f"the evaluation's labels hold {held} beside {config.IGNORED}, which is ignored: nothing is told apart; "
+            "number the classes from 0 in the label files"
+        )
+
     def pretrained(self, path: str, program: static.Program) -> dict[str, np.ndarray]:
         return pretrained_weights(Path(path), program) if path else {}
 

@@ -20,15 +20,12 @@ from paddle_rn50 import folder, recordio, tfrecord
 from paddle_rn50.config import Augmentation
 from paddle_rn50.folder import ImageList, Size
 from paddle_rn50.records import Records
+from paddle_rn50.traits import NVJPEG
 from runlog import schema
 
 MEAN = (123.675, 116.28, 103.53)  # ImageNet's RGB mean and deviation, as every recipe in use has them
 STD = (58.395, 57.12, 57.375)
 CROP_TRIES = 10  # as torchvision and DALI draw a crop before they fall back to the centre
-# Of nvJPEG's memory a pixel of the largest image, on the device and on the host. A bound of what NVIDIA's scripts give
-# for ImageNet, 211,025,920 and 140,544,512 bytes beside hints of 5980 x 6430 pixels; on no GPU measured.
-DEVICE_BYTES, HOST_BYTES = 6, 4
-LEAST_DEVICE_PADDING, LEAST_HOST_PADDING = 16 << 20, 8 << 20  # DALI's defaults
 # A file with width and height in pixels of a part's largest image and, for packed images, the passport of the files
 # that they were made of; tools/pack.py writes it.
 SIZES = "{}.sizes.json"
@@ -118,8 +115,8 @@ def _hints(width: int, height: int) -> dict[str, int]:
     return {
         "preallocate_width_hint": width,
         "preallocate_height_hint": height,
-        "device_memory_padding": max(LEAST_DEVICE_PADDING, DEVICE_BYTES * width * height),
-        "host_memory_padding": max(LEAST_HOST_PADDING, HOST_BYTES * width * height),
+        "device_memory_padding": NVJPEG.device_padding(width, height),
+        "host_memory_padding": NVJPEG.host_padding(width, height),
     }
 
 

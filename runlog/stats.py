@@ -26,10 +26,10 @@ def median_set(
     return sets[first], f"{which}, the median of {len(sets)} sets of {count}"
 
 
-def olympic_mean(values: Sequence[float]) -> float:
-    """Return the mean without the best and the worst, added up as MLPerf's tools do. Needs three values."""
-    assert len(values) >= 3
-    kept = sorted(values)[1:-1]
+def olympic_mean(values: Sequence[float], dropped: int = 1) -> float:
+    """Return the mean without the `dropped` best and as many worst values, added up as MLPerf's tools do."""
+    assert len(values) > 2 * dropped > 0
+    kept = sorted(values)[dropped:-dropped]
     return sum(kept) / len(kept)
 
 

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 
+from runlog import named_files
 from runlog.text import MOST_OF_A_LINE, called, visible
 from scoring.commands import COMMANDS
 from scoring.record import InputError, TooFewRunsError
@@ -27,15 +28,17 @@ def main(argv: list[str] | None = None) -> int:
             command.set_defaults(main=module.main)
     args = parser.parse_args(argv)
     try:
+        named_files.check_options(args)
         return args.main(args)
     except BrokenPipeError:  # the reader (`| head`) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (InputError, TooFewRunsError) as error:
-        text, code = str(error), 2 if isinstance(error, InputError) else 1
+    except TooFewRunsError as error:
+        text, code = str(error), 1
+    except (InputError, named_files.UnusableError) as error:
+        text, code = str(error), 2
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        text, code = f"{where}{error.strerror or error}; check the path", 2
+        text, code = named_files.explain(error), 2
     print(f"{called('scoring')} {wanted}: {visible(text, MOST_OF_A_LINE)}", file=sys.stderr)  # a path may hold anything
     return code
 

@@ -95,6 +95,7 @@ class Record:
     format: str  # the importer's name
     framework: str | None = None  # with its version, where the log has it
     model: str | None = None
+    benchmark: str | None = None  # as an MLPerf log names it (submission_benchmark)
     devices: int | None = None
     nodes: int | None = None
     platform: str | None = None  # the system as an MLPerf log names it
@@ -103,6 +104,8 @@ class Record:
     batch_per_device: int | None = None
     batch_of_all: int | None = None  # images of one step over all devices, where the log says that
     train_samples: int | None = None  # images of an epoch, where an MLPerf log says that
+    eval_samples: int | None = None  # of an evaluation, where an MLPerf log says that
+    division: str | None = None  # closed or open, as an MLPerf log names it
     precision: str | None = None  # fp32, amp_o1, amp_o2, fp16, amp (level unsaid)
     software: dict[str, str] = field(default_factory=dict)  # versions that the log prints
     math_mode: str | None = None  # fp32 or tf32: what FP32 matrix products really use

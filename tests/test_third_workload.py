@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from runlog import workloads
 from tests import jobs
 
 FOLDER = Path(__file__).parent / "third_workload" / "paddle_stripes"
@@ -90,6 +91,13 @@ def test_each_command_takes_its_log(
     words = [word.format(log=log) for word in arguments]
     done = jobs.run([sys.executable, "-m", *words], cwd=checkout)
     assert holds(json.loads(done.stdout)), done.stdout + done.stderr
+
+
+def test_flops_are_known_of_the_counted_size_alone() -> None:
+    hrnet = workloads.named("hrnet")
+    assert hrnet.flop_of(512, 1024) == hrnet.training_flop
+    assert hrnet.flop_of(512, 512) is None
+    assert hrnet.flop_of(1024, 1024) is None
 
 
 def test_it_is_refused_by_name_where_the_row_is_not(tmp_path: Path) -> None:

@@ -6,8 +6,11 @@ checkout and the packages of [train]. In a checkout each is also to be had as `p
 
 import importlib
 import importlib.util
+import os
+import re
 import sys
 from importlib import metadata
+from pathlib import Path
 
 from compliance import COMMANDS as COMPLIANCE
 from scoring.commands import COMMANDS as SCORING
@@ -21,7 +24,7 @@ PUBLISHING = {
 TRAINING = {
     "doctor": ("tools.doctor.__main__", "what will fail in a run, before it"),
     "inspect": ("tools.inspect", "the training program of a configuration, without a GPU"),
-    "tune": ("tools.tune", "search the fastest strategy of this machine"),
+    "tune": ("tools.tune.__main__", "search the fastest strategy of this machine"),
     "acceptance": ("tools.acceptance.__main__", "report on what ./run_and_time.sh --acceptance ran"),
     "fleet": ("tools.fleet.__main__", "name the slow node by what ./run_and_time.sh --fleet measured"),
     "pack": ("tools.pack", "make RecordIO of an image folder"),
@@ -37,18 +40,23 @@ def usage() -> str:
 
 
 def version() -> str:
-    """Of the installed package."""
+    """Return the name and version of the installed package, or of this checkout, both of which pyproject.toml says."""
     try:
         return f"paddle-reference {metadata.version('paddle-reference-submission')}"
     except metadata.PackageNotFoundError:
-        return "paddle-reference of a checkout that is not installed"
+        project = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+        found = re.search(r'^version = "(.+)"$', project, re.MULTILINE)
+        return f"paddle-reference {found[1] if found else 'of an unknown version'}, a checkout"
 
 
 def main() -> int:
     """Runs a command; its exit status, or 2 for wrong use or where its packages are missing."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if answer := {"-h": usage, "--help": usage, "--version": version}.get(name):
-        print(answer())
+        try:
+            print(answer(), flush=True)
+        except BrokenPipeError:  # the reader, such as `| head`, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     known = PUBLISHING | TRAINING
     if name not in known:

@@ -44,9 +44,15 @@ def _rows(records: Sequence[Record], figure: Score, *, throughput: bool) -> dict
         workload = workloads.of_model(records[0].model)
         measure = "eval_accuracy" if workload is None else workload.metric
         rows["quality"] = _of_all(records, "evaluation", last, f"{{:.4f}} {measure}")
-        rows["time to train"] = _of_all(records, "end", [record.run_time_s for record in records], "{:.1f} s")
+        seconds = "s" if figure.standing is None else figure.standing.unit("s")
+        rows["time to train"] = _of_all(
+            records, "end", [record.run_time_s for record in records], f"{{:.1f}} {seconds}"
+        )
     interval = "95 % interval {:.2f} to {:.2f}".format(*figure.interval_95) if figure.interval_95 else "no interval"
-    rows["throughput"] = f"{figure.value:.2f} {figure.unit}, {interval} ({figure.interval_method})"
+    if figure.standing is not None:
+        rows["result"] = figure.standing.name
+        rows["data set"] = f"{figure.standing.dataset_in_words}; target {figure.standing.target_in_words}"
+    rows["throughput"] = f"{figure.value:.2f} {figure.shown_unit}, {interval} ({figure.interval_method})"
     windows = [window for record in records for window in record.windows if window.phase != "warmup"]
     waited_s, time_s = (sum(getattr(w, name) or 0.0 for w in windows) for name in ("data_wait_s", "seconds"))
     rows["data wait"] = f"{100 * waited_s / time_s:.2f} % of the step time"
@@ -79,6 +85,8 @@ def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
         print(f"{name:{width}}" + text.replace("\n", "\n" + " " * width))
     for warning in figure.warnings:
         print(f"warning: {warning.check}: {warning.found}")
+    for note in figure.footnotes:
+        print(note)
     for check in reports:
         for found in check.findings:
             if found.severity == "error":

@@ -18,9 +18,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from runlog import schema
+from runlog import named_files, schema
 from runlog.errors import RunError, one_line
-from runlog.reader import read_text
+from runlog.reader import Problem, read_text
 from runlog.run import Run, real
 from runlog.text import called, visible
 
@@ -86,19 +86,26 @@ class View:
         self._folder = folder
         self._log: Path | None = None
         self._run = Run()
+        self._known_lines = 0  # of this log that a training run writes
         self._read: dict[Path, int] = {}  # bytes of each file that are read
         self._nodes: dict[Path, dict[str, Any]] = {}  # the last sample of each
 
     def look(self) -> dict[str, Any]:
-        """Reads what is new: the run and the last sample of each node. Raises RunError where there is no log."""
+        """Reads what is new: the run and the last sample of each node. Raises RunError where there is no log, and
+        ValueError where the newest file is none.
+        """
         logs = [self._folder] if self._folder.is_file() else list(self._folder.rglob("result_*.txt"))
         if not logs:
             raise RunError(f"{self._folder}: holds no result_*.txt: give the LOGDIR of a job")
         newest = max(logs, key=lambda path: path.stat().st_mtime)
         if self._log != newest:
             self._log, self._run, self._read, self._nodes = newest, Run(), {}, {}
+            self._known_lines = 0
         for entry in read_text(self._new(newest)):
+            self._known_lines += not isinstance(entry, Problem)
             self._run.take(entry)
+        if self._known_lines == 0 and self._read[newest] > 0:
+            raise ValueError(f"{newest}: has no line of a training log: give a result_*.txt, or the LOGDIR of a job")
         for path in newest.parent.glob(f"{newest.stem}.node*.telemetry.jsonl"):
             for line in self._new(path).splitlines()[-1:]:
                 with contextlib.suppress(ValueError):  # a line cut by a crash; the next one is whole
@@ -184,6 +191,7 @@ def main() -> int:
     parser.add_argument("--once", action="store_true", help="print one view and end")
     parser.add_argument("--json", action="store_true", help="print one view as JSON and end")
     args = parser.parse_args()
+    named_files.check_options(args)
     if not args.logdir.exists():
         raise ValueError(f"{args.logdir}: no such folder or log: give the LOGDIR of a job")
     view = View(args.logdir)

@@ -8,7 +8,9 @@ from compliance.rules import Benchmark, Collected
 from compliance.strict.run_order import RunOrder
 from runlog import schema
 
-SCHEDULE, SAMPLES, CURVE = "eval-schedule", "eval-samples", "accuracy-curve"
+SCHEDULE = "eval-schedule"
+SAMPLES = "eval-samples"
+CURVE = "accuracy-curve"
 _ROUNDED = 5e-7  # an accuracy of six digits; single precision is finer
 _LEAST_VALUES = 3  # each is a whole number of 50,000 by a chance of 5 %
 _COUNT_TOLERANCE = 0.012  # of a count of images, by an accuracy in single precision
@@ -51,7 +53,8 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collected: C
         return
     previous = None
     for evaluation in run.evaluations:
-        epoch, line = evaluation.epoch, evaluation.line
+        epoch = evaluation.epoch
+        line = evaluation.line
         if epoch == 0:
             continue  # of the initial weights
         if previous is None and epoch > period:

@@ -16,7 +16,7 @@ _ROUNDED_S = 1e-6  # times are written with six digits
 
 
 class Fault(NamedTuple):
-    """What a log of this project would not hold, and the line to blame; None: no single one."""
+    """Something that a log of this project would not hold, and the line to blame; None: no single one."""
 
     line: int | None
     what: str
@@ -69,11 +69,14 @@ class _Plan:
 
     def next_window(self, start: int, epoch: int) -> tuple[int, str]:
         """Steps and phase of the window that begins after step `start`."""
-        phase, end = "train", epoch * self.epoch_steps
+        phase = "train"
+        end = epoch * self.epoch_steps
         if self.measured_end and start < self.warmup_end:
-            phase, end = "warmup", self.warmup_end
+            phase = "warmup"
+            end = self.warmup_end
         elif self.measured_end:
-            phase, end = "measured", self.measured_end
+            phase = "measured"
+            end = self.measured_end
         return min(self.window_steps or end, end - start), phase
 
 
@@ -207,7 +210,8 @@ class Measured:
         if not _is_window(value, where):
             self.fault(event.line, f"a step_window is not as the schema has it: {printable(event.value)}")
             return
-        start, self._step = self._step, where["step"]
+        start = self._step
+        self._step = where["step"]
         self._add(value)
         self._compare_window(event, start)
         if value["time_s"] > 0:
@@ -223,8 +227,13 @@ class Measured:
 
     def _compare_window(self, event: Event, start: int) -> None:
         """Compare a window that begins after step `start` with the plan and with the clock."""
-        value, where, line = event.value, event.metadata, event.line
-        steps, images, time_s, wait_s = value["steps"], value["images"], value["time_s"], value["data_wait_s"]
+        value = event.value
+        where = event.metadata
+        line = event.line
+        steps = value["steps"]
+        images = value["images"]
+        time_s = value["time_s"]
+        wait_s = value["data_wait_s"]
         wanted, phase = self._plan.next_window(start, where["epoch_num"])
         epoch = 1 if self._plan.measured_end else self._epoch
         if steps != wanted or self._step != start + steps or images != steps * self._plan.batch:
@@ -245,7 +254,8 @@ class Measured:
 
     def _rank_times(self, event: Event) -> None:
         """Check the ranks' own times in the window that comes next: least, median and most, and who took most."""
-        times, summary = table_of(schema.RankTimes, event.value), self._run.summary
+        times = table_of(schema.RankTimes, event.value)
+        summary = self._run.summary
         good = False
         if times is not None and summary is not None:
             waited = [0.0, times.data_wait_least_s, times.data_wait_median_s, times.data_wait_most_s]

@@ -67,7 +67,8 @@ class Policy:
 
     def _check_summary(self) -> None:
         """Check what run_summary says of the run; others' logs have none."""
-        summary, line = self.run.summary, self.run.of(schema.RUN_SUMMARY).line
+        summary = self.run.summary
+        line = self.run.of(schema.RUN_SUMMARY).line
         if summary is None:
             self.collected.note("run-mode", "not applied: the log has no run_summary that says so")
             return
@@ -123,7 +124,8 @@ class Policy:
                 self._breach("value-type", evaluation.line, actual, "eval_accuracy is a share, 0 to 1")
         check_pace(self.run, self.order, benchmark, self.collected)
         self._check_target(benchmark, division)
-        closed, resnet = division == "closed", benchmark.name == "resnet"
+        closed = division == "closed"
+        resnet = benchmark.name == "resnet"
         on_own_data = is_own_data(self.run, benchmark)
         if closed and resnet:
             self.collected.found += self._written_findings()
@@ -140,7 +142,8 @@ class Policy:
 
     def _check_closed_data(self, benchmark: Benchmark) -> bool:
         """Refuse a closed run on other data. Returns whether it is on the benchmark's all the same."""
-        train, evaluation = self.run.of(schema.TRAIN_SAMPLES), self.run.of(schema.EVAL_SAMPLES)
+        train = self.run.of(schema.TRAIN_SAMPLES)
+        evaluation = self.run.of(schema.EVAL_SAMPLES)
         if benchmark.name == "resnet" and counts_batches(self.run, benchmark):
             of = f"the accuracies are whole numbers of {benchmark.eval_samples}"
             actual = f"eval_samples is {evaluation.value}; {of}"

@@ -82,7 +82,8 @@ class ProjectLog:
 
     def _header(self) -> typing.Generator[Fault, None, bool]:
         """Yield sections that are missing or not as the schema has them. Returns whether there were none."""
-        headers, whole = self.run.headers, True
+        headers = self.run.headers
+        whole = True
         for name, section in schema.SECTIONS.items():
             if name not in headers:
                 yield Fault(None, f"no header section {name}")
@@ -123,7 +124,8 @@ class ProjectLog:
         """Yield what does not belong to the status of a run that ended."""
         run = self.run
         succeeded = run.status == "success"
-        aborted, telemetry = run.of(schema.ABORT_REASON), run.of(schema.TELEMETRY_SUMMARY)
+        aborted = run.of(schema.ABORT_REASON)
+        telemetry = run.of(schema.TELEMETRY_SUMMARY)
         if aborted.line and succeeded:
             yield Fault(aborted.line, "an abort_reason, and status success")
         count = run.number(schema.TELEMETRY_SUMMARY)
@@ -152,7 +154,8 @@ class ProjectLog:
 
     def _too_fast(self) -> Iterator[Fault]:
         """Yield a rate over the peak of the header's cards, or of its cores where it has none."""
-        nodes, pixels = self._nodes(), self.run.settings.get("RECIPE.image_size")
+        nodes = self._nodes()
+        pixels = self.run.settings.get("RECIPE.image_size")
         resnet = self.run.text(schema.SUBMISSION_BENCHMARK) == "resnet"
         if not nodes or not resnet or type(pixels) is not int or not has_type(pixels, COUNT):
             return
@@ -180,8 +183,11 @@ class ProjectLog:
 
     def _too_short(self) -> Iterator[Fault]:
         """Yield an end before the recipe's, without the target."""
-        run, settings = self.run, self.run.settings
-        epochs, target, last = settings.get("RECIPE.epochs"), run.recipe_target, self.order.last_epoch
+        run = self.run
+        settings = self.run.settings
+        epochs = settings.get("RECIPE.epochs")
+        target = run.recipe_target
+        last = self.order.last_epoch
         reached = target is None or any(one.value >= target for one in run.evaluations)
         short = is_number(epochs) and (last or 0) < float(str(epochs)) and not settings.get("MAX_EPOCHS")
         if run.stop and run.status == "success" and short and not reached:
@@ -246,7 +252,8 @@ class ProjectLog:
                     yield Fault(said.line, f"{said.name} is {printable(said.value)}; {other}")
 
     def _machine(self, summary: schema.RunSummary) -> Iterator[Fault]:
-        nodes, devices = self._nodes(), summary.devices
+        nodes = self._nodes()
+        devices = summary.devices
         if min(devices, summary.batch_per_device, len(nodes)) < 1 or len(nodes) > summary.nodes:
             ranks = f"{devices} devices of {summary.batch_per_device} images"
             what = f"{ranks}, {summary.nodes} nodes, {len(nodes)} hosts"
@@ -264,7 +271,8 @@ class ProjectLog:
         line = self.run.of(schema.RUN_SUMMARY).line
         workload = workloads.find(str(settings["WORKLOAD"]))
         model = None if workload is None else workload.model
-        ranks, resumes = settings["DGXNGPU"], settings["RESUME"] == "auto"
+        ranks = settings["DGXNGPU"]
+        resumes = settings["RESUME"] == "auto"
         devices = ranks * summary.nodes if type(ranks) is int else None
         for name, setting in _OF_SUMMARY.items():
             yield _SaidTwice(line, f"run_summary's {name}", getattr(summary, name), setting, settings[setting])
@@ -276,7 +284,8 @@ class ProjectLog:
     def _header_twice(self, summary: schema.RunSummary) -> Iterator[_SaidTwice]:
         """Yield what header sections, settings and events of the submission repeat."""
         settings = self.run.settings
-        dataset, hardware = self.run.section(schema.DATASET), self.run.section(schema.HARDWARE)
+        dataset = self.run.section(schema.DATASET)
+        hardware = self.run.section(schema.HARDWARE)
         line = self.run.of(schema.RUN_SUMMARY).line
         workload = workloads.find(str(settings["WORKLOAD"]))
         benchmark = None if workload is None else workload.benchmark
@@ -329,7 +338,8 @@ class ProjectLog:
 
 def fits(kind: Any, value: Any) -> bool:
     """Whether `value` is of the schema's type `kind`, as JSON writes it."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    origin = typing.get_origin(kind)
+    arguments = typing.get_args(kind)
     if kind is Any:
         return True
     if origin in (typing.Union, UnionType):

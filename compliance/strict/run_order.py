@@ -207,7 +207,8 @@ class RunOrder:
 
     def _block_stop(self, event: Event) -> None:
         first = self._number(event, "first_epoch_num")
-        block, self._block = self._block, None
+        block = self._block
+        self._block = None
         if block is None:
             self._breach(ORDER, event, "block_stop, and no block is open")
             return
@@ -238,7 +239,8 @@ class RunOrder:
 
     def _epoch_stop(self, event: Event) -> None:
         number = self._number(event, "epoch_num")
-        epoch, self._epoch = self._epoch, None
+        epoch = self._epoch
+        self._epoch = None
         if epoch is None:
             self._breach(ORDER, event, "epoch_stop, and no epoch is open")
             return
@@ -271,7 +273,8 @@ class RunOrder:
 
     def _eval_stop(self, event: Event) -> None:
         number = self._number(event, "epoch_num")
-        evaluation, self._evaluation = self._evaluation, None
+        evaluation = self._evaluation
+        self._evaluation = None
         if evaluation is None:
             self._breach(ORDER, event, "eval_stop, and no evaluation is open")
             return
@@ -288,7 +291,8 @@ class RunOrder:
         if number is None:
             number = self.epochs_counted
         self._keep_accuracy(event, number)
-        unscored, self._unscored = self._unscored, None
+        unscored = self._unscored
+        self._unscored = None
         if unscored is not None:
             self._expect(event, "an accuracy of epoch", number, unscored.number)
         elif self.run.number(schema.EVAL_START):

@@ -3,6 +3,7 @@
 import argparse
 import functools
 import json
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from compliance.submission.package import template_text
 from compliance.submission.results_tree import Owner, TreeFile
 from compliance.submission.runs import check_between
 from compliance.submission.score import Score, score_runs
+from compliance.submission.selection import Candidate, unusual
 from runlog import schema
 from runlog.text import printable
 
@@ -101,6 +103,7 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
 
     seen: dict[tuple[object, ...], _Place] = {}
     submissions = []
+    candidates = []
     for name, folder in sorted(folders.items()):
         folder.owner = results_tree.owner_of(path, name, _organisation(folder.logs))
         of_all = [*_described(folder, described), *_scaled(folder, scalings)]
@@ -109,7 +112,8 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
             peak = over_peak(one.run, folder.description, folder.ruleset.strict["system-description"])
             asked.setdefault(one.path.name, []).extend((*of_all, *peak))
         submissions.append(_submission(folder, asked, envelope=envelope))
-    return submissions
+        candidates.append(_candidate(folder))
+    return _screened(submissions, candidates)
 
 
 # --- what the tree holds of a submission ---
@@ -225,6 +229,47 @@ def _of_two_places(one: Report, folder: _Folder, place: _Place) -> Finding:
             f"new round's checker (it {passes}); training_rules.adoc, section Results Resubmission"
         )
     return _asked("run-elsewhere", actual, "ask which system ran it", severity=severity)
+
+
+# --- runs that were selected ---
+
+
+def _candidate(folder: _Folder) -> Candidate:
+    """The folder's runs for the screen; none where one did not converge, or rcp_checker cannot read it."""
+    first = folder.logs[0].run
+    group = (folder.owner.round, first.text(schema.SUBMISSION_BENCHMARK), first.global_batch)
+    to_target: list[float] = []
+    for one in folder.logs:
+        samples = one.run.as_tools_read.to_target
+        closed = one.run.text(schema.SUBMISSION_DIVISION) == "closed"
+        if closed and one.official and samples is not None and math.isfinite(samples):
+            to_target.append(samples)
+    organisation = folder.owner.submitter.partition("-")[0]
+    return Candidate(organisation=organisation, group=group, to_target=tuple(to_target))
+
+
+def _screened(submissions: Sequence[Submission], candidates: Sequence[Candidate]) -> list[Submission]:
+    """The submissions, those that converged unusually soon with a question about it."""
+    chances = unusual(candidates)
+    screened = []
+    for place, submission in enumerate(submissions):
+        if place in chances:
+            actual = (
+                f"unusual (p = {chances[place]:.2g}): its runs converged sooner than those of all others at its batch"
+            )
+            question = Question(
+                rule="selected-runs",
+                kind="plausibility",
+                official=False,
+                severity="warning",
+                logs=submission.logs,
+                file="",
+                line=None,
+                actual=actual,
+            )
+            submission = replace(submission, questions=(*submission.questions, question))
+        screened.append(submission)
+    return screened
 
 
 # --- a row ---

@@ -161,7 +161,9 @@ def _verdicts(one: Submission) -> str:
     official = f"official {one.official_passes}/{one.logs}, {one.minutes_in_words(one.official_minutes)}"
     strict = f"strict {one.strict_passes}/{one.logs}, {one.minutes_in_words(one.strict_minutes)}"
     problem = f" ({one.problem})" if one.problem else ""
-    result = "; no MLPerf result" if one.result == "no MLPerf result" else ""
+    result = ""
+    if one.standing is not None and one.standing.is_mlperf is False:
+        result = f"; {one.standing.name}"
     return f"{official}; {strict}; RCP {one.rcp}{one.scaling_in_words}{result}{problem}"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from compliance.submission.package import HASHES, hashes
 from compliance.submission.runs import sha256
-from compliance.submission.verify import NAMESPACE, PACKAGES, PAGE, TABLE, pages_of, ssh_keygen, verify
+from compliance.submission.verify import MANIFEST, NAMESPACE, PACKAGES, PAGE, TABLE, pages_of, ssh_keygen, verify
 from runlog.text import printable
 from runlog.verdict import FATAL
 
@@ -26,6 +26,8 @@ def command(options: argparse.Namespace) -> int:
     for folder in options.folders:
         if not folder.is_dir():
             raise ValueError(f"{folder}: no folder: give the folder ORG of a package")
+        if not (folder / MANIFEST).is_file():
+            raise ValueError(f"{folder}: no {MANIFEST} in it: give the folder ORG of a package")
     refused = [
         f"{folder}: {answer.check}: {answer.found}"
         for folder in options.folders

@@ -34,7 +34,7 @@ def expand(paths: Sequence[Path]) -> list[Path]:
     logs: dict[Path, Path] = {}
     for path in paths:
         if not path.exists() and not path.is_symlink():
-            raise ValueError(f"{path}: no such file")
+            raise ValueError(f"{path}: no such file: check the path")
         inside = (
             sorted(path.glob("result_*.txt"), key=lambda log: (len(log.name), log.name)) if path.is_dir() else [path]
         )
@@ -171,7 +171,10 @@ def _hosts_at_once(run: LoggedRun, other: LoggedRun) -> str:
     """Say on which host of their headers two runs trained at one time; others' logs name no host."""
     hosts = {str(node.get("host")) for node in hardware_nodes(run)}
     hosts &= {str(node.get("host")) for node in hardware_nodes(other)}
-    start_ms, stop_ms, other_start_ms, other_stop_ms = run.start_ms, run.stop_ms, other.start_ms, other.stop_ms
+    start_ms = run.start_ms
+    stop_ms = run.stop_ms
+    other_start_ms = other.start_ms
+    other_stop_ms = other.stop_ms
     if not hosts or start_ms is None or stop_ms is None or other_start_ms is None or other_stop_ms is None:
         return ""
     if start_ms < other_stop_ms and other_start_ms < stop_ms:
@@ -230,7 +233,8 @@ def _configurations(members: Sequence[Report], ruleset: Ruleset) -> Found:
 
 def _holds_for_both(rule: str, run: LoggedRun, other: LoggedRun, ruleset: Ruleset) -> bool:
     for one in (run, other):
-        benchmark, division = one.text(schema.SUBMISSION_BENCHMARK), one.text(schema.SUBMISSION_DIVISION)
+        benchmark = one.text(schema.SUBMISSION_BENCHMARK)
+        division = one.text(schema.SUBMISSION_DIVISION)
         if ruleset.strict[rule].why_not_applied(benchmark, division):
             return False
     return True
@@ -253,7 +257,10 @@ def _convergence(members: Sequence[Report], ruleset: Ruleset) -> Found:
                 yield one, finding
 
     rule = ruleset.strict["rcp-convergence"]
-    if len(members) != benchmark.runs:
+    batches = {one.run.global_batch for one in members}
+    if len(batches) > 1:  # same-hyperparameters blames the run whose batch differs
+        of_all = note(rule, "not applied: the runs have different global_batch_size")
+    elif len(members) != benchmark.runs:
         of_all = note(rule, f"not applied: it takes {benchmark.runs} runs of one submission, {len(members)} given")
     elif test.status == NOT_KNOWN:
         of_all = note(rule, f"not applied: {test.reason}")
@@ -267,7 +274,8 @@ def _convergence(members: Sequence[Report], ruleset: Ruleset) -> Found:
 
 def _hyperparameters(run: LoggedRun, points: Sequence[convergence.ReferencePoint], rule: StrictRule) -> list[Finding]:
     """The hyperparameters that are not those of the reference point of the run's batch."""
-    batch, optimizer = run.values.get("global_batch_size"), run.values.get("opt_name")
+    batch = run.values.get("global_batch_size")
+    optimizer = run.values.get("opt_name")
     of_batch = [point.hyperparameters for point in points if point.global_batch == batch]
     if not of_batch:
         return [note(rule, f"not applied: no reference point at a global batch of {printable(batch, 30)}")]

@@ -163,7 +163,14 @@ def _network(root: Path) -> dict[str, str | None]:
 
 
 def _accelerators() -> dict[str, str | None]:
-    import pynvml
+    """Return what NVML says of this machine's first GPU; nothing where there is no driver, or no package to ask it by.
+
+    A laptop has neither. What nobody answered is then asked for by `--set`.
+    """
+    try:
+        import pynvml
+    except ModuleNotFoundError:
+        return {}
 
     unanswered = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)  # the second where a driver is older than pynvml
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+from paddle import static
 
 from harness import state
 from harness.hooks import Hook
@@ -186,34 +187,68 @@ def _find(job: Job, run: dict[str, Any], ranks: int) -> Start:
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:
     """Puts a checkpoint's state into the program on every rank, and its learning rate where it was.
 
-    BN statistics differ from rank to rank: on as many ranks as before each gets its own, else all get the mean.
+    BN statistics differ from rank to rank: on as many ranks as before each gets its own, else all get the mean. Where
+    the loss scale is fixed in one of the two runs and dynamic in the other, it begins as the program has it.
 
-    Raises ValueError where the checkpoint lacks something of the program's state.
+    Raises ValueError where the checkpoint has not all of the program's state.
     """
     if not start.path:
         return
     main = training.main
     own = state.own_names(main)
-    forms = stored.forms(main)
-    arrays = {}
-    for name, saved in start.arrays.items():
-        form = forms.get(name.rpartition("/")[2])
-        arrays[name] = saved if form is None else form.from_plain(saved)
-
+    arrays = _as_stored(start.arrays, main)
     if ranks.is_first:
-        for name, tensor in state.tensors(main):
-            value = arrays.get(f"rank0/{name}" if name in own else name)
-            if value is None or list(value.shape) != tensor.shape():
-                raise ValueError(f"{start.path}: has no {name} of this program's shape: set RESUME=no")
-            state.assign(tensor, value)
-    state.broadcast_parameters(main, ranks)
-    for name, tensor in state.tensors(main):
-        if name in own:
-            parts = [arrays[f"rank{r}/{name}"] for r in range(start.position.ranks)] if ranks.is_first else []
-            if len(parts) != ranks.size and ranks.is_first:
-                parts = [np.mean(parts, axis=0, dtype=np.float64).astype(parts[0].dtype)] * ranks.size
-            state.assign(tensor, ranks.comm.scatter(parts or None))
+        _restore_shared(start.path, arrays, main, own)
+    state.broadcast_parameters(main, ranks)  # before the ranks' own state, which it would make rank 0's
+    _restore_own(start.position.ranks, arrays, main, own, ranks)
     training.schedule.step(start.position.step)
+
+
+def _as_stored(arrays: dict[str, np.ndarray], main: static.Program) -> dict[str, np.ndarray]:
+    """Arrays of a checkpoint, which has the plain network's, in the form that the program stores them in."""
+    forms = stored.forms(main)
+    as_stored = {}
+    for name, saved in arrays.items():
+        _, _, variable = name.rpartition("/")  # behind rank0/
+        form = forms.get(variable)
+        as_stored[name] = saved if form is None else form.from_plain(saved)
+    return as_stored
+
+
+def _restore_shared(path: str, arrays: dict[str, np.ndarray], main: static.Program, own: set[str]) -> None:
+    """Gives rank 0's program the state of a checkpoint, the statistics of its own among it."""
+    tensors = dict(state.tensors(main))
+    was_dynamic = state.has_dynamic_loss_scale(arrays)
+    is_dynamic = state.has_dynamic_loss_scale(tensors)
+    kept = []
+    for name, tensor in tensors.items():
+        if was_dynamic != is_dynamic and state.is_loss_scale(name):
+            kept.append(name)
+            continue
+        value = arrays.get(f"rank0/{name}" if name in own else name)
+        if value is None or list(value.shape) != tensor.shape():
+            raise ValueError(f"{path}: has no {name} of this program's shape: set RESUME=no")
+        state.assign(tensor, value)
+    if kept:
+        there, here = ("dynamic", "fixed") if was_dynamic else ("fixed", "dynamic")
+        text = f"warning: {path}: its run had a {there} loss scale, this one has a {here} one, which begins anew"
+        print(text, file=sys.stderr, flush=True)
+
+
+def _restore_own(
+    ranks_then: int, arrays: dict[str, np.ndarray], main: static.Program, own: set[str], ranks: Ranks
+) -> None:
+    """Gives each rank its own BN statistics of a checkpoint of `ranks_then` ranks, or their mean on other ranks."""
+    for name, tensor in state.tensors(main):
+        if name not in own:
+            continue
+        parts = None
+        if ranks.is_first:
+            parts = [arrays[f"rank{rank}/{name}"] for rank in range(ranks_then)]
+            if len(parts) != ranks.size:
+                mean = np.mean(parts, axis=0, dtype=np.float64).astype(parts[0].dtype)
+                parts = [mean] * ranks.size
+        state.assign(tensor, ranks.comm.scatter(parts))
 
 
 # ---- keeping

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import psutil
 
@@ -32,14 +32,19 @@ class Sampler(Hook):
 
     def __init__(self, path: Path, *, every_s: float, job_gpus: int, prometheus: str = "") -> None:
         """`job_gpus`: how many GPUs of this node the job uses: the first of those that CUDA shows, in its order."""
-        self._path, self._every_s, self._job_gpus, self._prometheus = path, every_s, job_gpus, prometheus
+        self._path = path
+        self._every_s = every_s
+        self._job_gpus = job_gpus
+        self._prometheus = prometheus
         self._process = psutil.Process()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._exit = contextlib.ExitStack()
         self._gpus: list[tuple[Any, bool]] = []  # handle, and whether it has NVLinks
         self._energy_begin_j: float | None = None
-        self._images, self._samples, self._cpu_s = 0, 0, 0.0
+        self._images = 0
+        self._samples = 0
+        self._cpu_s = 0.0
         self._peaks: dict[str, float | None] = {"memory_mib": None, "temperature_c": None}  # of a GPU of the job
         self.power_w: float | None = None  # of the job's GPUs on this node at the last sample
 
@@ -58,30 +63,38 @@ class Sampler(Hook):
         self._exit.close()
 
     def _run(self) -> None:
+        """Samples into the file until `close` ends it; runs in the thread."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("x", encoding="utf-8") as file:
                 due_s = time.monotonic()
                 while True:
-                    sample = self.sample()
-                    self._note(sample)
-                    file.write(json.dumps(sample) + "\n")
-                    file.flush()
-                    if self._prometheus:  # as its collector wants it: whole under its name at any time
-                        text = Path(self._prometheus)
-                        temporary = text.with_name(f".{text.name}.tmp")
-                        temporary.write_text(prometheus(sample))
-                        temporary.replace(text)
-                    self._samples, self._cpu_s = self._samples + 1, time.thread_time()
+                    self._sample_into(file)
                     due_s = max(due_s + self._every_s, time.monotonic())
                     if self._stop.wait(due_s - time.monotonic()):
                         return
         except OSError as error:
             print(f"warning: telemetry ends: {error}", file=sys.stderr, flush=True)
 
+    def _sample_into(self, file: TextIO) -> None:
+        """Takes a sample, and writes it to the file and for Prometheus."""
+        sample = self.sample()
+        self._note(sample)
+        file.write(json.dumps(sample) + "\n")
+        file.flush()
+        if self._prometheus:  # as its collector wants it: whole under its name at any time
+            text = Path(self._prometheus)
+            temporary = text.with_name(f".{text.name}.tmp")
+            temporary.write_text(prometheus(sample))
+            temporary.replace(text)
+        self._samples += 1
+        self._cpu_s = time.thread_time()
+
     def sample(self) -> dict[str, Any]:
         """One sample of the node."""
-        memory, disk, network = psutil.virtual_memory(), psutil.disk_io_counters(), psutil.net_io_counters()
+        memory = psutil.virtual_memory()
+        disk = psutil.disk_io_counters()
+        network = psutil.net_io_counters()
         with self._process.oneshot():
             process = {
                 "rss_mib": round(self._process.memory_info().rss / 2**20, 1),
@@ -104,22 +117,22 @@ class Sampler(Hook):
         }
 
     def _note(self, sample: dict[str, Any]) -> None:
+        """Keeps of a sample what the run's log needs: the peaks so far, and the power now, of the job's GPUs."""
         gpus = sample["gpus"][: self._job_gpus]
-        for name in self._peaks:
-            known = [value for value in (self._peaks[name], *(gpu[name] for gpu in gpus)) if value is not None]
-            self._peaks[name] = max(known, default=None)
+        for name, peak in self._peaks.items():
+            self._peaks[name] = _most([peak, *(gpu[name] for gpu in gpus)])
         power_w = _sum([gpu["power_w"] for gpu in gpus])
         self.power_w = None if power_w is None else round(power_w, 3)
 
     # ---- what the run asks
 
     def run_begins(self) -> None:
-        """Energy counts from the first step."""
+        """Has energy count from the first step."""
         if self._energy_begin_j is None:
             self._energy_begin_j = self._energy_j()
 
     def readings(self) -> dict[str, Any]:
-        """Power of the job's GPUs on this node."""
+        """Returns the power of the job's GPUs on this node."""
         return {"power_w": self.power_w}
 
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
@@ -131,12 +144,16 @@ class Sampler(Hook):
         return _sum([nvidia.energy_j(handle) for handle, _ in self._gpus[: self._job_gpus]])
 
     def summary(self) -> dict[str, Any]:
-        """Of this node, so far."""
-        begin_j, end_j = self._energy_begin_j, self._energy_j()
+        """Returns what this node has measured so far, for `summarize`."""
+        begin_j = self._energy_begin_j
+        end_j = self._energy_j()
+        energy_j = None
+        if begin_j is not None and end_j is not None:
+            energy_j = end_j - begin_j
         return {
             "samples": self._samples,
             **{f"peak_gpu_{name}": peak for name, peak in self._peaks.items()},
-            "energy_j": None if begin_j is None or end_j is None else end_j - begin_j,
+            "energy_j": energy_j,
             "images": self._images,
             "sampler_cpu_s": round(self._cpu_s, 4),
             "elapsed_s": round(time.monotonic() - self._started_s, 3),
@@ -149,48 +166,71 @@ def summarize(nodes: list[dict[str, Any]]) -> TelemetrySummary:
     Energy is that of the job's GPUs from the first step to the end of the run, evaluations included; images are those
     that were trained on, so that joules_per_image is what an image of training cost.
     """
-    peaks = {
-        name: max((node[name] for node in nodes if node[name] is not None), default=None)
-        for name in ("peak_gpu_memory_mib", "peak_gpu_temperature_c")
-    }
     energy_j = _sum([node["energy_j"] for node in nodes])
     images = nodes[0]["images"]
+    joules_per_image = None
+    if energy_j is not None and images:
+        joules_per_image = energy_j / images
     return TelemetrySummary(
-        **peaks,
+        peak_gpu_memory_mib=_most([node["peak_gpu_memory_mib"] for node in nodes]),
+        peak_gpu_temperature_c=_most([node["peak_gpu_temperature_c"] for node in nodes]),
         energy_j=None if energy_j is None else round(energy_j, 3),
-        joules_per_image=energy_j / images if energy_j is not None and images else None,
+        joules_per_image=joules_per_image,
         samples=sum(node["samples"] for node in nodes),
         sampler_cpu_share=max(round(node["sampler_cpu_s"] / node["elapsed_s"], 6) for node in nodes),
     )
 
 
+def _most(values: list[float | None]) -> float | None:
+    """Return the largest of the values that are known; None where none is."""
+    return max((value for value in values if value is not None), default=None)
+
+
 def _sum(values: list[float | None]) -> float | None:
-    """None where there is no value, or one is not known."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
+    """Return the sum of the values; None where there is no value, or one is not known."""
+    total = 0.0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total if values else None
 
 
 def _infiniband_bytes() -> dict[str, int | None]:
-    """Octets over all ports; the files count in words of four."""
-    totals: dict[str, int | None] = {}
-    for name, file in (("infiniband_sent_bytes", "port_xmit_data"), ("infiniband_received_bytes", "port_rcv_data")):
-        files = list(INFINIBAND.glob(f"*/ports/*/counters/{file}"))
-        totals[name] = sum(4 * int(path.read_text()) for path in files) if files else None
-    return totals
+    """Return the octets over all ports since the machine started; None without a port, or where one does not tell."""
+    return {
+        "infiniband_sent_bytes": _port_bytes("port_xmit_data"),
+        "infiniband_received_bytes": _port_bytes("port_rcv_data"),
+    }
+
+
+def _port_bytes(counter: str) -> int | None:
+    """Return the sum of a counter over all ports; the files count in words of four octets."""
+    files = list(INFINIBAND.glob(f"*/ports/*/counters/{counter}"))
+    if not files:
+        return None
+    try:
+        return sum(4 * int(path.read_text()) for path in files)
+    except (OSError, ValueError):  # as of a port that is down
+        return None
 
 
 def prometheus(sample: dict[str, Any]) -> str:
-    """A sample in Prometheus' text format."""
+    """Return a sample in Prometheus' text format: a line for each number of the node and of each GPU."""
     node = sample["node"].replace("\\", "\\\\").replace('"', '\\"')
-    groups = [("training", f'node="{node}"', sample)]
-    groups += [("training_gpu", f'node="{node}",gpu="{index}"', gpu) for index, gpu in enumerate(sample["gpus"])]
-    lines = [
-        f"{prefix}_{name}{{{labels}}} {value}\n"
-        for prefix, labels, values in groups
-        for name, value in values.items()
-        if isinstance(value, int | float)
-    ]
+    lines = _prometheus_lines("training", f'node="{node}"', sample)
+    for index, gpu in enumerate(sample["gpus"]):
+        lines += _prometheus_lines("training_gpu", f'node="{node}",gpu="{index}"', gpu)
     return "".join(lines)
+
+
+def _prometheus_lines(prefix: str, labels: str, values: dict[str, Any]) -> list[str]:
+    """Return the lines of the values that are numbers."""
+    lines = []
+    for name, value in values.items():
+        if isinstance(value, int | float):
+            lines.append(f"{prefix}_{name}{{{labels}}} {value}\n")
+    return lines
 
 
 # ---- a trace of steps
@@ -206,7 +246,8 @@ class Tracer(Hook):
     """
 
     def __init__(self, first: int, last: int, log: Path, *, on_gpu: bool) -> None:
-        self._first, self._last = first, last
+        self._first = first
+        self._last = last
         self._path = log.with_suffix(".trace.json")
         self._kernels = log.with_suffix(".kernels.trace.json") if on_gpu else None
         self._events: list[dict[str, Any]] = []
@@ -217,8 +258,8 @@ class Tracer(Hook):
         """Writes the trace of a run that ended before the last of the steps."""
         if not self._written:
             left = "the trace ends before it" if self._events else "there is no trace"
-            said = f"PROFILE=steps:{self._first}-{self._last}: the run had no step {self._last}: {left}"
-            print(f"warning: {said}", file=sys.stderr, flush=True)
+            text = f"PROFILE=steps:{self._first}-{self._last}: the run had no step {self._last}: {left}"
+            print(f"warning: {text}", file=sys.stderr, flush=True)
             self._write()
 
     def step_begins(self, step: int) -> None:
@@ -230,20 +271,28 @@ class Tracer(Hook):
             target = profiler.ProfilerTarget
             self._profiler = profiler.Profiler(
                 targets=[target.CPU, target.GPU],
-                on_trace_ready=lambda done: done.export(str(self._kernels), "json"),
+                on_trace_ready=self._export_kernels,
             )
             self._profiler.start()
+
+    def _export_kernels(self, profiler: Any) -> None:
+        """Writes the trace of Paddle's profiler, which calls this when it stops."""
+        profiler.export(str(self._kernels), "json")
 
     def step_ends(self, step: int, began_s: float, ready_s: float) -> None:
         """Records the step, and writes the trace after the last one."""
         if not self._first <= step <= self._last:
             return
         ended_s = time.perf_counter()
-        for name, begin_s, end_s in (("input", began_s, ready_s), ("executor", ready_s, ended_s)):
-            event = {"name": name, "ph": "X", "pid": 0, "tid": 0, "ts": begin_s * 1e6, "dur": (end_s - begin_s) * 1e6}
-            self._events.append(event | {"args": {"step": step}})
+        self._record("input", step, began_s, ready_s)
+        self._record("executor", step, ready_s, ended_s)
         if step == self._last:
             self._write()
+
+    def _record(self, name: str, step: int, begin_s: float, end_s: float) -> None:
+        """Adds a complete event ("X") of Chrome's trace format, whose times are in microseconds."""
+        times = {"ts": begin_s * 1e6, "dur": (end_s - begin_s) * 1e6}
+        self._events.append({"name": name, "ph": "X", "pid": 0, "tid": 0, **times, "args": {"step": step}})
 
     def _write(self) -> None:
         self._written = True
@@ -254,8 +303,9 @@ class Tracer(Hook):
 
 
 def of_rank(job: Job, ranks: Ranks) -> list[Hook]:
-    """What the job asks of this rank: on the first of a node its sampler, on the first of all the tracer."""
-    log, hooks = Path(job.trials.result_file), list[Hook]()
+    """Return the hooks that the job asks of this rank: a node's first rank samples, the first of all traces."""
+    log = Path(job.trials.result_file)
+    hooks: list[Hook] = []
     if job.course.telemetry_s and not ranks.local_rank:
         path = log.with_suffix(f".node{ranks.rank // job.cluster.dgxngpu}.telemetry.jsonl")
         gpus = job.cluster.dgxngpu if job.cluster.device == "gpu" else 0

@@ -22,6 +22,8 @@ OverSteps = Literal[
     "own_summary",
     "run_time",
 ]
+BY_BENCHMARK = "by_benchmark"  # in the place of a number of runs
+RUNS_OF_RESNET = 5  # stands in a protocol until a log has said which benchmark it is
 _AMOUNT = re.compile(r"(\d{1,9}) (window|step|epoch)s?")
 
 
@@ -36,8 +38,10 @@ class Protocol:
     skip_unit: Literal["window", "step", "epoch"]
     take_steps: int | None = None
     over_steps: OverSteps
-    runs: int
+    runs: int  # of a protocol by_benchmark a stand-in until the benchmark is known
     over_runs: Literal["mean", "median", "olympic_mean"]
+    dropped_runs: int = 1  # at each end of an olympic mean
+    by_benchmark: bool = False  # whether the benchmark decides how many runs there are, and how many are dropped
 
     @property
     def unit(self) -> str:
@@ -55,7 +59,13 @@ class Protocol:
         else:
             take = f", take {self.take_steps} steps" if self.take_steps else ""
             steps = f"skip {self.skip} {self.skip_unit}s{take}, {self.over_steps.replace('_', ' ')}"
-        return f"{steps}; {self.over_runs.replace('_', ' ')} of {self.runs} run{'s' if self.runs > 1 else ''}"
+        mean = self.over_runs.replace("_", " ")
+        if self.by_benchmark:
+            return f"{steps}; {mean} of as many runs as MLPerf asks for of the benchmark"
+        if self.over_runs == "olympic_mean" and self.dropped_runs > 1:
+            mean += f" without {self.dropped_runs} at each end"
+        plural = "s" if self.runs > 1 else ""
+        return f"{steps}; {mean} of {self.runs} run{plural}"
 
 
 @functools.cache
@@ -93,10 +103,13 @@ def _protocol(path: Path, name: str, row: Any) -> Protocol:
 
     want(isinstance(row, dict), "want a table of its fields")
     values = {str(key): value for key, value in row.items()}
-    fields = {field.name for field in dataclasses.fields(Protocol)} - {"name", "skip_unit", "take_steps"} | {"take"}
+    fields = {"source", "figure", "skip", "take", "over_steps", "runs", "over_runs"}
     unknown, missing = sorted(values.keys() - fields), sorted(fields - {"take", "figure"} - values.keys())
     want(not unknown, f"no field {', '.join(unknown)}; known are {', '.join(sorted(fields))}")
     want(not missing, f"the field {', '.join(missing)} is missing")
+    by_benchmark = values["runs"] == BY_BENCHMARK
+    if by_benchmark:
+        values["runs"] = RUNS_OF_RESNET
     runs, steps = values["runs"], values["over_steps"]
     skip, unit = _amount(where, "skip", values.pop("skip"))
     take = values.pop("take", None)
@@ -106,7 +119,9 @@ def _protocol(path: Path, name: str, row: Any) -> Protocol:
     for field in ("figure", "over_steps", "over_runs"):
         allowed, value = get_args(hints[field]), values.get(field, "throughput")
         want(value in allowed, f"{field} is {value!r}; want one of {', '.join(allowed)}")
-    want(type(runs) is int and runs > 0, f"runs is {runs!r}; want a whole number over 0")
+    want(type(runs) is int and runs > 0, f"runs is {runs!r}; want a whole number over 0, or {BY_BENCHMARK}")
+    by_rules = not by_benchmark or (values["over_runs"], values.get("figure")) == ("olympic_mean", "run_time")
+    want(by_rules, f"`runs: {BY_BENCHMARK}` goes with `over_runs: olympic_mean` and `figure: run_time`")
     olympic, run_time = values["over_runs"] == "olympic_mean", values.get("figure") == "run_time"
     want(not olympic or runs > 2, "an olympic mean drops two runs; runs must be 3 or more")
     want((steps == "run_time") == run_time, "`figure: run_time` goes with `over_steps: run_time`, and only with it")
@@ -115,7 +130,14 @@ def _protocol(path: Path, name: str, row: Any) -> Protocol:
     want(steps != "between_stamps" or unit == "step", "between_stamps counts from a step; want `skip: N steps`")
     of_epochs = (steps == "epoch_rates") == (unit == "epoch")
     want(of_epochs, "`skip: N epochs` goes with `over_steps: epoch_rates`, and only with it")
-    return Protocol(name=name, skip=skip, skip_unit=unit, take_steps=take_steps, **values)  # type: ignore[arg-type]
+    return Protocol(
+        name=name,
+        skip=skip,
+        skip_unit=unit,  # type: ignore[arg-type]
+        take_steps=take_steps,
+        by_benchmark=by_benchmark,
+        **values,
+    )
 
 
 def _amount(where: str, field: str, value: Any) -> tuple[int, str]:

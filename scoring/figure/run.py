@@ -29,7 +29,7 @@ class RunFigure:
     last_line: int
     chosen: tuple[Window, ...] = dataclasses.field(default=(), repr=False)  # the rows themselves
     rates: tuple[float, ...] = dataclasses.field(default=(), repr=False)  # images/s of each window
-    interval_95: tuple[float, float] | None = None  # from the windows
+    windows_interval_95: tuple[float, float] | None = None  # of the windows alone, which say too little of a run
 
 
 def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -> RunFigure:
@@ -69,7 +69,7 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
         last_line=chosen[-1].line,
         chosen=() if kind == "epoch_rates" else tuple(chosen),
         rates=tuple(rates),
-        interval_95=interval,
+        windows_interval_95=interval,
     )
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -11,13 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compliance import NOT_VERIFIED, TRADEMARK, UNVERIFIED
+from compliance.mlperf import Standing, submission_runs
+from compliance.official import rounds
 from runlog.stats import median_set, olympic_mean
 from runlog.text import called, safe_lines
 from runlog.verdict import Verdict, as_text
-from scoring.figure import protocols, spread, warnings
+from scoring.figure import intervals, protocols, warnings
 from scoring.figure.protocols import Protocol
 from scoring.figure.run import RunFigure, devices_in_rate, images_per_joule, run_figure, utilization
+from scoring.figure.standing import standing_of
 from scoring.figure.warnings import warning
 from scoring.importers import add_log_options, count, jsonable, read_records
 from scoring.importers.checks import has_second_clock
@@ -25,9 +28,7 @@ from scoring.record import InputError, NothingMeasuredError, Record, TooFewRunsE
 
 WANTED_SHARE = 0.01  # half-width of an interval for which `score` says how many runs it takes
 MOST_MORE_RUNS = 50  # that `score` asks a user for; beyond these it says that the goal is out of reach
-# Benchmarks on images of MLPerf Training, as logs name them, and our model of the first.
-BENCHMARKS = frozenset({"resnet", "resnet50_v1.5", "ssd", "maskrcnn", "retinanet", "unet3d"})
-IMAGENET = (1_281_167, False)  # images of an epoch, and that they are not made up
+BENCHMARK_OF_MODEL = {"resnet50_v1.5": "resnet", "fcn_hrnetw18": "hrnet"}  # where a log of ours names no benchmark
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,8 @@ class Score:
     spread: float | None = None  # sample standard deviation, in the unit
     interval_95: tuple[float, float] | None = None
     interval_method: str = "none: no figure"
+    run_interval_95: tuple[float, float] | None = None  # of one run: where the mean of the whole run lies
+    repeat_interval_95: tuple[float, float] | None = None  # of one run: where another run of the system lies
     warnings: tuple[Verdict, ...] = ()
     records: tuple[Record, ...] = dataclasses.field(default=(), repr=False)
     chosen: str = ""  # which of more runs than MLPerf asks for are scored
@@ -50,11 +53,17 @@ class Score:
         return "windows" if len(self.runs) == 1 else "runs"
 
     @property
+    def hosts(self) -> list[str] | None:
+        """The hosts that the runs name, each once; None where a log does not name all of its hosts."""
+        named = intervals.hosts_of_runs(self.records)
+        return None if named is None else list(dict.fromkeys(named))
+
+    @property
     def median_window_rate(self) -> float | None:
         """The figure with each run's median of window rates in the place of its own; None where rows have no rates."""
         if not all(run.rates for run in self.runs):
             return None
-        return float(REDUCE[self.protocol.over_runs]([statistics.median(run.rates) for run in self.runs]))
+        return over_runs([statistics.median(run.rates) for run in self.runs], self.protocol)
 
     @property
     def one_clock(self) -> list[str]:
@@ -68,6 +77,9 @@ class Score:
 
     @property
     def images_per_joule(self) -> float | None:
+        """Images a joule; None for MLPerf results, next to which only power measured by MLPerf rules may stand."""
+        if self.standing is not None and self.standing.uses_the_name:
+            return None
         return images_per_joule(self.records)
 
     @property
@@ -89,25 +101,27 @@ class Score:
         half = math.log(self.interval_95[1] / self.interval_95[0]) / 2
         return max(0, math.ceil(len(self.runs) * ((half / WANTED_SHARE) ** 2 - 1)))
 
-    @property
-    def of_mlperf(self) -> bool:
-        """Whether a run is of one of MLPerf's benchmarks, on its data as far as the log says."""
-        return any(map(_is_mlperf, self.records))
+    @functools.cached_property
+    def standing(self) -> Standing | None:
+        """Whether the figure is of an MLPerf result; None where no log has the form of MLPerf logs."""
+        return standing_of(self.records)
 
     @property
     def shown_unit(self) -> str:
-        """The unit, and that the figure is unverified where it is of MLPerf's benchmarks."""
-        return f"{self.unit} ({UNVERIFIED})" if self.of_mlperf else self.unit
+        """The unit, and that the figure is unverified where it is of an MLPerf result."""
+        return self.unit if self.standing is None else self.standing.unit(self.unit)
 
     @property
     def footnotes(self) -> list[str]:
-        """What MLCommons' messaging guidelines ask to be said of a result that it has not reviewed."""
-        if not self.of_mlperf:
+        """The notes that must stand with the figure."""
+        return self.notes(next_to_verified=False)
+
+    def notes(self, *, next_to_verified: bool) -> list[str]:
+        """The notes that must stand with the figure, alone or next to results that MLCommons verified."""
+        if self.standing is None:
             return []
-        throughput = self.protocol.figure == "throughput"
-        metric = " images/s is derived from the logs and is no metric of MLPerf." if throughput else ""
-        what = "Recomputed from logs of MLPerf Training, of the round and division that each log was written for."
-        return [f"{what}{metric} {NOT_VERIFIED}", TRADEMARK]
+        derived = "images/s" if self.protocol.figure == "throughput" else ""
+        return self.standing.footnotes(derived_metric=derived, next_to_verified=next_to_verified)
 
     @property
     def rule(self) -> str:
@@ -117,12 +131,15 @@ class Score:
 
     def to_json(self) -> dict[str, Any]:
         properties = ("median_window_rate", "flops_utilization", "images_per_joule", "more_runs_for_1_percent")
-        fields = ("unit", "spread", "spread_over", "interval_95", "interval_method", "one_clock", "footnotes")
+        intervals_95 = ("interval_95", "interval_method", "run_interval_95", "repeat_interval_95")
+        fields = ("unit", "spread", "spread_over", *intervals_95, "one_clock", "footnotes")
         return {
             "value": _or_none(self.value),
             "runs": len(self.runs),
             "windows": sum(run.windows for run in self.runs),
             **{name: getattr(self, name) for name in (*fields, *properties)},
+            "hosts": self.hosts,
+            "result": None if self.standing is None else self.standing.as_dict(),
             "protocol": self.protocol.name,
             "protocol_rule": self.rule,
             "warnings": warnings.as_json(self.warnings),
@@ -134,22 +151,17 @@ class Score:
         }
 
 
-def _is_mlperf(record: Record) -> bool:
-    if record.format != "mllog" or record.mode == "throughput" or (record.model or "").lower() not in BENCHMARKS:
-        return False
-    dataset = record.header.get("dataset")
-    return not isinstance(dataset, dict) or (dataset.get("train_samples"), dataset.get("synthetic")) == IMAGENET
-
-
 def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-REDUCE: dict[str, Callable[[Sequence[float]], float]] = {
-    "mean": statistics.fmean,
-    "median": statistics.median,
-    "olympic_mean": olympic_mean,
-}
+def over_runs(values: Sequence[float], protocol: Protocol) -> float:
+    """The protocol's mean, median or olympic mean of the figures of several runs."""
+    if protocol.over_runs == "median":
+        return float(statistics.median(values))
+    if protocol.over_runs == "olympic_mean":
+        return olympic_mean(values, protocol.dropped_runs)
+    return statistics.fmean(values)
 
 
 def score(records: Sequence[Record], protocol: Protocol, *, skip: int | None = None) -> Score:
@@ -160,28 +172,32 @@ def score(records: Sequence[Record], protocol: Protocol, *, skip: int | None = N
     if not records:
         raise InputError("no runs to score; give the logs of one system")
     _same_system(records)
+    protocol = of_benchmark(protocol, records)
     chosen = ""
     if protocol.figure == "run_time" and len(records) > protocol.runs > 2:
         records, chosen = median_set(
             sorted(records, key=lambda record: record.run_start_s or 0.0),
             protocol.runs,
-            lambda runs: REDUCE[protocol.over_runs]([run_figure(record, protocol).value for record in runs]),
+            lambda runs: over_runs([run_figure(record, protocol).value for record in runs], protocol),
         )
     runs = [run_figure(record, protocol, skip=skip) for record in records]
     unknown = protocol.figure == "throughput" and any(devices_in_rate(record) is None for record in records)
-    unit = protocol.unit + " per device" * unknown
+    unit = f"{protocol.unit} per device" if unknown else protocol.unit
     missing = _missing_runs(runs, protocol, unit)
-    deviation, interval, method = (
-        _of_one_run(runs[0], records[0], protocol) if len(runs) == 1 else _of_several_runs(runs, protocol)
-    )
+    if len(runs) == 1:
+        known = intervals.of_one_run(runs[0], records[0], protocol)
+    else:
+        known = intervals.of_several_runs(runs, records, protocol)
     result = Score(
-        value=float(REDUCE[protocol.over_runs]([run.value for run in runs])),
+        value=over_runs([run.value for run in runs], protocol),
         unit=unit,
         protocol=protocol if skip is None else protocol.skipping(skip),
         runs=tuple(runs),
-        spread=deviation,
-        interval_95=interval,
-        interval_method=method,
+        spread=known.deviation,
+        interval_95=known.interval_95,
+        interval_method=known.method,
+        run_interval_95=known.run_95,
+        repeat_interval_95=known.repeat_95,
         records=tuple(records),
         chosen=chosen,
     )
@@ -189,6 +205,25 @@ def score(records: Sequence[Record], protocol: Protocol, *, skip: int | None = N
     if missing is not None:
         raise TooFewRunsError(missing, result)
     return result
+
+
+def of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
+    """The protocol with the number of runs, and of dropped ones, that MLPerf asks for of the logs' benchmark.
+
+    mlperf-logging gives a benchmark the same numbers in every round that has it, so the newest such round serves.
+    Raises InputError where the logs name no benchmark whose numbers are known.
+    """
+    if not protocol.by_benchmark or records[0].run_start_s is None:  # without run_start there is no figure anyway
+        return protocol
+    record = records[0]
+    benchmark = record.benchmark or BENCHMARK_OF_MODEL.get(record.model or "")
+    for ruleset in reversed(rounds.rulesets()):
+        wanted = submission_runs(benchmark, ruleset) if benchmark else None
+        if wanted is not None:
+            return dataclasses.replace(protocol, runs=wanted.runs, dropped_runs=wanted.dropped, by_benchmark=False)
+    named = f"names benchmark {benchmark!r}, of which" if benchmark else "names no benchmark, so"
+    says = f"{named} the number of runs is not known; give --runs N"
+    raise InputError(f"{record.file}: the log {says}")
 
 
 def _missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> str | None:
@@ -203,48 +238,14 @@ def _missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> s
             f"protocol {protocol.name} asks for {protocol.runs} runs, given {len(runs)} "
             f"({', '.join(found)}); give all of them, or take a protocol of one run, such as window"
         )
-        if protocol.over_runs == "olympic_mean" and len(runs) < 3:
+        if protocol.over_runs == "olympic_mean" and len(runs) <= 2 * protocol.dropped_runs:
             raise TooFewRunsError(missing)
     failed = [run.file for run in runs if math.isinf(run.value)]
-    allowed = 1 if protocol.over_runs == "olympic_mean" else 0
+    allowed = protocol.dropped_runs if protocol.over_runs == "olympic_mean" else 0
     if len(failed) > allowed:
         says = f"{len(failed)} of {len(runs)} runs did not converge ({', '.join(failed)})"
         raise TooFewRunsError(f"{says}; protocol {protocol.name} allows {allowed}")
     return missing
-
-
-_Interval = tuple[float | None, tuple[float, float] | None, str]  # standard deviation, 95 % interval, its method
-
-
-def _of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> _Interval:
-    if protocol.over_steps == "own_summary":
-        return None, None, "none: the log says one figure"
-    if protocol.over_steps in ("run_time", "between_stamps"):
-        return None, None, "none: one run, and the protocol takes one difference of time stamps"
-    deviation = spread.sd(run.rates)
-    if record.cumulative and protocol.over_steps in ("mean_of_printed_rates", "mean_step_time"):
-        return deviation, None, "none: running averages are no independent windows"
-    if run.interval_95 is None:
-        few = len(run.rates) < spread.LEAST_WINDOWS
-        why = f"fewer than {spread.LEAST_WINDOWS} windows of one run" if few else "the windows are too uneven for one"
-        return deviation, None, f"none: {why}"
-    return deviation, run.interval_95, f"of these {len(run.rates)} windows; of the run and of its repeats: unknown"
-
-
-def _of_several_runs(runs: Sequence[RunFigure], protocol: Protocol) -> _Interval:
-    values, over = [run.value for run in runs], f"{len(runs)} runs"
-    if protocol.over_runs == "median":
-        interval, method = spread.median_interval(values), f"order statistics of {over}"
-        method += ", least to greatest: 93.75 %" if len(values) == 5 else ""
-        lacking = "order statistics need 5"
-    else:
-        mean = protocol.over_runs == "mean"
-        estimate = spread.mean_of(values, olympic=not mean)
-        interval = estimate.interval_95 if estimate else None
-        method = f"t over {over}" if mean else f"Yuen's t of the olympic mean over {over}"
-        lacking = "an olympic mean's needs 4"
-    deviation = spread.sd([value for value in values if math.isfinite(value)])
-    return deviation, interval, method if interval else f"none: {over}, {lacking}"
 
 
 def _warnings(result: Score, missing: str | None) -> Iterator[Verdict]:
@@ -257,7 +258,7 @@ def _warnings(result: Score, missing: str | None) -> Iterator[Verdict]:
         message = "the log does not say how many devices ran: the figure is of one; give --devices"
         yield warning("devices_unknown", message)
     if missing is None and len(runs) == 1 and throughput:
-        missing = "one run: nothing is known of the spread of runs"
+        missing = "one run: run-to-run spread cannot be estimated from one run"
     if missing is not None:
         yield warning("too_few_runs", missing)
     if throughput:
@@ -355,7 +356,7 @@ def protocol_of(args: argparse.Namespace) -> Protocol:
     if args.runs is not None:
         if protocol.over_runs == "olympic_mean" and args.runs < 3:
             raise InputError("an olympic mean drops two runs: --runs must be 3 or more")
-        protocol = dataclasses.replace(protocol, runs=args.runs)
+        protocol = dataclasses.replace(protocol, runs=args.runs, by_benchmark=False)
     return protocol
 
 
@@ -392,12 +393,23 @@ def _no_figure(rule: str, error: Exception, protocol: Protocol, records: Sequenc
     )
 
 
+def _interval_rows(result: Score) -> list[tuple[str, str]]:
+    """The intervals as lines: two of one run, each named by its question, or that of several runs."""
+    if result.interval_95 is None:
+        return [("95 % interval", result.interval_method)]
+    low, high = result.interval_95
+    if result.repeat_interval_95 is None:
+        return [("95 % interval", f"{low:.3f} to {high:.3f}   ({result.interval_method})")]
+    repeat_low, repeat_high = result.repeat_interval_95
+    return [
+        ("this run", f"{low:.3f} to {high:.3f}   (95 % interval of its mean, {result.interval_method})"),
+        ("another run", f"{repeat_low:.3f} to {repeat_high:.3f}   (95 % interval of another run of this system)"),
+    ]
+
+
 def score_lines(result: Score) -> list[str]:
     figure = "no figure" if math.isnan(result.value) else f"{result.value:.3f} {result.shown_unit}"
-    interval = result.interval_method
-    if result.interval_95 is not None:
-        interval = f"{result.interval_95[0]:.3f} to {result.interval_95[1]:.3f}   ({interval})"
-    rows = [("95 % interval", interval)]
+    rows = _interval_rows(result)
     more_runs = result.more_runs_for_1_percent
     if more_runs is not None and more_runs > MOST_MORE_RUNS:
         rows.append(("for +-1 %", "too noisy for a goal of 1 %"))
@@ -414,6 +426,9 @@ def score_lines(result: Score) -> list[str]:
         rows.append(("run", f"{shown}   {run.file}:{run.first_line}-{run.last_line}{windows}"))
     if result.one_clock and result.protocol.figure == "throughput":
         rows.append(("one clock", f"nothing else in {', '.join(result.one_clock)} confirms the times"))
+    if result.standing is not None:
+        rows.append(("result", result.standing.name))
+        rows.append(("data set", f"{result.standing.dataset_in_words}; target {result.standing.target_in_words}"))
     lines = [f"{figure}   protocol {result.protocol.name}: {result.rule}"]
     lines += [f"  {name:15}{text}" for name, text in rows]
     lines += [f"  {line}" for line in as_text(result.warnings).splitlines()]

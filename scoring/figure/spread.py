@@ -21,7 +21,8 @@ def sd(values: Sequence[float]) -> float | None:
 
 def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """95 % interval of the mean; None of fewer than two values."""
-    if (mean := mean_of(values)) is None:
+    mean = mean_of(values)
+    if mean is None:
         return None
     half = t_quantile(mean.freedom) * mean.error
     return mean.value - half, mean.value + half
@@ -94,18 +95,24 @@ class Estimate:
         return around(self.value, t_quantile(self.freedom) * self.error / self.value)
 
 
-def mean_of(values: Sequence[float], *, olympic: bool = False) -> Estimate | None:
+def mean_of(values: Sequence[float], *, dropped: int = 0) -> Estimate | None:
     """The mean and its error (Student, Biometrika 6, 1908); None where fewer than two values make it.
 
-    An olympic one is without best and worst, by Tukey and McLaughlin (Sankhya A 25, 1963), as in Yuen (Biometrika 61,
-    1974): its error is that of the winsorized values, so a run that did not converge (infinite) may be one of them.
+    An olympic mean leaves out the `dropped` best and as many worst values (Tukey and McLaughlin, Sankhya A 25, 1963).
+    Its error is that of the winsorized values (Yuen, Biometrika 61, 1974), so the values left out may be infinite, as
+    the time of a run that did not converge is.
     """
-    kept = sorted(values)[1:-1] if olympic else list(values)
-    count, freedom = len(kept), len(kept) - 1
-    deviation = sd([kept[0], *kept, kept[-1]] if olympic else kept) if freedom > 0 else None
-    if deviation is None:
+    kept = sorted(values)[dropped : len(values) - dropped]
+    count = len(kept)
+    freedom = count - 1
+    if freedom < 1:
         return None
-    return Estimate(math.fsum(kept) / count, deviation / math.sqrt(count * freedom / (len(values) - 1)), freedom)
+
+    winsorized = [kept[0]] * dropped + kept + [kept[-1]] * dropped
+    deviation = sd(winsorized)
+    assert deviation is not None, "two values or more are left"
+    error = deviation / math.sqrt(count * freedom / (len(values) - 1))
+    return Estimate(math.fsum(kept) / count, error, freedom)
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:

@@ -210,11 +210,11 @@ def of_summary(record: Record, value: float, lines: tuple[int, int]) -> Iterator
 
 
 def of_interval(value: float, interval: tuple[float, float] | None) -> Iterator[Verdict]:
-    """A figure that its own interval leaves open by more than 2 %."""
+    """Warn of a figure that its own interval leaves open by more than 2 %."""
     half = (interval[1] - interval[0]) / 2 / value if interval is not None else 0.0
     if half > UNSTEADY_SHARE:
         message = f"half the width of the 95 % interval is {half:.1%} of the figure (over {UNSTEADY_SHARE:.0%})"
-        yield warning("unsteady", message)
+        yield warning("wide_interval", message)
 
 
 def of_efficiency(name: str, efficiency: float) -> Iterator[Verdict]:

@@ -126,8 +126,11 @@ class MLLog(Table):
         self._event("telemetry", first.get(schema.TELEMETRY_SUMMARY.key), table_of)
         self._event("batch_of_all", first.get(schema.GLOBAL_BATCH_SIZE.key), whole)
         self._event("platform", first.get(schema.SUBMISSION_PLATFORM.key), text_of)
+        self._event("benchmark", first.get(schema.SUBMISSION_BENCHMARK.key), text_of)
         self._event("model", first.get(schema.SUBMISSION_BENCHMARK.key), text_of)  # where no run_summary names it
         self._event("train_samples", events.last.get(schema.TRAIN_SAMPLES.key), whole)
+        self._event("eval_samples", events.last.get(schema.EVAL_SAMPLES.key), whole)
+        self._event("division", first.get(schema.SUBMISSION_DIVISION.key), text_of)
         self.say("rate_scope", self.rate_scope)
 
     def _first_mark(self, name: str, marks: list[Mark]) -> None:

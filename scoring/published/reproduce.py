@@ -8,6 +8,7 @@ log; the table's own fill in only what the log does not say, and this is reporte
 import argparse
 import collections
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from compliance.mlperf import UNVERIFIED, notes_in_order
 from runlog.text import safe_lines
 from scoring.figure import protocols
 from scoring.figure.run import devices_in_rate
@@ -98,6 +100,7 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
 
     `as_recorded` says that published.csv already notes that the figure is not borne out.
     """
+    footnotes: list[str] = []
     notes: list[str] = []
     if rule.rule == "assumed":
         notes.append("the publisher does not say how many windows it dropped: as in its other logs")
@@ -106,6 +109,7 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
     try:
         records = [_read(path, rule) for path in paths]
         result = score(records, protocols.find(rule.protocol), skip=rule.skip)
+        footnotes = result.notes(next_to_verified=published.metric == "time_to_train")
         judged = _judged(rule, result, records, published)
         verdict = judged.verdict
         recomputed = judged.recomputed
@@ -124,6 +128,7 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         "borne_out": _BORNE_OUT_OF.get(verdict),
         "as_recorded": recomputed is not None and published.log_note is not None,
         "protocol": rule.protocol,
+        "footnotes": footnotes,
     }
 
 
@@ -311,7 +316,10 @@ def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) ->
 def verdict_lines(results: dict[str, Any]) -> Iterator[str]:
     """Yield the verdicts in lines for a reader, and how many there are of each."""
     for figure in results["figures"]:
-        shown = "-" if figure["recomputed"] is None else "{recomputed:.4f} ({difference:+.3%})".format(**figure)
+        shown = "-"
+        if figure["recomputed"] is not None:
+            shown = "{recomputed:.4f} ({difference:+.3%})".format(**figure)
+            shown += f" {UNVERIFIED}" if figure["footnotes"] else ""
         yield "{verdict}: {source}, {framework}, {place}".format(**figure)
         yield "    published {published.printed} {unit}, recomputed {0}, protocol {protocol}".format(shown, **figure)
         yield f"    {', '.join(figure['logs'])}"
@@ -326,6 +334,7 @@ def verdict_lines(results: dict[str, Any]) -> Iterator[str]:
     for path in results["unknown"]:
         yield f"No published figure is known for: {path}"
 
+    yield from notes_in_order(itertools.chain.from_iterable(figure["footnotes"] for figure in results["figures"]))
     count = collections.Counter(figure["verdict"] for figure in results["figures"])
     wrong = sum(not speedup["follows"] for speedup in results["speedups"])
     yield (

@@ -12,13 +12,15 @@ from scoring.figure.run import RunFigure
 from scoring.record import nodes_of, section
 from scoring.report import blocks, plots
 from scoring.report.blocks import NOT_SAID, Column, Figure, Inline, Paragraph, Table, Text, at_line, field
-from scoring.report.content import Group, Report, ReportedRun, timeline
+from scoring.report.content import Group, Point, Report, ReportedRun, timeline
 from scoring.report.text import bounds, counted, interval, number
 
 MOST_OVERLAID = 16  # runs in one plot: more have no marker and dash of their own
 MOST_NAMED = 8  # systems in the title
 # What each status looks like: a mark that is told apart without colour, and its word.
+NO_STATUS = "none"  # of a check that does not apply
 STATUSES = {OK: ("✓", "ok"), WARNING: ("!", "warning"), FATAL: ("✕", "fatal"), UNKNOWN: ("?", "open")}
+STATUSES[NO_STATUS] = ("–", "not applicable")
 
 
 def of_all(texts: Sequence[str]) -> str:
@@ -28,7 +30,7 @@ def of_all(texts: Sequence[str]) -> str:
 
 
 def figure_of(group: Group) -> str:
-    """The figure with its unit, and whether it is an unverified one of MLPerf's benchmarks."""
+    """The figure with its unit, and "unverified" where it is of an MLPerf result."""
     return _with_unit(group.score.value, group.score.shown_unit) if group.score else "no figure"
 
 
@@ -55,7 +57,10 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
     commit = f"{str(source['commit'])[:12]}{dirty}" if source.get("commit") else ""
     systems = {getattr(found, "text", found): found for g in report.groups if (found := hardware(g.runs[0]))}
     dates = [day for at, day in enumerate(days.values()) if at in (0, len(days) - 1)]
+    result = report.headline.score.standing if report.headline.score else None
+    named = [] if result is None else [("result", result.name), ("data set", result.dataset_in_words)]
     return [
+        *named,
         ("system", _joined(list(systems.values()), "; ") or NOT_SAID),
         ("date", _joined(dates, " to ") or NOT_SAID),
         ("organisation", at_line(run, at, visible(organisation, 80)) if organisation else NOT_SAID),
@@ -102,10 +107,14 @@ def tiles(report: Report) -> list[tuple[Inline, str, Inline]]:
             (figure, result.shown_unit, f"{system}95 % interval {bounds}.{doubt}"),
             (runs, "", of_group(group, "; ".join([*spread, *result.limits]))),
         ]
-    times = [run.record.run_time_s for run in group.runs if run.record.run_time_s is not None]
+    timed = [run.record for run in group.runs if run.record.run_time_s is not None]
+    ended = [record for record in timed if record.status in (None, "success")]  # an aborted run has no time to train
+    times = [record.run_time_s for record in ended if record.run_time_s is not None]
     if times and group.record.mode != "throughput" and (result is None or result.unit != "minutes"):
         factor, unit = plots.time_unit(max(times))
         several = f", median of {len(times)} runs" if len(times) > 1 else ""
+        if len(ended) < len(timed):
+            several += f" that ended with success, of {len(timed)}"
         middle = Text(text=number(statistics.median(times) / factor), href="times")
         shown.append((middle, unit, f"time to train: run_start to run_stop{several}."))
     final = [(run.record.quality[-1], run) for run in group.runs if run.record.quality]
@@ -117,25 +126,53 @@ def tiles(report: Report) -> list[tuple[Inline, str, Inline]]:
 
 
 def overlay(report: Report) -> Figure | Paragraph:
-    """All runs in one plot, as far as they share an axis."""
-    drawn = [(run, points, axis) for run in report.runs for points, axis in [timeline(run)] if points]
+    """All runs in one plot from zero, as far as they share an axis."""
+    return _overlay(report, from_zero=True) or Paragraph(text=NO_RATES, absent=True)
+
+
+def zoomed(report: Report) -> list[Figure]:
+    """The same runs in a plot as high as their measured windows differ; none where no window was measured."""
+    figure = _overlay(report, from_zero=False)
+    return [figure] if figure else []
+
+
+def _overlay(report: Report, *, from_zero: bool) -> Figure | None:
+    """The plot of all runs that share the first one's axis; None where no run has rates.
+
+    The zoomed plot has the measured windows alone: the warm-up would press them flat.
+    """
+    drawn: list[tuple[ReportedRun, list[Point], str]] = []
+    for run in report.runs:
+        points, axis = timeline(run)
+        if not from_zero:
+            points = [point for point in points if point.measured]
+        if points:
+            drawn.append((run, points, axis))
     if not drawn:
-        return Paragraph(text=NO_RATES, absent=True)
-    axis, unit = drawn[0][2], unit_of(drawn[0][0])
-    shared = [(run, points) for run, points, of_run in drawn if of_run == axis][:MOST_OVERLAID]
-    words = "; ".join(f"run {run.number} {bounds(point.images_per_s for point in points)}" for run, points in shared)
+        return None
+
+    first_run, _, axis = drawn[0]
+    unit = unit_of(first_run)
+    shared = [(run, points) for run, points, own_axis in drawn if own_axis == axis][:MOST_OVERLAID]
+    ranges = []
+    for run, points in shared:
+        ranges.append(f"run {run.number} {bounds(point.images_per_s for point in points)}")
     left_out = f"; {len(report.runs) - len(shared)} more below" if len(report.runs) > len(shared) else ""
+
     one_figure = report.headline.score if len(report.groups) == 1 and report.protocol.figure == "throughput" else None
+    title = "Throughput of all runs over time" if len(shared) > 1 else "Throughput over time"
+    head = f"Throughput in {unit}" if from_zero else f"Measured windows in {unit}, on an axis that does not start at 0"
     return Figure(
-        name="overlay",
-        title="Throughput of all runs over time" if len(shared) > 1 else "Throughput over time",
-        caption=f"Throughput in {unit}: {words}{left_out}.",
+        name="overlay" if from_zero else "overlay-zoomed",
+        title=title if from_zero else f"{title}, measured windows enlarged",
+        caption=f"{head}: {'; '.join(ranges)}{left_out}.",
         draw=functools.partial(
             plots.throughput,
             runs=[(_label(report, run), points) for run, points in shared],
             axis=axis,
             unit=unit,
             value=one_figure.value if one_figure else None,
+            from_zero=from_zero,
         ),
     )
 

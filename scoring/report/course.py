@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from runlog.run import real
 from runlog.text import visible
 from scoring.figure.run import positions
+from scoring.figure.standing import standing_of
 from scoring.figure.warnings import over_median
 from scoring.record import Quality, Record, Window
 from scoring.report import blocks, plots
@@ -249,8 +250,15 @@ def _training_share(run: ReportedRun) -> Inline:
     return at_line(run, windows[0].line, percent(math.fsum(seconds) / run_s))
 
 
+# MLPerf_Results_Messaging_Guidelines.adoc: "no other proxy power metric should be used"
+NO_POWER_METRIC = "not given: next to an MLPerf result only power by the rules of MLPerf Power may stand"
+
+
 def _joules(run: ReportedRun) -> Inline:
-    """Energy of an image in the measured windows, from power and time of each."""
+    """Energy of an image in the measured windows, from power and time of each; of an MLPerf result none is given."""
+    standing = standing_of([run.record])
+    if standing is not None and standing.uses_the_name:
+        return NO_POWER_METRIC
     known = [(w.power_w, w.seconds, w.images) for w in run.measured if w.power_w is not None and w.seconds and w.images]
     if not known or len(known) != len(run.measured):
         return NOT_MEASURED

@@ -84,6 +84,13 @@ class Plot:
         """A vertical axis from 0, so that a small dip looks small, with room on top."""
         self.axes.set_ylim(0, max((value for value in values if value < MOST), default=0) * 1.12 or 1)
 
+    def close_to(self, values: Sequence[float]) -> None:
+        """Set a vertical axis that holds just the values, with room of a tenth of their range on both sides."""
+        drawn = [value for value in values if abs(value) < MOST]
+        low, high = min(drawn, default=0.0), max(drawn, default=1.0)
+        room = 0.1 * (high - low) or 0.001 * abs(high) or 1.0
+        self.axes.set_ylim(low - room, high + room)
+
 
 @functools.cache
 def _matplotlib() -> Any:
@@ -137,9 +144,18 @@ def _tick(value: float, _: object) -> str:
 
 
 def throughput(
-    drawing: Plot, *, runs: Sequence[tuple[str, Sequence[Point]]], axis: str, unit: str, value: float | None
+    drawing: Plot,
+    *,
+    runs: Sequence[tuple[str, Sequence[Point]]],
+    axis: str,
+    unit: str,
+    value: float | None,
+    from_zero: bool = True,
 ) -> None:
-    """Throughput of runs over time; what was not measured is hollow and grey, the measured part of one run shaded."""
+    """Draw throughput of runs over time; what was not measured is hollow and grey, one run's measured part shaded.
+
+    The vertical axis starts at 0, or else it holds just the rates and the figure.
+    """
     axes = drawing.axes
     factor, time = time_unit(max(points[-1].end for _, points in runs)) if axis == "s" else (1.0, axis)
     for index, (label, points) in enumerate(runs):
@@ -159,8 +175,12 @@ def throughput(
         axes.axhline(value, color=INK, linestyle=DASHED, linewidth=1.1)
         drawing.key("╌", INK, "figure of the run" if len(runs) == 1 else "figure")
     rates = [point.images_per_s for _, points in runs for point in points]
-    drawing.from_zero(rates if value is None else [*rates, value])
-    axes.set_xlim(left=min(0.0, *(points[0].start / factor for _, points in runs)))
+    values = rates if value is None else [*rates, value]
+    if from_zero:
+        drawing.from_zero(values)
+        axes.set_xlim(left=min(0.0, *(points[0].start / factor for _, points in runs)))
+    else:
+        drawing.close_to(values)
     drawing.label(x=f"time in {time}" if axis == "s" else axis, y=unit)
 
 

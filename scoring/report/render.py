@@ -1,32 +1,51 @@
 """The page of a report as data, and as HTML and Markdown by the templates; whatever a template shows is escaped."""
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 from markupsafe import Markup, escape
 
+from compliance.mlperf import notes_in_order
 from runlog.text import visible
-from scoring.report import brief, course, plots, provenance, speed
+from runlog.verdict import Verdict
+from scoring.report import brief, course, performance, plots, provenance, speed
+from scoring.report.blocks import Table
 from scoring.report.content import Report
 from scoring.report.text import markdown
+from scoring.report.verdict import applies, next_steps
 
 MOST_CHARS = 100_000  # of one text
+
+
+class ShownCheck(NamedTuple):
+    """A check as the page shows it; one that does not apply has a mark of its own."""
+
+    check: str
+    status: str
+    found: str
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> "ShownCheck":
+        """Return the check of a verdict."""
+        status = verdict.status if applies(verdict) else brief.NO_STATUS
+        return cls(verdict.check, status, verdict.found)
 
 
 def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
     """What the templates show of the report that `command` (the words after `report`) asked for."""
     status, verdict = report.verdict
-    steps = dict.fromkeys(check.fix for check in report.checks if check.fix)
-    footnotes = dict.fromkeys(text for group in report.groups if group.score for text in group.score.footnotes)
+    notes = [group.score.footnotes for group in report.groups if group.score]
     evidence = {
         "facts": brief.facts(report),
         "tiles": brief.tiles(report),
-        "plot": brief.overlay(report),
-        "tables": brief.tables(report),
+        "plots": [brief.overlay(report), *brief.zoomed(report)],
+        "performance": performance.performance(report),
+        "tables": _tables(report),
         "sections": [
             speed.throughput(report),
             speed.step_time(report),
@@ -44,13 +63,19 @@ def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
         "headline": brief.of_all([brief.figure_of(group) for group in report.groups]),
         "status": status,
         "verdict": f"{verdict}.",
-        "checks": report.checks,
+        "checks": [ShownCheck.of(check) for check in report.checks],
         "statuses": brief.STATUSES,
-        "steps": list(steps) or ["Nothing is open: package it, or compare it with others."],
+        "steps": next_steps(report.checks),
         "lines": provenance.log_lines(report, list(evidence.values())),  # which HTML alone shows
-        "footnotes": list(footnotes),
+        "footnotes": notes_in_order(itertools.chain.from_iterable(notes)),
         "folder": report.folder,
     }
+
+
+def _tables(report: Report) -> list[Table]:
+    """Return the tables of the first screen below the performance: runs, systems, warnings, and the runs in order."""
+    in_order = performance.runs_in_order(report)
+    return [*brief.tables(report), *([in_order] if in_order else [])]
 
 
 def _as_html(value: object) -> object:

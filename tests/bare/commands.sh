@@ -33,8 +33,15 @@ ends_with 0 report first/result_0.txt --html report.html
 ends_with 0 audit first
 ends_with 0 history add --file history.db first/result_0.txt
 ends_with 0 history show --file history.db
+ends_with 0 watch first --once
+ends_with 0 import first/result_0.txt
+ends_with 2 system --log first/result_0.txt --out system.json # which cannot know another machine
+fields="$(sed -n 's/.*cannot be found out here: \([a-z_, ]*\).*/\1/p' out | tr -d ' ' | tr ',' '\n')"
+mapfile -t fields < <(sed '/^$/d; s/$/=none/' <<<"${fields}")
+ends_with 0 system --log first/result_0.txt --out system.json "${fields[@]/#/--set=}"
+for name in $(venv/bin/paddle-reference | sed -n '/^in a checkout/q; s/^  \([a-z]*\) .*/\1/p'); do ends_with 0 "${name}" --help; done
 ends_with 2 verify first # which is no package
 ends_with 2 package --org Example --system none.json --out out.d first
-ends_with 1 publish --out site.d first
+ends_with 2 publish --out site.d first # likewise
 ends_with 2 export --parquet windows.parquet first/result_0.txt # without the extra [export]
-echo "$("${python}" -V): check, score, compare, report, audit, history, verify, package, publish, export"
+echo "$("${python}" -V): every command that is listed"

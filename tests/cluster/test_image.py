@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,13 @@ def test_no_index_and_no_certificate_of_the_build_machine_is_left(image: str) ->
     assert "BEGIN CERTIFICATE" not in history
     assert "index-url" not in history
     assert in_image(image, "find /workspace -name pip.conf -o -name '*.crt' | grep -v site-packages; true") == ""
+
+
+def test_nccl_starts_where_a_container_has_loopback_alone(image: str) -> None:
+    """As the ranks of one node do, whatever the site's profile says of the network."""
+    doctor = "cd /workspace && NCCL_SOCKET_IFNAME=^lo,docker DEVICE=gpu .venv/bin/python -m tools.doctor; true"
+    said = in_image(image, doctor, "--network", "none")
+    assert re.search(r"^ok +nccl\.start +meets on lo 127\.0\.0\.1; settings: none is set$", said, re.M), said
 
 
 # Opens each by Paddle's own loader (phi/backends/dynload), and the runtime, which Paddle has built in, by its name.

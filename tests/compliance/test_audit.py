@@ -20,7 +20,7 @@ from compliance.submission.audit import audit
 from tests import make_log
 from tests.compliance import altered as by
 from tests.compliance.altered import Altered, Writer, answer, compliance, foreign, write
-from tests.compliance.test_strict import _submissions
+from tests.compliance.test_corpus import submissions
 from tests.jobs import refused
 
 
@@ -284,7 +284,7 @@ def test_it_equals_the_official_tools_on_every_published_submission(
     monkeypatch.chdir(tmp_path)
     logging.disable(logging.CRITICAL)
     try:
-        for logs in _submissions(archive):
+        for logs in submissions(archive):
             folder = tmp_path / logs[0].parent
             folder.mkdir(parents=True)
             for log in logs:

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from compliance.official import convergence, rule_files
+from compliance.official.tool_reading import ToolReader
+from runlog.reader import Event
 from tests import make_log
 from tests.compliance.altered import Altered, answer, compliance, write
 from tests.compliance.packages import description
@@ -121,6 +123,20 @@ def test_the_lower_envelope_lies_on_no_line_between_two_reference_points() -> No
             above.append(benchmark)
     assert len(above) == 24
     assert "resnet" not in above
+
+
+def test_sums_are_added_in_numpys_order() -> None:
+    values = [0.1 * 7 ** (index % 5) / (index + 3) for index in range(40)]
+    for count in range(1, 41):
+        assert convergence._numpy_sum(values[:count]) == np.add.reduce(values[:count]), count
+
+
+def test_of_two_starts_the_one_that_result_summarizer_takes_counts() -> None:
+    reader = ToolReader("4.0.0")
+    for key, time_ms in (("run_start", 60_000), ("run_start", 120_000), ("run_stop", 240_000), ("run_stop", 600_000)):
+        reader.take(Event(key, None, {"status": "aborted"}, time_ms, "", 1, 0))
+    read = reader.result()
+    assert (read.minutes, read.to_target) == (2.0, convergence.NOT_CONVERGED)
 
 
 def _runs(count: int) -> list[str]:

@@ -3,10 +3,9 @@
 docs/audit.md tells of more of both.
 """
 
-import csv
+import random
 import tarfile
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ import numpy as np
 import pytest
 
 from compliance import rules
-from compliance.check import Report
+from compliance.logged_run import LoggedRun
+from compliance.strict.copies import resemblance
 from compliance.submission.runs import check_logs
 from runlog.reader import HeldLog
 from tests import make_log
@@ -351,51 +351,22 @@ def test_more_evaluations_than_the_schedule_asks_for_are_refused_from_version_1_
     assert broken == {"0.7.0": False, "1.0.0": True, "4.0.0": True}
 
 
-# --- every ResNet log of five rounds of MLPerf, beside what mlperf-logging 4.1.68 said of it ---
-
-# What strict refuses and official passes: for the text of the round, or as a copy; docs/audit.md
-CONFIRMED = {"closed-data", "eval-schedule", "runs-differ"}
-
-
-def _submissions(archive: Path) -> Iterator[list[HeldLog]]:
-    """The logs of one folder after another; nothing is unpacked to disk."""
-    logs: list[HeldLog] = []
-    with tarfile.open(archive, "r|xz") as members:
-        for member in members:
-            content = members.extractfile(member) if member.isfile() else None
-            if content is None:
-                continue
-            log = HeldLog(member.name)
-            log.data = content.read()
-            if logs and logs[-1].parent != log.parent:
-                yield logs
-                logs = []
-            logs.append(log)
-    yield logs
+def test_intervals_of_no_time_are_no_resemblance() -> None:
+    """Two runs whose clock shows no time for each tenth of 300 epochs, and noise for the others."""
+    chance = random.Random(5)
+    runs = (LoggedRun(), LoggedRun())
+    for run in runs:
+        for place in range(300):
+            run.took("epoch_stop", 0.0 if place % 10 == 0 else float(chance.randrange(1000, 9000)))
+    assert resemblance(*runs, least_power=20.0) == ""
+    copied = LoggedRun()
+    for time_ms in runs[0].durations("epoch_stop"):
+        copied.took("epoch_stop", time_ms)
+    assert resemblance(runs[0], copied, least_power=20.0).startswith("270 of 270 intervals are")
 
 
-@pytest.mark.parametrize(
-    ("name", "logs_of_it", "refused_by"),
-    [
-        ("mlperf_resnet", 700, {"closed-data": 30, "eval-schedule": 9}),
-        ("mlperf_v0.7_v1.0", 315, {"closed-data": 29, "runs-differ": 1}),
-    ],
-)
-def test_both_verdicts_on_every_published_log(
-    name: str, logs_of_it: int, refused_by: dict[str, int], published_corpus: Path
-) -> None:
-    recorded = {row["path"]: row for row in csv.DictReader((published_corpus / f"{name}.csv").open())}
-    reports: dict[str, Report] = {}
-    for logs in _submissions(published_corpus / f"{name}.tar.xz"):
-        ruleset = rules.load(recorded[str(logs[0])]["ruleset"])
-        reports |= {report.file: report for report in check_logs(logs, ruleset)}
-    assert reports.keys() == recorded.keys()
-    assert len(reports) == logs_of_it
-    differ = {file for file, report in reports.items() if report.official != (recorded[file]["official"] == "pass")}
-    assert differ == set()
-    lax = [file for file, report in reports.items() if report.strict and not report.official]
-    assert lax == []
-    only_strict = [report for report in reports.values() if report.official and not report.strict]
-    refused = [{f.rule for f in report.findings if f.severity == "error"} for report in only_strict]
-    assert [file for file, why in zip(only_strict, refused, strict=True) if not why & CONFIRMED] == []
-    assert Counter(rule for why in refused for rule in why) == refused_by
+@pytest.mark.parametrize(("factor", "broken"), [(0.0095, {"epoch-time"}), (0.012, set())])
+def test_a_step_takes_a_millisecond_by_the_runs_time(factor: float, broken: set[str]) -> None:
+    """Of 92 ms a step: 0.9 ms and 1.1 ms."""
+    log = by.scaled(Altered(foreign(make_log.closed_run())), factor)
+    assert _broken("4.0.0", log.text)[0].keys() == broken

@@ -212,6 +212,41 @@ def test_restore_gives_the_state_back(tmp_path, one_rank, built):
         checkpoint.restore(checkpoint.Start(position=position, path="a", arrays=arrays), built, one_rank)
 
 
+LAUNCHED, CAPTURED = "", "cuda_graph=1"
+WHOLE_TILES = ((32, 2), (64, 2))  # of the channels of resnet_unit
+SCALE = {"loss_scaling_0", "num_good_steps_0", "num_bad_steps_0"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(CAPTURED, LAUNCHED), (LAUNCHED, CAPTURED), (f"{CAPTURED},resnet_unit=1", LAUNCHED), (LAUNCHED, LAUNCHED)],
+)
+def test_a_captured_training_goes_on_without_capture_and_the_other_way(
+    before: str, after: str, one_rank: Ranks, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """All but the loss scale is the checkpoint's: a captured step has a fixed one, of which nothing is counted."""
+    position = dataclasses.replace(POSITION, ranks=1)
+    states = []
+    for value, knobs in ((7.0, before), (5.0, after)):
+        program = programs.build(name="amp_o2", device="gpu", ranks=8, knobs=knobs, stages=WHOLE_TILES)
+        with static.scope_guard(static.Scope()):
+            for variable in program.main.list_vars():
+                if variable.persistable and not variable.is_data:
+                    filled = np.full(variable.shape, value, np.float32)
+                    static.global_scope().var(variable.name).get_tensor().set(filled, paddle.CPUPlace())
+            if states:
+                start = checkpoint.Start(position=position, path="a", arrays=states[0])
+                checkpoint.restore(start, program, one_rank)
+            own = {f"rank0/{name}": value.copy() for name, value in state.values(program.main, own=True)}
+            states.append(own | {name: value.copy() for name, value in state.values(program.main, own=False)})
+    changed = before.partition(",")[0] != after
+    assert (SCALE & {*states[0]} == SCALE) == (before == LAUNCHED), "what this is about"
+    for name, value in states[1].items():
+        assert np.all(value == (5 if changed and name in SCALE else 7)), name
+    warned = "loss scale, this one has a" in capfd.readouterr().err
+    assert warned == changed
+
+
 def test_minutes_and_a_signal_are_noticed_at_a_window(tmp_path, one_rank, built):
     made = keeper(one_rank, tmp_path / "kept", tmp_path / "result_0.txt", checkpoint_epochs=0, checkpoint_minutes=1)
     before = signal.getsignal(signal.SIGTERM)

@@ -60,8 +60,8 @@ TF32 = libraries.TF32_OVERRIDE
             for text in ("steps", "steps:3", "steps:0-2", "steps:5-4", "5-6", "steps:1-2;rm")
         ),
         (
-            THROUGHPUT | {"PROFILE": "steps:5-10"},
-            "PROFILE=steps:5-10: the run ends with step 8 .* MEASURED_STEPS to more",
+            THROUGHPUT | {"PROFILE": "steps:5-9"},
+            "PROFILE=steps:5-9: the run ends with step 8 .* MEASURED_STEPS to more",
         ),
     ],
 )

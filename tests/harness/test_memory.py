@@ -1,5 +1,6 @@
 """Out of memory ends in one line; on a CPU by a real limit, on a GPU by the texts of the installed Paddle."""
 
+import json
 import mmap
 import re
 import socket
@@ -12,11 +13,13 @@ import paddle
 import pytest
 from nvidia.dali import Pipeline
 
-from harness import loader, memory
+from harness import env, loader, memory, nvidia
 from harness.job import job_of
 from harness.traits import traits_of
+from paddle_rn50 import data
 from runlog.errors import RunError
 from tests import jobs
+from tools.doctor.gpu_checks import judge_memory
 
 LIMIT_KIB = 8_000_000  # of addresses: Paddle alone takes about half
 
@@ -177,3 +180,63 @@ def test_memory_follows_what_is_computed_at_once() -> None:
 )
 def test_nothing_is_claimed_of_a_job_without_a_peak(settings: dict[str, str]) -> None:
     assert memory.program_mib(job_of(device="gpu", **settings)) is None  # type: ignore[arg-type]
+
+
+def test_decoders_take_memory_by_the_largest_image_of_the_data(tmp_path: Path) -> None:
+    """Two pipelines of a threads each: a buffer on the GPU, two pinned on the host, and three batches of FP16 ready."""
+    settings: dict[str, Any] = {"device": "gpu", "recipe": "mlperf_lars", "precision": "amp_o2", "batchsize": 200}
+    settings |= {"data_threads": 5, "datadir": str(tmp_path)}
+    ready_mib = 3 * 200 * 224 * 224 * 4 * 2 / 2**20
+    usual = memory.input_memory(job_of(**settings))
+    assert usual.device_mib == pytest.approx(2 * (5 * 6 * 5980 * 6430 / 2**20 + ready_mib))
+    assert usual.pinned_mib == pytest.approx(2 * 2 * 5 * 4 * 5980 * 6430 / 2**20)
+    assert "5 threads, images to 5980 x 6430" in usual.words
+    for part, width, height in (("train", 3000, 1000), ("val", 2000, 2000)):
+        (tmp_path / f"{part}.sizes.json").write_text(json.dumps({"width": width, "height": height}))
+    assert "images to 3000 x 2000 pixels" in memory.input_memory(job_of(**settings)).words
+    small = memory.input_memory(job_of(**settings | {"datadir": ""}))
+    assert small.pinned_mib == 2 * 2 * 5 * 8 and small.device_mib == pytest.approx(2 * (5 * 16 + ready_mib))
+    for nothing in ({"data": "synthetic"}, {"device": "cpu", "precision": "fp32"}):
+        assert memory.input_memory(job_of(**settings | nothing)) == memory.NO_INPUT
+
+
+def test_what_is_reckoned_is_what_the_decoders_are_told() -> None:
+    hints = data._hints(4000, 3000)
+    assert hints["device_memory_padding"] == traits_of("rn50").decoder.device_padding(4000, 3000) == 6 * 12_000_000
+    assert hints["host_memory_padding"] == traits_of("rn50").decoder.host_padding(4000, 3000) == 4 * 12_000_000
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "batch", "limit", "status"),
+    [(16, 128, "", "ok"), (16, 128, "4000", "warning"), (16, 256, "", "warning"), (32, 256, "", "ok")],
+)
+def test_a_batch_that_will_not_fit_is_said_before_the_run(
+    memory_gib: int, batch: int, limit: str, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if limit:
+        monkeypatch.setenv("FLAGS_conv_workspace_size_limit", limit)
+    job = job_of(device="gpu", recipe="mlperf_lars", precision="fp32", batchsize=batch)
+    gpu = nvidia.Gpu(memory_gib=float(memory_gib))
+    (found,) = judge_memory(gpu, job)
+    assert (found.check, found.status) == ("gpu.memory", status)
+    assert f"at BATCHSIZE={batch}: program " in found.wanted
+    assert ("lower BATCHSIZE" in found.fix) == (status == "warning")
+    assert not list(judge_memory(nvidia.Gpu(), job))
+
+
+@pytest.mark.parametrize(
+    ("system", "memory_gib", "batch", "status"),
+    [
+        ("DGX1", 15.8, {}, "warning"),  # its config file says to halve the batch there
+        ("DGX1", 15.8, {"BATCHSIZE": "128"}, "ok"),
+        ("DGX1", 15.8, {"BATCHSIZE": "128", "PRECISION": "fp32"}, "ok"),  # as published
+        ("DGX1", 31.7, {}, "ok"),
+        ("DGXA100", 39.4, {}, "ok"),
+        ("DGXA100", 39.4, {"BATCHSIZE": "640"}, "warning"),
+    ],
+)
+def test_a_systems_own_batch_fits_its_cards(system: str, memory_gib: float, batch: dict[str, str], status: str) -> None:
+    job = env.of_system(DGXSYSTEM=system, DATADIR="/no/data", **batch)
+    (found,) = judge_memory(nvidia.Gpu(memory_gib=memory_gib), job)
+    assert found.status == status, found.wanted
+    assert "images to 5980 x 6430 pixels" in found.wanted

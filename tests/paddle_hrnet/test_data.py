@@ -13,7 +13,7 @@ from PIL import Image
 
 from harness import sampling
 from harness.embedded import make
-from paddle_hrnet import data, pictures, scenes
+from paddle_hrnet import data, pictures, scenes, train
 from paddle_hrnet.config import SCENES_CLASSES, SCENES_EVAL, SCENES_TRAIN, Augmentation
 from runlog.errors import RunError
 from tests.paddle_rn50.test_data import SEED, pixels_of, reader, taken
@@ -240,6 +240,63 @@ def test_rows_are_uncompressed_but_a_damaged_file_is_left_to_the_decoder(root: P
     wrong_sum = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
     for content in (wrong_sum, whole[:middle], whole[:28] + b"\1" + whole[29:]):  # the last one interlaced
         assert pictures.inflated(content, HEIGHT) == content
+
+
+@pytest.mark.parametrize("bits", [8, 4, 2])
+def test_palette_labels_are_their_numbers(root: Path, bits: int) -> None:
+    """Whatever colours they have: those of PaddleSeg's pseudo-colour labels."""
+    numbers = BLOCKS % (3 if bits == 2 else 13)
+    for number in range(5):
+        label = Image.fromarray(numbers).convert("P")
+        label.putdata(numbers.ravel().tolist())
+        label.putpalette([(37 * i) % 256 for i in range(3 * 2**bits)])
+        label.save(root / f"gtFine/val/town/v{number}_gtFine_labelTrainIds.png", bits=bits)
+    [batch] = taken(evaluation(root))
+    np.testing.assert_array_equal(batch.label[0], numbers)
+    assert data.find(root, "val", CLASSES).contents(mock.Mock()).names
+
+
+def test_jpeg_images_are_read_and_one_that_is_stored_turned_is_refused(root: Path) -> None:
+    line = write(root, "train", "photo")
+    image = root / "photo one.jpg"
+    (root / "train.txt").write_text(f"photo one.jpg,{line.split()[1]}\n" * 4)
+    Image.fromarray(PIXELS).save(image, quality=98, subsampling=0)
+    [batch] = taken(
+        training(root, augment=replace(PLAIN, scale_min=1.0, scale_max=1.0, flip=0.0), height=96, width=160)
+    )
+    np.testing.assert_array_equal(batch.label[0], BLOCKS)
+    assert np.abs(pixels_of(batch.image[0], data) - PIXELS).mean() < 2
+    turned = Image.Exif()
+    turned[0x0112] = 3
+    Image.fromarray(PIXELS).save(image, exif=turned)
+    with pytest.raises(ValueError, match=r"photo one\.jpg: is stored turned \(EXIF orientation 3\)"):
+        data.find(root, "train", CLASSES).contents(mock.Mock())
+    image.write_bytes(image.read_bytes()[:-40])
+    Image.fromarray(PIXELS).save(image)
+    image.write_bytes(image.read_bytes()[:-40])
+    with pytest.raises(RunError, match=r"photo one\.jpg: cannot be decoded \(it is truncated"):
+        taken(training(root, augment=PLAIN, height=64, width=96))
+
+
+@pytest.mark.parametrize(
+    ("picture", "said"),
+    [
+        (Image.fromarray(BLOCKS).convert("RGB"), "has 8 bits of RGB a pixel, must have 8 of greyscale, or a palette"),
+        (Image.fromarray(BLOCKS).resize((40, 40)), "is 40 x 40 pixels but its image 160 x 96"),
+    ],
+)
+def test_what_a_label_may_not_be_is_said_at_the_start(root: Path, picture: Image.Image, said: str) -> None:
+    picture.save(root / LABEL)
+    with pytest.raises(ValueError, match=f"{LABEL}: {said}"):
+        data.find(root, "train", CLASSES).contents(mock.Mock())
+
+
+@pytest.mark.parametrize(("held", "said"), [([3], "class 3 alone"), ([], "no class"), ([0, 2], "")])
+def test_an_evaluation_of_one_class_is_doubted(held: list[int], said: str) -> None:
+    confusion = np.zeros((11, 11))
+    confusion[held, 0] = 70
+    doubt = train.HRNet.doubt(mock.create_autospec(train.HRNet, instance=True), {train.CONFUSION: confusion})
+    assert (f"the evaluation's labels hold {said} beside 255" in doubt) if said else doubt == ""
 
 
 def test_evaluation_images_have_one_size(root: Path) -> None:

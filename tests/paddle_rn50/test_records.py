@@ -186,3 +186,84 @@ def test_wrong_tfrecord_files_are_named(tmp_path: Path) -> None:
     assert found is not None
     with pytest.raises(RunError, match="its length is not the index's"):
         found.read(np.array([0]))
+
+
+# ---- all heads, before a run
+
+
+def whole(folder: Path) -> records.Records:
+    return write_recordio(folder, [b"abcd", b"efgh", b"ijklm"], [0, 1, 9])
+
+
+def test_heads_tell_sizes_and_labels(tmp_path: Path) -> None:
+    contents = write_recordio(tmp_path, IMAGES, [3, 1, 4, 1, 5]).contents(print)
+    assert contents.sizes.tolist() == [len(image) for image in IMAGES] and contents.is_exact
+    assert np.array_equal(contents.labels, [3, 1, 4, 1, 5])
+
+
+def test_a_label_behind_the_header_is_read(tmp_path: Path) -> None:
+    payload = struct.pack("<IfQQf", 1, 0.0, 0, 0, 7.0) + b"picture!"
+    record = MAGIC + struct.pack("<I", len(payload)) + payload
+    (tmp_path / "train.rec").write_bytes(record)
+    (tmp_path / "train.idx").write_text("0 0\n")
+    found = data._packed(tmp_path, "train", 10)
+    assert found is not None and found.contents(print).sizes.tolist() == [8]
+    images, labels = found.read(np.array([0]))
+    assert (images, labels.tolist(), found.contents(print).labels) == ([b"picture!"], [7], [7])
+
+
+@pytest.mark.parametrize(
+    ("at", "put", "said"),
+    [
+        (36, b"\x0b", "it is damaged: no whole part"),
+        (44, b"\x03", "it holds labels and no image"),
+        (48, struct.pack("<f", 10), "its label is not one of 0 to 9"),
+        (48, struct.pack("<f", -1), "its label is not one of 0 to 9"),
+        (48, struct.pack("<f", 2.5), "its label is not one of 0 to 9"),
+    ],
+)
+def test_a_wrong_head_is_named_before_a_run(tmp_path: Path, at: int, put: bytes, said: str) -> None:
+    whole(tmp_path)
+    content = bytearray((tmp_path / "train.rec").read_bytes())
+    content[at : at + len(put)] = put
+    (tmp_path / "train.rec").write_bytes(content)
+    found = data._packed(tmp_path, "train", 10)
+    assert found is not None
+    with pytest.raises(ValueError, match=rf"train\.rec, record 1 at byte 36: {said}"):
+        found.contents(print)
+
+
+@pytest.mark.parametrize("change", ["cut", "longer", "hole", "detection"])
+def test_a_file_that_is_not_its_indexs_is_named_before_a_run(tmp_path: Path, change: str) -> None:
+    whole(tmp_path)
+    file = tmp_path / "train.rec"
+    content = file.read_bytes()
+    said = "record 2 at byte 72: it"
+    if change == "cut":
+        file.write_bytes(content[:-3])
+    elif change == "longer":
+        file.write_bytes(content + bytes(8))
+    elif change == "hole":
+        (tmp_path / "train.idx").write_text("0 0\n2 72\n")
+        said = "record 0 at byte 0: it ends at its byte 36 of 72"
+    else:
+        payload = struct.pack("<IfQQ6f", 6, 0.0, 0, 0, *range(6)) + b"picture!"
+        file.write_bytes(content[:72] + MAGIC + struct.pack("<I", len(payload)) + payload)
+        said = "record 2 at byte 72: it has 6 labels, as sets for detection have"
+    found = data._packed(tmp_path, "train", 10)
+    assert found is not None
+    with pytest.raises(ValueError, match=said):
+        found.contents(print)
+
+
+def test_tfrecords_lengths_are_looked_at_before_a_run(tmp_path: Path) -> None:
+    file = tmp_path / "train.tfrecord"
+    write_tfrecord(file, [b"a", b"bc", b"d"], [1, 2, 3])
+    found = data._packed(tmp_path, "train", 10)
+    assert found is not None and len(found.contents(print).sizes) == 3 and not found.contents(print).is_exact
+    content = bytearray(file.read_bytes())
+    second = int(found.places[1, 1])
+    content[second] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"record 1 at byte {second}: its length is not the index's"):
+        found.contents(print)

@@ -3,6 +3,7 @@
 benchmarks/calibration.py measures more of how often intervals hold what they say.
 """
 
+import json
 import math
 import random
 import statistics
@@ -72,6 +73,46 @@ def test_repeats_of_the_same_system_judge_its_single_runs(tmp_path: Path) -> Non
     assert result["rows"][1]["different"] is True
 
 
+def on_host(folder: Path, host: str, logs: Sequence[Path]) -> list[Path]:
+    """Copies of the logs, whose headers name `host`."""
+    folder.mkdir(exist_ok=True)
+    copies = []
+    for number, log in enumerate(logs):
+        nodes = [{"host": host, "cpu": "Example CPU", "cores": 4, "gpus": []}]
+        header = json.dumps({"hardware": {"nodes": nodes}})
+        copies.append(folder / f"{host}_{number}.txt")
+        copies[-1].write_text(f"# {header}\n{log.read_text()}")
+    return copies
+
+
+def test_the_host_is_the_repeat_where_logs_name_it(tmp_path: Path) -> None:
+    """Three runs on each of two hosts are two repeats, and runs of one host speak of that host alone."""
+    near = sorted(folder_of(tmp_path, "near", [1, 1.0001, 0.9999]).iterdir())
+    far = sorted(folder_of(tmp_path, "far", [1.01, 1.0101, 1.0099]).iterdir())
+    logs = [*on_host(tmp_path / "a", "node1", near), *on_host(tmp_path / "a", "node2", far)]
+    _, result, _ = command("score", *logs, "--protocol", "window")
+    assert result["interval_method"] == "t over the means of 2 hosts, 6 runs"
+    means = [statistics.fmean(source["value"] for source in result["sources"][at : at + 3]) for at in (0, 3)]
+    half = 12.706 * statistics.stdev(means) / math.sqrt(2) / statistics.fmean(means)
+    low, high = result["interval_95"]
+    assert math.log(high / low) / 2 == pytest.approx(half, rel=1e-3)
+    _, one_host, _ = command("score", *logs[:3], "--protocol", "window")
+    assert one_host["interval_method"] == "t over 3 runs of one host"
+    assert one_host["hosts"] == ["node1"] and result["hosts"] == ["node1", "node2"]
+
+
+@pytest.mark.parametrize(("slower", "different"), [(1.003, False), (1.0075, True)])
+def test_less_than_like_hosts_differ_by_is_not_called_different(tmp_path: Path, slower: float, different: bool) -> None:
+    base = folder_of(tmp_path, "base", [1, 1.0001, 0.9999])
+    other = folder_of(tmp_path, "other", [slower, slower * 1.0001, slower * 0.9999])
+    _, result, _ = command("compare", base, other, "--protocol", "window")
+    row = result["rows"][1]
+    assert row["ratio_interval_95"][1] < 1 and row["different"] is different
+    assert result["smallest_difference"] == 0.004
+    shown = scoring("compare", base, other, "--protocol", "window").stdout
+    assert ("like hosts differ by up to 0.4%" in shown) is not different
+
+
 def test_systems_that_share_a_run_are_refused(tmp_path: Path) -> None:
     """Their means are not independent; a copy that was cut or commented on is the same run too."""
     many, one = folder_of(tmp_path, "many", [1, 1.01, 0.99]), folder_of(tmp_path, "one", [1.02])
@@ -113,7 +154,7 @@ def test_t_quantile() -> None:
 def test_interval_of_an_olympic_mean_is_yuens() -> None:
     assert olympic_mean([1, 2, 3, 4, math.inf]) == 3
     values = [28.410, 28.639, 30.342, 28.748, 28.669]
-    found = spread.mean_of(values, olympic=True)
+    found = spread.mean_of(values, dropped=1)
     # Winsorized: 28.639, 28.639, 28.669, 28.748, 28.748; 0.0556 is their deviation, times the root of (n-1)/(h(h-1)).
     assert found is not None and found.freedom == 2
     assert found.error == pytest.approx(
@@ -122,9 +163,9 @@ def test_interval_of_an_olympic_mean_is_yuens() -> None:
     low, high = found.interval_95
     assert low * high == pytest.approx(found.value**2)  # even on the scale of logarithms
     assert math.log(high / found.value) == pytest.approx(4.3027 * found.error / found.value, rel=1e-4)
-    failed = spread.mean_of([28.410, 28.639, math.inf, 28.748, 28.669], olympic=True)
+    failed = spread.mean_of([28.410, 28.639, math.inf, 28.748, 28.669], dropped=1)
     assert failed is not None and failed == found
-    assert spread.mean_of([1, 2, 3], olympic=True) is None
+    assert spread.mean_of([1, 2, 3], dropped=1) is None
 
 
 def test_interval_of_a_median_is_of_order_statistics() -> None:
@@ -179,7 +220,7 @@ def test_equal_systems_are_rarely_called_different_and_healthy_sets_rarely_blame
         a, b = ([draw.gauss(100, 1) for _ in range(count)] for _ in range(2))
         pairs = {
             "mean": [spread.mean_of(v) for v in (a, b)],
-            "olympic": [spread.mean_of(v, olympic=True) for v in (a, b)],
+            "olympic": [spread.mean_of(v, dropped=1) for v in (a, b)],
         }
         intervals = {name: spread.ratio_interval(*pair) for name, pair in pairs.items()}  # type: ignore[arg-type]
         median = spread.median_ratio_interval(a, b)

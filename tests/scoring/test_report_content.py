@@ -97,7 +97,7 @@ def test_first_screen_says_what_ran(tmp_path: Path) -> None:
     said = "".join(head.text)
     for fact in ("2 x Example Lab", "date2023-", "organisationExample Lab", "commitabc", "window: skip 20 steps"):
         assert fact in said
-    assert [name for name, _ in head.elements].count("svg") == 1
+    assert [name for name, _ in head.elements].count("svg") == 2  # from zero, and enlarged
 
 
 @pytest.mark.parametrize("nodes", [3, [3, None], [{"gpus": 3}, {"gpus": [3]}], [{"cpu": None}], {}])
@@ -108,6 +108,50 @@ def test_hardware_of_any_shape_is_read(tmp_path: Path, nodes: Any, device: str) 
     lines = [head if line.startswith('# {"hardware"') else line for line in log.read_text().splitlines()]
     log.write_text("\n".join(lines))
     assert "- system: resnet50" in report(log).stdout  # the platform
+
+
+def test_the_first_screen_says_where_time_and_memory_go(tmp_path: Path) -> None:
+    logs = [write_log(tmp_path / f"{n}.txt", devices=n, step_s=0.4 + n / 10, telemetry=True) for n in (1, 2)]
+    page_of(tmp_path, *logs)
+    brief = (tmp_path / "report.html").read_text().partition("<nav")[0]
+    table = brief.partition("Where time and memory go")[2].partition("</table>")[0]
+    rows = [re.sub("<[^>]+>", " ", row).split() for row in re.findall("<tr>(.*?)</tr>", table)][1:]
+    # The windows take 1.00 and 1.02 of 0.5 s and of 0.6 s; each rank has 16 images a step.
+    for row, step_s, efficiency in zip(rows, (0.5, 0.6), ("100.0%", "83.3%"), strict=True):
+        words = " ".join(row)
+        assert f"{1010 * step_s:.2f} ms {1020 * step_s:.2f} ms 4.00% {16 / 1.01 / step_s:.2f} 1,012.0 MiB" in words
+        assert words.endswith(efficiency)
+    assert "measured windows enlarged" in brief and "on an axis that does not start at 0" in brief
+    in_order = re.sub("<[^>]+>", " ", brief.partition("Runs in the order in which they started")[2])
+    assert re.search(r"run 1 +20\d\d-\d\d-\d\d \d\d:\d\d:\d\d +resnet50_v1.5 ", in_order)
+
+
+def test_a_run_that_the_benchmarks_rules_drop_is_no_end_of_the_result(published_logs: Path, tmp_path: Path) -> None:
+    """Five runs of ResNet of which one was aborted; of four runs, or of two aborted ones, the result is none."""
+    runs = sorted((published_logs / "mlperf_v2.1_dgxa100_resnet").glob("result_*.txt"))
+
+    def quality(*logs: Path) -> str:
+        verdict = values_of(*logs, "--protocol", "window")["verdict"]
+        return next(check["status"] for check in verdict["checks"] if check["check"] == "quality")
+
+    assert quality(*runs) == "warning"
+    text = report(*runs, "--protocol", "window").stdout
+    assert "the benchmark's rules drop as many" in text
+    assert r"28.65 min: time to train: run\_start to run\_stop, median of 4 runs that ended with success, of 5" in text
+    assert quality(*runs[:4]) == "fatal"
+    second = tmp_path / "result_0.txt"
+    second.write_text(runs[0].read_text().replace('"status": "success"', '"status": "aborted"'))
+    assert quality(second, *runs[1:]) == "fatal"
+
+
+def test_foreign_logs_of_unsaid_origin_do_not_stand(published_logs: Path) -> None:
+    log = published_logs / "mmseg_v100_gpu8_fp32_bs8.log"
+    verdict = values_of(log)["verdict"]
+    [origin] = [check for check in verdict["checks"] if check["check"] == "provenance"]
+    assert verdict["status"] == origin["status"] == "unknown"
+    assert origin["found"] == "the logs do not say system or date or organisation or commit"
+    text = report(log).stdout
+    assert "compliance (–): not applicable" in text and "Nothing is open" not in text and "package it" not in text
 
 
 def test_unsteady_run_does_not_simply_stand(tmp_path: Path) -> None:

@@ -109,10 +109,18 @@ def test_one_run_says_so(tmp_path: Path) -> None:
     for line, step in (("first_line", 30), ("last_line", 200)):
         assert f'"step": {step},' in lines[result["sources"][0][line] - 1]
     assert result["spread_over"] == "windows"
-    assert result["interval_method"] == "of these 18 windows; of the run and of its repeats: unknown"
-    _, few, _ = command("score", tmp_path / "a.txt", "--protocol", "window", "--skip", 13)
-    assert few["windows"] == 7 and few["interval_95"] is None and few["protocol_rule"].startswith("skip 13 windows, ")
-    assert few["interval_method"] == "none: fewer than 8 windows of one run"
+    assert result["interval_method"] == "from 18 windows of one run"
+    assert result["interval_95"] == result["run_interval_95"]
+    shown = scoring("score", log, "--protocol", "window").stdout
+    assert "  this run " in shown and "  another run " in shown
+    _, few, _ = command("score", tmp_path / "a.txt", "--protocol", "window", "--skip", 11)
+    assert (
+        few["windows"] == 9
+        and few["repeat_interval_95"] is None
+        and few["interval_95"] is None
+        and few["protocol_rule"].startswith("skip 11 windows, ")
+    )
+    assert few["interval_method"] == "none: fewer than 10 windows of one run"
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_the_commands_work_on_a_log(installed: Path, tmp_path: Path) -> None:
         (("package", "--org", "O", "--system", "s", "--out", "out.d", log), 2, "systems/s.json: no system description"),
         (("doctor",), 2, "error: doctor needs the package "),
         (("inspect", "--system", "CPU"), 2, "error: inspect needs the package "),
-        (("--version",), 0, "paddle-reference 0."),
+        (("--version",), 0, "paddle-reference 1.0.0"),
         (("train",), 2, "error: train: no such command: use one of check, "),
     ):
         done = run([command, *arguments], tmp_path, PYTHONPATH=str(tmp_path))

@@ -412,19 +412,11 @@ def test_ports_of_infiniband_and_the_folder_of_the_logs(tmp_path):
         assert not doctor_node._disk(tmp_path / "a")["writable"]
 
 
-@pytest.mark.parametrize(
-    ("memory_gib", "batch", "limit", "status"),
-    [(16, 128, "", "ok"), (16, 128, "4000", "warning"), (16, 256, "", "warning"), (32, 256, "", "ok")],
-)
-def test_a_batch_that_will_not_fit_is_said_before_the_run(
-    memory_gib: int, batch: int, limit: str, status: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if limit:
-        monkeypatch.setenv("FLAGS_conv_workspace_size_limit", limit)
-    job = job_of(device="gpu", recipe="mlperf_lars", precision="fp32", batchsize=batch)
-    gpu = nvidia.Gpu(memory_gib=float(memory_gib))
-    (found,) = doctor_checks.judge_memory(gpu, job)
-    assert (found.check, found.status) == ("gpu.memory", status)
-    assert f"at BATCHSIZE={batch}: program " in found.wanted
-    assert ("lower BATCHSIZE" in found.fix) == (status == "warning")
-    assert not list(doctor_checks.judge_memory(nvidia.Gpu(), job))
+def test_pinned_memory_of_the_decoders_counts_on_the_host() -> None:
+    """8 ranks of 6 threads: 28 GiB that no other process can have."""
+    job = env.of_system(DGXSYSTEM="DGXA100", DATADIR="/no/data")
+    for memory_gib, status in ((50.0, "ok"), (40.0, "warning")):
+        (found,) = by_check(doctor_checks.judge_all([machine(*[A100] * 8, memory_gib=memory_gib)], job), "memory.free")
+        assert (
+            found.status == status and found.wanted == "5.4 GiB (3.4 pinned by the GPU's decoders) for each of 8 ranks"
+        )

@@ -52,7 +52,7 @@ def ask_gpu(driver: ctypes.CDLL, number: int) -> None:
     if not ask(driver, step, "cuDeviceGet", ctypes.byref(device), number):
         return
 
-    create, destroy = next((calls for calls in CONTEXT_CALLS if hasattr(driver, calls[0])), CONTEXT_CALLS[0])
+    create, destroy = CONTEXT_CALLS[0] if hasattr(driver, CONTEXT_CALLS[0][0]) else CONTEXT_CALLS[1]
     context = ctypes.c_void_p()
     if ask(driver, step, create, ctypes.byref(context), 0, device):
         ask(driver, step, destroy, context)
@@ -60,7 +60,8 @@ def ask_gpu(driver: ctypes.CDLL, number: int) -> None:
 
 def main() -> None:
     """Starts the driver, counts its GPUs, and asks each of them in turn; ends at the first step without an answer."""
-    first, last = (int(text) for text in sys.argv[1:3])
+    first = int(sys.argv[1])
+    last = int(sys.argv[2])
     say(begin="load", call="dlopen")
     try:
         driver = ctypes.CDLL("libcuda.so.1")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from harness import env
+from harness import env, memory
 from runlog.verdict import FATAL, WARNING, Verdict, judged
 from tools.doctor.gpu_checks import CAPABILITIES, DRIVERS, GPU_CODE, code_for, judge_gpus, judge_memory, ranges
 from tools.doctor.rows import Facts, row
@@ -63,10 +63,13 @@ def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     cores = sorted(set().union(*facts["rank_cores"]))
     yield row(job, "cpu.cores", len(cores) >= ranks, f"{len(cores)} ({ranges(cores)}; NUMA {numa})")
 
+    pinned_gib = memory.input_memory(job).pinned_mib / 1024
+    each_gib = MEMORY_PER_RANK_GIB + pinned_gib
+    each = f"{each_gib:.1f} GiB"
+    if pinned_gib:
+        each += f" ({pinned_gib:.1f} pinned by the GPU's decoders)"
     free_gib = facts["memory_gib"]
-    yield row(
-        job, "memory.free", free_gib >= MEMORY_PER_RANK_GIB * ranks, f"{free_gib:.1f} GiB", each=MEMORY_PER_RANK_GIB
-    )
+    yield row(job, "memory.free", free_gib >= each_gib * ranks, f"{free_gib:.1f} GiB", each=each)
     shared_mib = facts["shm_mib"]
     bad = FATAL if shared_mib < LEAST_SHM_PER_RANK_MIB * ranks else WARNING
     found = f"{shared_mib:.0f} MiB free in /dev/shm"

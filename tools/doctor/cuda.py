@@ -33,7 +33,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class CudaStart:
-    """What a process that started CUDA found."""
+    """The result of starting CUDA."""
 
     library: str = ""  # the file that was loaded as libcuda.so.1
     version: int | None = None  # of CUDA, as the driver has it: 12000 is 12.0
@@ -44,7 +44,7 @@ class CudaStart:
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """What decides whether CUDA starts and is no matter of NVML."""
+    """The parts of a driver that decide whether CUDA starts and that NVML does not tell of."""
 
     devices: Mapping[str, str]  # why each of DEVICES cannot be opened; empty: it can
     kernel_module: str | None  # version of the loaded one

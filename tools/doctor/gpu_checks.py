@@ -185,13 +185,17 @@ def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     if program_mib is None:
         return
 
-    need_gib = (program_mib + workspace_mib + memory.BESIDE_MIB) / 1024
+    input_memory = memory.input_memory(job)
+    need_gib = (program_mib + workspace_mib + input_memory.device_mib + memory.BESIDE_MIB) / 1024
+    margin_gib = memory.MARGIN * gpu.memory_gib
     need = (
         f"{need_gib:.1f} GiB at BATCHSIZE={job.model.batchsize}: program {program_mib / 1024:.1f}, cuDNN's workspace "
-        f"{workspace_mib / 1024:.1f}, context, libraries and DALI {memory.BESIDE_MIB / 1024:.1f} (assumed)"
+        f"{workspace_mib / 1024:.1f}, input {input_memory.device_mib / 1024:.1f} ({input_memory.words}), context and "
+        f"libraries {memory.BESIDE_MIB / 1024:.1f} (assumed); and {margin_gib:.1f} GiB left over"
     )
+    fits = need_gib + margin_gib <= gpu.memory_gib
     found = f"{_name(gpu)}: {gpu.memory_gib:g} GiB"
-    yield row(job, "gpu.memory", need_gib <= gpu.memory_gib, found, need=need, limit=memory.WORKSPACE_LIMIT)
+    yield row(job, "gpu.memory", fits, found, need=need, limit=memory.WORKSPACE_LIMIT)
 
 
 # ---- GPUs among each other, and the cores of their ranks

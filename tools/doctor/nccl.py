@@ -14,7 +14,7 @@ OTHER_MESSAGES = ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")
 
 @dataclass(frozen=True, kw_only=True)
 class NcclStart:
-    """What came of ncclGetUniqueId."""
+    """The result of ncclGetUniqueId."""
 
     code: int | None  # nccl.h: ncclResult_t; None: it could not be called, or did not end
     message: str  # NCCL's, or why it could not be called
@@ -64,7 +64,7 @@ def choice_of(value: str) -> Choice:
 
 
 def takes(value: str, names: Sequence[str]) -> list[str]:
-    """Those of `names` ("eth0", or "mlx5_0:1" of a port) that a setting lets NCCL use.
+    """Select from `names` ("eth0", or "mlx5_0:1" of a port) what a setting lets NCCL use.
 
     NCCL's socket.cc and net_ib.cc: an empty list matches all; a port counts where both have one.
     """

@@ -1,4 +1,4 @@
-"""What the doctor sees on a node: facts, without judgement."""
+"""Facts of a node that the doctor judges."""
 
 import ctypes
 import importlib
@@ -116,7 +116,10 @@ def _import_error(name: str) -> str:
         return f"not done in {IMPORT_S:g} s"
     if done.returncode < 0:
         return f"ended by signal {-done.returncode}"
-    return done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
+    if done.returncode > 0:
+        _, _, last_line = done.stderr.strip().rpartition("\n")
+        return last_line
+    return ""
 
 
 def package_of(error: str) -> str:
@@ -126,7 +129,10 @@ def package_of(error: str) -> str:
         return "launch/setup.sh run installs the packages of locks/run.lock"
     library, name, version = found.groups("")
     # Debian policy 8.1: the library's name, then its version. An RPM provides its libraries by name.
-    debian = f"{name.lower().replace('_', '-')}{'-' if name[-1].isdigit() else ''}{version}"
+    debian = name.lower().replace("_", "-")
+    if debian[-1].isdigit():
+        debian += "-"
+    debian += version
     return f"apt-get install {debian}, or by dnf, yum or zypper '{library}()(64bit)'"
 
 
@@ -140,12 +146,16 @@ def _rank_cores(job: env.Job) -> list[list[int]]:
     if not job.cluster.rank_numa:
         return [own_cores()] * job.cluster.dgxngpu
     nodes = _numa()
-    named = [nodes.get(f"node{number}", "") for number in job.cluster.rank_numa.split(",")][: job.cluster.dgxngpu]
-    return [sorted(nvidia.cpu_list(text)) if text else [] for text in named]
+    numbers = job.cluster.rank_numa.split(",")
+    cores = []
+    for number in numbers[: job.cluster.dgxngpu]:
+        text = nodes.get(f"node{number}", "")
+        cores.append(sorted(nvidia.cpu_list(text)) if text else [])
+    return cores
 
 
 def _libraries() -> dict[str, str]:
-    """What each CUDA library says when it is loaded: a version, "loads", or `error: ...`."""
+    """Load each CUDA library and return what it says: a version, "loads", or `error: ...`."""
     answers = {}
     for name in CUDA_LIBRARIES:
         try:
@@ -182,12 +192,16 @@ def _disk(folder: Path) -> dict[str, Any]:
 
 def _interfaces() -> dict[str, str]:
     """Network interfaces that are up, with address and speed in Mbit/s where the driver says it."""
-    addresses, up = psutil.net_if_addrs(), {}
+    addresses = psutil.net_if_addrs()
+    interfaces = {}
     for name, stats in psutil.net_if_stats().items():
-        ips = [a.address for a in addresses.get(name, ()) if a.family == socket.AF_INET]
-        if name != "lo" and ips and stats.isup:
-            up[name] = ips[0] + (f" {stats.speed} Mbit/s" if stats.speed else "")
-    return up
+        ipv4 = [entry.address for entry in addresses.get(name, ()) if entry.family == socket.AF_INET]
+        if name == "lo" or not ipv4 or not stats.isup:
+            continue
+        interfaces[name] = ipv4[0]
+        if stats.speed:
+            interfaces[name] += f" {stats.speed} Mbit/s"
+    return interfaces
 
 
 def _infiniband(root: Path) -> dict[str, str]:

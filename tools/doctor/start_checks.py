@@ -98,7 +98,7 @@ def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
 
 
 def _evidence(facts: Facts) -> dict[str, str]:
-    """What the texts of faults.yaml may name; an empty text where there is no sign of a fault."""
+    """Signs of a fault by the names that the texts of faults.yaml have; an empty text where there is none."""
     gpus: list[nvidia.Gpu] = facts["gpus"]
     system: System = facts["cuda_system"]
     start: CudaStart = facts["cuda_start"]

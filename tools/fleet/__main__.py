@@ -17,6 +17,7 @@ from typing import Any
 
 from harness import env
 from harness.__main__ import main as ranks_main
+from runlog import named_files
 from runlog.errors import RunError, one_line
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, as_text
 from scoring.importers import count
@@ -178,6 +179,7 @@ def main() -> int:
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the map of nodes and links there")
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     args = parser.parse_args()
+    named_files.check_options(args)
     if args.nodes and not args.write_hosts:
         parser.error("--nodes goes with --write-hosts")
     for written in (args.html, args.write_hosts):

@@ -43,6 +43,7 @@ COPY_MIB, DISK_MIB, DISK_S = 128, 32, 1.0
 FILES = 5000  # of DATADIR that are looked at
 BATCHES = 6  # of the input pipeline, a turn
 PINGS, EXCHANGES = 50, 2  # of a pair, a turn
+DOCTOR_S = 180.0  # the most that it takes: each start of CUDA that hangs is ended
 LINK_TURNS = 5  # each pair, in each round
 LEAST_ROUNDS = 3  # below three partners a slow link cannot be told from a slow node
 WHOLE_S = 5.0
@@ -280,13 +281,35 @@ def joined(hosts: list[str], found: list[tuple[int, dict[str, list[float]], dict
     return metrics
 
 
-def nodes_of(job: Job, leaders: MPI.Comm) -> list[dict[str, Any]] | None:
-    """What the doctor calls fatal on each node, its facts, and how far its clock is ahead; on the first leader."""
-    probed = probe(job)
-    failed = [f"{v.check}: {v.found}" for v in judge_node(probed, job) if v.status == FATAL]
-    offsets = [0.0, *(clock_offset_s(leaders, other) for other in range(1, leaders.Get_size()))]
-    nodes = leaders.gather({"failed": failed, "facts": facts(job, probed)})
-    return nodes and [node | {"clock_offset_s": offset} for node, offset in zip(nodes, offsets, strict=True)]
+def looked_at(job: Job, me: ranks.Ranks) -> dict[str, Any]:
+    """Return what the doctor calls fatal on this node, and its facts, on each of its ranks.
+
+    The node's first rank looks, and the others wait: a rank that had a GPU already would be a foreign process on it.
+    """
+    WATCHDOG.beat("looking at the node", extra_s=DOCTOR_S)
+    found = None
+    if me.local_rank == 0:
+        probed = probe(job, node=me.rank // job.cluster.dgxngpu)
+        failed = [f"{verdict.check}: {verdict.found}" for verdict in judge_node(probed, job) if verdict.status == FATAL]
+        found = {"failed": failed, "facts": facts(job, probed)}
+    wait(me.comm)
+
+    node = me.comm.Split_type(MPI.COMM_TYPE_SHARED, me.rank)
+    found = node.bcast(found)
+    node.Free()
+    assert found is not None
+    return found
+
+
+def nodes_of(leaders: MPI.Comm, mine: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """Each node as the doctor found it (`mine` is this one's) and how far its clock is ahead; on the first leader."""
+    offsets_s = [0.0]
+    for other in range(1, leaders.Get_size()):
+        offsets_s.append(clock_offset_s(leaders, other))
+    nodes = leaders.gather(mine)
+    if nodes is None:
+        return None
+    return [node | {"clock_offset_s": offset_s} for node, offset_s in zip(nodes, offsets_s, strict=True)]
 
 
 def together(me: ranks.Ranks, alone: Alone, whole: Callable[[], float] | None) -> list[float]:
@@ -305,6 +328,7 @@ def main(job: Job, origins: Origins) -> None:
     began = time.monotonic()
     me = ranks.start(job)
     groups = groups_of(job.cluster.switch_groups, job.cluster.dgxnnodes)
+    mine = looked_at(job, me)
     ranks.connect(job, me)
     paddle.enable_static()
     hosts, unit = job.cluster.hosts.split(","), me.rank // job.cluster.dgxngpu
@@ -341,7 +365,7 @@ def main(job: Job, origins: Origins) -> None:
         "links": links,
         "whole_s": together(me, alone, whole),
         "steps_s": me.comm.allgather(alone.steps),
-        "nodes": nodes_of(job, leaders) if alone.leads else None,
+        "nodes": nodes_of(leaders, mine) if alone.leads else None,
         "took_s": round(time.monotonic() - began, 1),
     }
     if me.is_first:

@@ -13,6 +13,7 @@ import psutil
 
 from harness import env, provenance
 from harness.job import Job
+from runlog import named_files
 from tools.fleet.verdicts import LINK_METRICS, STALLS, STEP, Judged, Record, Series, judge_record, links_of, of_hosts
 
 FORMAT = {"format": "paddle-reference-fleet", "version": 1}
@@ -30,7 +31,9 @@ def read(path: Path) -> Judged:
     """A record, judged. Raises ValueError where the file is none, or has a figure or a list that none can have."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise ValueError(f"{named_files.explain(error)}; give the fleet.json of a --fleet") from error
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}: give the fleet.json of a --fleet") from error
     if not isinstance(record, dict) or {name: record.get(name) for name in FORMAT} != FORMAT:
         raise ValueError(f"{path}: no record of a --fleet in this version's form: give its fleet.json")

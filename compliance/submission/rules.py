@@ -1,0 +1,68 @@
+"""`python -m compliance rules`: each "must" of the training rules, with the checks that hold it."""
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+
+from compliance.official.rule_files import keys, versions
+from compliance.rules import Ruleset, load, read_rules
+
+NO_CHECK = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Must:
+    """A demand of training_rules.adoc. `checks` are strict rules, keys of official rule files, or commands."""
+
+    section: str
+    must: str
+    stands: str  # the versions of the text in which it was read
+    checks: list[str]
+    why: str  # what the checks do not see
+
+
+def command(options: argparse.Namespace) -> int:
+    """Print the demands; 0, as they are no finding."""
+    demands = musts()
+    if options.json:
+        print(json.dumps({"musts": [asdict(must) for must in demands]}, indent=2))
+    else:
+        print(as_text(demands, load(options.ruleset)), end="")
+    return 0
+
+
+def musts() -> list[Must]:
+    """The demands in the order of the text."""
+    return [Must(**row) for row in read_rules("musts.yaml")]
+
+
+def as_text(demands: list[Must], ruleset: Ruleset) -> str:
+    """A line a demand, with its checks; of a strict rule that the ruleset does not have in force this is said."""
+    lines: list[str] = []
+    section = ""
+    for must in demands:
+        if must.section != section:
+            section = must.section
+            lines.append(section)
+        why = f" ({must.why})" if must.why else ""
+        checks = ", ".join(_in_words(check, ruleset) for check in must.checks) or NO_CHECK
+        lines.append(f'  "{must.must}" [{must.stands}]')
+        lines.append(f"      {checks}{why}")
+    held = sum(bool(must.checks) for must in demands)
+    lines.append(f"{len(demands)} demands, {held} with a check, {len(demands) - held} with none")
+    return "\n".join(lines) + "\n"
+
+
+def _in_words(check: str, ruleset: Ruleset) -> str:
+    rule = ruleset.strict.get(check)
+    if rule is not None and not rule.in_force:
+        return f"{check} (from {rule.since} on)"
+    return check
+
+
+def known_checks() -> set[str]:
+    """The names that a demand may give: strict rules, keys of any ruleset."""
+    names: set[str] = set(load(versions()[-1]).strict)
+    for version in versions():
+        names |= keys(version)
+    return names

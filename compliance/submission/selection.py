@@ -1,0 +1,69 @@
+"""A screen for selected runs: whether a submission converged sooner than all others of its round explain.
+
+A submitter who makes many runs and hands in the soonest leaves logs that are all true. What shows it is the group: a
+one-sided permutation test of the samples to convergence against the runs of all other organisations at the same batch,
+corrected for the number of submissions that are screened (Bonferroni). A better recipe shows so, too. So this is a line
+for a reviewer who asks for the other runs, and refuses nothing.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+UNUSUAL = 0.05  # the chance, corrected, from which on a submission is named; so many rounds of 100 name one by chance
+_FIRST_DRAWS, _ALL_DRAWS = 200, 5_000
+_CLEAR = 0.05  # a chance of the first draws from which on no more are made
+_SEED = 848  # mlcommons/training #848, which asks for such a screen; a report is the same each time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A submission that is screened. `to_target` has the samples, or epochs, to convergence of each run."""
+
+    organisation: str
+    group: Hashable  # round, benchmark and global batch: only runs of one group are compared
+    to_target: tuple[float, ...]
+
+
+def unusual(candidates: Sequence[Candidate]) -> dict[int, float]:
+    """The places of the candidates that converged unusually soon, each with the corrected chance of that."""
+    groups: defaultdict[Hashable, list[Candidate]] = defaultdict(list)
+    for candidate in candidates:
+        groups[candidate.group].append(candidate)
+    chances: dict[int, float] = {}
+    for place, candidate in enumerate(candidates):
+        others = _runs_of_others(candidate, groups[candidate.group])
+        if candidate.to_target and len(others) >= len(candidate.to_target):
+            chances[place] = chance_of_sooner(candidate.to_target, others)
+
+    found = {}
+    for place, chance in chances.items():
+        corrected = min(1.0, chance * len(chances))
+        if corrected <= UNUSUAL:
+            found[place] = corrected
+    return found
+
+
+def _runs_of_others(candidate: Candidate, group: Sequence[Candidate]) -> list[float]:
+    runs: list[float] = []
+    for other in group:
+        if other.organisation != candidate.organisation:
+            runs += other.to_target
+    return runs
+
+
+def chance_of_sooner(runs: Sequence[float], others: Sequence[float]) -> float:
+    """The chance that as many runs, drawn from all, sum up to no more than `runs`, by a Monte Carlo permutation test.
+
+    The observed draw counts as one, so the chance is never 0 and the test is valid for any number of draws.
+    """
+    draw = random.Random(_SEED)
+    pool = [*runs, *others]
+    observed = sum(runs)
+    as_soon = 1
+    for done in range(1, _ALL_DRAWS + 1):
+        as_soon += sum(draw.sample(pool, len(runs))) <= observed
+        if done == _FIRST_DRAWS and as_soon / (done + 1) > _CLEAR:
+            return as_soon / (done + 1)
+    return as_soon / (_ALL_DRAWS + 1)

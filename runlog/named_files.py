@@ -1,0 +1,65 @@
+"""What a user names on a command line is looked at before a command opens it, and said plainly where it fails."""
+
+import argparse
+import errno
+import os
+import stat
+from pathlib import Path
+
+# Streams of this process, such as a shell's `<(zcat LOG)`: a pipe there has somebody who writes into it.
+OWN_STREAMS = ("/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/self/fd/")
+
+# {error number: what is wrong and what to do}, for what the system says in words that help nobody
+EXPLAINED = {
+    errno.ENOENT: "no such file or folder: check the path",
+    errno.ENOTDIR: "a part of this path is no folder: check the path",
+    errno.EISDIR: "is a folder: name a file",
+    errno.ELOOP: "is a link that leads back to itself: name the file that is meant",
+    errno.EACCES: "permission denied: ask its owner for access, or name another path",
+    errno.ENAMETOOLONG: "this path is longer than the system allows: name a shorter one",
+    errno.ENOSPC: "no space left on its disk: free some, or name another path",
+    errno.EROFS: "its file system cannot be written: name another path",
+}
+
+
+class UnusableError(ValueError):
+    """A path on a command line is nothing that can be read or written; the message is one line."""
+
+
+def explain(error: OSError) -> str:
+    """Return one line that says which path failed, why, and what to do."""
+    reason = EXPLAINED.get(error.errno or 0) or f"{error.strerror or error}: check the path"
+    return f"{error.filename}: {reason}" if error.filename else reason
+
+
+def refuse_unusable(path: Path) -> None:
+    """Refuse a path that can neither be read nor written as a file or a folder; one that is not there is accepted.
+
+    Raises UnusableError for a link to itself, and for a pipe, socket or device, on which a command
+    would wait for ever or read without end. /dev/null and this process's own streams are accepted.
+    """
+    text = str(path)
+    if text == os.devnull or text.startswith(OWN_STREAMS):
+        return
+
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UnusableError(explain(error)) from None
+        return  # the command that opens it knows what it is for
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise UnusableError(f"{path}: is a pipe, a socket or a device: name a file or a folder")
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Refuse a command line that names something unusable, by UnusableError.
+
+    Words that are not declared as paths are looked at too: one of them may be a file's name, and none of them should
+    be the name of a pipe.
+    """
+    for value in vars(options).values():
+        values = value if isinstance(value, list) else [value]
+        for item in values:
+            if isinstance(item, Path) or (isinstance(item, str) and os.path.lexists(item)):
+                refuse_unusable(Path(item))

@@ -1,0 +1,179 @@
+"""The figures that a performance engineer looks for first, for each system, and the runs by order and host."""
+
+import statistics
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import NamedTuple
+
+from runlog.text import visible
+from scoring.figure.warnings import over_median
+from scoring.importers.checks import REFUSED
+from scoring.record import Window, nodes_of
+from scoring.report import blocks
+from scoring.report.blocks import Column, Inline, Table, Text, run_link
+from scoring.report.brief import of_group
+from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun
+from scoring.report.text import number, percent
+
+MOST_HOSTS = 4  # that are named of a run
+KINDS = (("compute", "computes"), ("data_wait", "waits for its input"))  # of a rank's time, and the words for it
+
+
+class Rank(NamedTuple):
+    """A rank and its host."""
+
+    number: int | None
+    host: str
+
+
+class SlowestRank(NamedTuple):
+    """The rank that lies farthest beyond the median one, and by how much of the time."""
+
+    text: str
+    share: float
+
+
+def performance(report: Report) -> Table:
+    """Return a row for each system: where its time and memory go in the measured windows."""
+    efficiency: dict[str, float] = {}  # by the name of the group
+    for rows in report.scaling:
+        efficiency.update({row.group.name: row.efficiency for row in rows})
+    columns: list[Column[Group]] = [
+        Column("system", lambda group: group.name),
+        Column("step, median", lambda group: _step(group, 0.5), numeric=True),
+        Column("step, 95 %", lambda group: _step(group, 0.95), numeric=True),
+        Column("data wait", _data_wait, numeric=True),
+        Column("images/s a device", _rate_of_a_device, numeric=True),
+        Column("most GPU memory", _memory, numeric=True),
+        Column("slowest rank", _slowest_rank),
+    ]
+    if efficiency:
+        columns.append(Column("efficiency", lambda group: _efficiency(group, efficiency.get(group.name)), numeric=True))
+    return blocks.table("Where time and memory go, in the measured windows", report.groups, columns, id="performance")
+
+
+def _measured(group: Group) -> list[Window]:
+    """Return the measured windows of all runs of a group."""
+    windows: list[Window] = []
+    for run in group.runs:
+        windows += run.measured
+    return windows
+
+
+def _step(group: Group, share: float) -> Inline:
+    """Return the quantile of the windows' step times that `share` of them do not exceed, in milliseconds."""
+    times = sorted(window.step_s for window in _measured(group) if window.step_s is not None)
+    if not times:
+        return NOT_MEASURED
+    if share == 0.5:
+        return of_group(group, f"{number(statistics.median(times) * 1000)} ms")
+    at = min(int(share * len(times)), len(times) - 1)
+    return of_group(group, f"{number(times[at] * 1000)} ms")
+
+
+def _data_wait(group: Group) -> Inline:
+    """Return the share of the time that rank 0 waited for input."""
+    waited = 0.0
+    seconds = 0.0
+    for window in _measured(group):
+        if window.data_wait_s is not None and window.seconds:
+            waited += window.data_wait_s
+            seconds += window.seconds
+    return of_group(group, percent(waited / seconds)) if seconds else NOT_MEASURED
+
+
+def _rate_of_a_device(group: Group) -> Inline:
+    """Return the figure a device, where it is one of throughput and the log says how many devices there are."""
+    devices = group.record.devices
+    score = group.score
+    if score is None or not score.unit.startswith("images/s"):
+        return NOT_MEASURED
+    if score.unit != "images/s":  # it is that of one device already
+        return of_group(group, number(score.value))
+    return of_group(group, number(score.value / devices)) if devices else NOT_MEASURED
+
+
+def _memory(group: Group) -> Inline:
+    """Return the most GPU memory that any window shows, in MiB."""
+    used = [window.gpu_memory_mib for window in _measured(group) if window.gpu_memory_mib is not None]
+    return of_group(group, f"{number(max(used))} MiB") if used else NOT_MEASURED
+
+
+def _slowest_rank(group: Group) -> Inline:
+    """Return the rank that is farthest beyond the median one in the median of the windows in which it is slowest."""
+    slowest: SlowestRank | None = None
+    for kind, words in KINDS:
+        shares: dict[Rank, list[float]] = {}
+        for window in _measured(group):
+            over = over_median(window, kind)
+            if over is not None:
+                times = window.rank_times
+                slow = Rank(getattr(times, f"{kind}_rank"), str(getattr(times, f"{kind}_host")))
+                shares.setdefault(slow, []).append(over)
+        if not shares:
+            continue
+        rank, beyond = max(shares.items(), key=_how_often)
+        share = statistics.median(beyond)
+        if slowest is None or share > slowest.share:
+            text = f"rank {rank.number} on {visible(rank.host, 40)} {words} {percent(share)} longer"
+            slowest = SlowestRank(text, share)
+    return of_group(group, slowest.text) if slowest else NOT_MEASURED
+
+
+def _how_often(item: tuple[Rank, list[float]]) -> int:
+    """Return in how many windows a rank is the slowest."""
+    return len(item[1])
+
+
+def _efficiency(group: Group, efficiency: float | None) -> Inline:
+    """Return the scaling efficiency against the system's smallest size."""
+    if efficiency is None:
+        return NOT_MEASURED
+    return of_group(group, percent(efficiency) if efficiency <= REFUSED else "no figure: at most 100 %")
+
+
+def runs_in_order(report: Report) -> Table | None:
+    """Return the runs by the time at which they started, each with its hosts; None where no log says when it did."""
+    started = [run for run in report.runs if run.record.run_start_s is not None]
+    if len(started) < 2:
+        return None
+    started.sort(key=_start_s)
+    columns: list[Column[ReportedRun]] = [
+        Column("run", run_link),
+        Column("started (UTC)", lambda run: blocks.field(run, "run_start_s", _moment(run))),
+        Column("host", hosts_of),
+        Column("figure", _figure, numeric=True),
+    ]
+    return blocks.table("Runs in the order in which they started, and their hosts", started, columns)
+
+
+def _start_s(run: ReportedRun) -> float:
+    """Return when a run started, in seconds."""
+    return run.record.run_start_s or 0.0
+
+
+def _moment(run: ReportedRun) -> str:
+    """Return when a run started, to the second in UTC; the number itself where it is no time."""
+    try:
+        return datetime.fromtimestamp(_start_s(run), tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return f"{_start_s(run):g}"
+
+
+def hosts_of(run: ReportedRun) -> Inline:
+    """Return the hosts that a run's log names."""
+    hosts = _hosts(run)
+    if not hosts:
+        return Text(text="not said", look="absent")
+    more = f" and {len(hosts) - MOST_HOSTS} more" if len(hosts) > MOST_HOSTS else ""
+    return ", ".join(visible(host, 40) for host in hosts[:MOST_HOSTS]) + more
+
+
+def _hosts(run: ReportedRun) -> Sequence[str]:
+    """Return the names of the machines of a run."""
+    return [str(node["host"]) for node in nodes_of(run.record) if node.get("host")]
+
+
+def _figure(run: ReportedRun) -> Inline:
+    """Return a run's figure, as a link to its first line."""
+    return blocks.at_line(run, run.figure.first_line, number(run.figure.value)) if run.figure else "no figure"

@@ -1,0 +1,225 @@
+"""The verdict of a report: one line for each thing that a result can fail at, and their status together."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from compliance import mlperf
+from compliance.official import rounds
+from runlog.text import called
+from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
+from scoring.figure.protocols import Protocol
+from scoring.record import section
+from scoring.report.brief import hardware
+from scoring.report.content import Group, ReportedRun
+from scoring.report.text import counted
+
+UNSTEADY = frozenset({"unsteady", "wide_interval"})  # warnings of a figure that its windows leave open
+NOT_APPLICABLE = "not applicable"  # a check's text begins with it where there is nothing to check
+OWN_MODELS = {
+    "resnet50_v1.5": "resnet",
+    "fcn_hrnetw18": "hrnet",
+}  # our models, and the benchmarks whose rules they have
+LEAST_RUNS_WITH_A_DROP = 3  # of a result that drops its best and its worst run
+
+
+class Overall(NamedTuple):
+    """The status of all checks together, and what it means."""
+
+    status: str
+    text: str
+
+
+def applies(check: Verdict) -> bool:
+    """Say whether there was anything to check."""
+    return not check.found.startswith(NOT_APPLICABLE)
+
+
+def overall(checks: Sequence[Verdict]) -> Overall:
+    """Return the worst status of the checks that apply, in words; an unsteady figure asks to be measured again."""
+    statuses = {check.status for check in checks if applies(check)}
+    warned = [check.check for check in checks if check.status == WARNING]
+    about = f", with warnings about {' and '.join(warned)}" if warned else ""
+    if FATAL in statuses:
+        return Overall(FATAL, "This result does not stand")
+    if UNKNOWN in statuses:
+        return Overall(UNKNOWN, f"Not yet shown to be publishable{about}")
+    if "steadiness" in warned:
+        return Overall(WARNING, "The figure is not steady: measure again before it is used")
+    return Overall(WARNING if warned else OK, f"The result stands{about}")
+
+
+def next_steps(checks: Sequence[Verdict]) -> list[str]:
+    """Return what to do about each check that is not ok; where none is open, what the result is good for."""
+    steps = list(dict.fromkeys(check.fix for check in checks if check.fix))
+    if steps:
+        return steps
+    checked = any(check.check == "compliance" and applies(check) for check in checks)
+    if checked:
+        return ["Nothing is open: package it, or compare it with others."]
+    return ["Nothing is open: compare it with others. Only checked training runs can be packaged."]
+
+
+def checks(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
+    """Yield one verdict for each thing that a result can fail at."""
+    runs = [run for group in groups for run in group.runs]
+    yield _compliance(runs)
+    yield from _truncated(runs)
+    yield from _training(groups, protocol)
+    yield from _measurement(groups)
+    yield from _provenance(runs)
+
+
+def _named(some: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> str:
+    """Return the numbers of some of the runs, in words."""
+    if len(some) == len(runs):
+        return "the run" if len(runs) == 1 else f"all {len(runs)} runs"
+    noun = "run" if len(some) == 1 else "runs"
+    return f"{noun} {', '.join(str(run.number) for run in some)}"
+
+
+def _compliance(runs: Sequence[ReportedRun]) -> Verdict:
+    """Return what the checker's findings say; without MLPerf logs of training runs there is nothing to check."""
+    checked = [run for run in runs if run.findings]
+    failed = [run for run in checked if run.findings and run.findings["verdict"] == "fail"]
+    trained = [run for run in runs if run.record.format == "mllog" and run.record.mode != "throughput"]
+    missing = [run for run in trained if not run.findings]
+    if failed:
+        return Verdict(
+            check="compliance",
+            status=FATAL,
+            found=f"{_named(failed, runs)} failed the check, {counted(_errors(checked), 'error')}",
+            fix="Do what section Compliance says of each error, and run again.",
+        )
+    if missing:
+        fix = f"Check the logs by {called('compliance')} check --json, and write this report with --findings."
+        return Verdict(check="compliance", status=UNKNOWN, found=f"not checked: {_named(missing, runs)}", fix=fix)
+    if checked:
+        return Verdict(check="compliance", status=OK, found=f"{_named(checked, runs)} passed the check")
+    text = f"{NOT_APPLICABLE}: there is no MLPerf log of a training run to check"
+    return Verdict(check="compliance", status=UNKNOWN, found=text)
+
+
+def _errors(checked: Sequence[ReportedRun]) -> int:
+    """Return how many errors the checker found in all runs."""
+    errors = 0
+    for run in checked:
+        findings = run.findings["findings"] if run.findings else []
+        errors += sum(finding["severity"] == "error" for finding in findings)
+    return errors
+
+
+def _truncated(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
+    """Yield a verdict on MLLOG logs that end before their run does; of other formats the score warns."""
+    cut = [run for run in runs if run.record.truncated and run.record.format == "mllog"]
+    if cut:
+        text = f"truncated: {_named(cut, runs)}; the log ends before the run does"
+        yield Verdict(check="run", status=FATAL, found=text, fix="Resume the run, or run it again.")
+
+
+def _training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
+    """Yield a verdict on how training ended: with success, or by the benchmark's rule in spite of a run that failed."""
+    runs = [run for group in groups for run in group.runs]
+    trained = [run for run in runs if run.record.status is not None and run.record.mode != "throughput"]
+    stopped = [run for run in trained if run.record.status != "success"]
+    if stopped:
+        text = f"{_named(stopped, runs)} ended without success ({stopped[0].record.status})"
+        beyond = [group for group in groups if _failures(group) > allowed_failures(group, protocol)]
+        if not beyond:
+            text += "; the benchmark's rules drop as many of its runs"
+        fix = "Read the ends of their logs for why they stopped."
+        yield Verdict(check="quality", status=FATAL if beyond else WARNING, found=text, fix=fix)
+    elif trained and all(run.record.quality for run in trained):
+        yield _final_quality(trained, runs)
+
+
+def _failures(group: Group) -> int:
+    """Return how many training runs of a group ended without success."""
+    statuses = [run.record.status for run in group.runs if run.record.mode != "throughput"]
+    return sum(status not in (None, "success") for status in statuses)
+
+
+def allowed_failures(group: Group, protocol: Protocol) -> int:
+    """Return how many runs of a group may fail.
+
+    MLPerf drops the slowest runs of a result, and a run that failed is the slowest: as many may fail, where the group
+    has the runs that its benchmark asks for. Of what is no benchmark, an olympic mean drops one.
+    """
+    model = group.record.model or ""
+    benchmark = OWN_MODELS.get(model, model)
+    for ruleset in reversed(rounds.rulesets()):
+        wanted = mlperf.submission_runs(benchmark, ruleset)
+        if wanted is not None:
+            return wanted.dropped if len(group.runs) >= wanted.runs else 0
+    olympic = protocol.over_runs == "olympic_mean" and len(group.runs) >= max(protocol.runs, LEAST_RUNS_WITH_A_DROP)
+    return 1 if olympic else 0
+
+
+def _final_quality(trained: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> Verdict:
+    """Return the verdict on the lowest final quality, against the target where all runs have the same one."""
+    worst = min((run.record.quality[-1] for run in trained), key=lambda quality: quality.value)
+    targets = {run.target for run in trained}
+    target = targets.pop() if len(targets) == 1 else None
+    wanted = f", target {target:g}" if target is not None else ""
+    below = target is not None and worst.value < target
+    return Verdict(
+        check="quality",
+        status=FATAL if below else OK,
+        found=f"{_named(trained, runs)} ended with success; lowest final {worst.name} {worst.value:.4g}{wanted}",
+        fix="Train to the target, or measure throughput alone (MODE=throughput)." if below else "",
+    )
+
+
+def _measurement(groups: Sequence[Group]) -> Iterator[Verdict]:
+    """Yield a verdict on whether there is a figure and what warns of it, and one on a figure that is not steady."""
+    problems = [group.problem for group in groups if group.problem]
+    warned = [warning for group in groups if group.score for warning in group.score.warnings]
+    unsteady = [warning.found for warning in warned if warning.check in UNSTEADY]
+    rules = sorted({warning.check for warning in warned} - UNSTEADY)
+    if problems:
+        fix = "Give what the protocol asks for, or take a protocol that these logs can serve."
+        yield Verdict(check="measurement", status=FATAL, found=_first(problems), fix=fix)
+    elif rules:
+        text = f"{counted(len(rules), 'kind')} of warning: {', '.join(rules).replace('_', ' ')}"
+        fix = "Run it again, with other seeds." if "too_few_runs" in rules else "Read the warnings below the figures."
+        yield Verdict(check="measurement", status=WARNING, found=text, fix=fix)
+    else:
+        yield Verdict(check="measurement", status=OK, found="no warning")
+
+    if unsteady:
+        fix = "Look for other load on the machine, waits for data and throttling; then measure again."
+        yield Verdict(check="steadiness", status=WARNING, found=_first(unsteady), fix=fix)
+
+
+def _provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
+    """Yield a verdict on what the logs do not say of where they are from, and on source trees that were changed."""
+    unsaid = [name for name in ("system", "date", "organisation", "commit") if _not_said(name, runs)]
+    if "system" in unsaid or "date" in unsaid:
+        text = f"the logs do not say {' or '.join(unsaid)}"
+        fix = "State what ran, where, when and by whom before these figures are published."
+        yield Verdict(check="provenance", status=UNKNOWN, found=text, fix=fix)
+
+    changed = [run for run in runs if section(run.record, "source").get("dirty") is True]
+    if changed:
+        what = "a source tree with uncommitted changes, which the commit does not hold"
+        fix = "Commit the changes and run again."
+        yield Verdict(check="provenance", status=WARNING, found=f"{_named(changed, runs)} came from {what}", fix=fix)
+
+
+def _not_said(name: str, runs: Sequence[ReportedRun]) -> bool:
+    """Say whether any run's log leaves a fact of its provenance unsaid."""
+    for run in runs:
+        facts = {
+            "system": hardware(run) or run.record.accelerator,
+            "date": run.preamble.get("start_s"),
+            "organisation": run.preamble.get("submission_org"),
+            "commit": section(run.record, "source").get("commit"),
+        }
+        if not facts[name]:
+            return True
+    return False
+
+
+def _first(texts: Sequence[str]) -> str:
+    """Return the first text, and how many more there are."""
+    more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""
+    return texts[0] + more

@@ -1,0 +1,67 @@
+"""The screen for selected runs: it names selected ones, and few others."""
+
+import random
+
+import pytest
+
+from compliance.submission.audit import audit
+from compliance.submission.selection import UNUSUAL, Candidate, chance_of_sooner, unusual
+from tests import make_log
+from tests.compliance.altered import foreign, write
+
+
+def _round(chance: random.Random, submissions: int, runs: int) -> list[Candidate]:
+    """A round in which all submissions at a batch train alike."""
+    return [
+        Candidate(
+            organisation=f"organisation {number % 9}",
+            group=("v4.0", "resnet", 4096 * (1 + number % 2)),
+            to_target=tuple(float(chance.choice((37, 39, 40, 40, 41, 43))) for _ in range(runs)),
+        )
+        for number in range(submissions)
+    ]
+
+
+def test_permuted_rounds_name_no_more_than_their_share() -> None:
+    chance = random.Random(11)
+    named = sum(bool(unusual(_round(chance, 12, 5))) for _ in range(25))
+    assert named <= 5  # of 25 at 5 %, 1 by chance; 6 or more by 1 of 800
+
+
+def test_the_soonest_five_of_many_runs_are_named() -> None:
+    chance = random.Random(12)
+    candidates = _round(chance, 16, 5)
+    many = sorted(chance.gauss(40, 1.5) for _ in range(40))
+    selected = Candidate(organisation="selector", group=("v4.0", "resnet", 4096), to_target=tuple(many[:5]))
+    found = unusual([*candidates, selected])
+    assert found.keys() == {16} and 0 < found[16] < UNUSUAL
+
+
+@pytest.mark.parametrize(
+    ("runs", "others", "expected"),
+    [((1.0, 2.0), (3.0, 4.0), 1 / 6), ((3.0, 4.0), (1.0, 2.0), 1.0), ((2.0, 2.0), (2.0, 2.0), 1.0)],
+)
+def test_the_chance_is_the_permutations(runs, others, expected: float) -> None:
+    assert chance_of_sooner(runs, others) == pytest.approx(expected, abs=0.05)
+
+
+def test_runs_of_ones_own_organisation_and_of_other_batches_are_not_compared() -> None:
+    soon = Candidate(organisation="a", group=1, to_target=(1.0,) * 5)
+    late = Candidate(organisation="a", group=1, to_target=(9.0,) * 40)
+    elsewhere = Candidate(organisation="b", group=2, to_target=(9.0,) * 40)
+    assert unusual([soon, late, elsewhere]) == {}
+    assert unusual([soon, Candidate(organisation="b", group=1, to_target=(9.0,) * 40)]).keys() == {0}
+
+
+def test_an_audit_says_unusual_and_refuses_nothing(tmp_path) -> None:
+    for number in range(4):
+        epochs = 36 if number == 0 else 44
+        texts = []
+        for seed in range(4):
+            rising = (0.2 + 0.05 * place + seed / 1000 for place in range(epochs // 4 - 1))
+            run = make_log.closed_run(seed=9 * number + seed, epochs=epochs, accuracies=(*rising, 0.7604))
+            texts.append(foreign(run))
+        write(tmp_path / f"v4.0/Org{number}/results/system/resnet", *texts)
+    said = {row.submitter: [q.actual for q in row.questions if q.rule == "selected-runs"] for row in audit(tmp_path)}
+    assert [name for name, actual in said.items() if actual] == ["Org0"]
+    assert said["Org0"][0].startswith("unusual (p = ")

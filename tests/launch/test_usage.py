@@ -1,0 +1,92 @@
+"""Wrong use of the user's own command and of each launch script: one line and status 2; and dry runs."""
+
+from pathlib import Path
+
+import pytest
+
+from tests import jobs
+from tests.jobs import printed, refused
+
+# ---- wrong use by the user's own command: exit 2, one line on stderr, nothing written
+
+NO_GPU = "has 0 GPUs (NVML Shared Library Not Found): set it to fewer, or DEVICE=cpu"
+RANKS = pytest.mark.xdist_group("ranks")
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"DGXSYSTEM": "DGX9"}, "error: DGXSYSTEM=DGX9: there is no config_DGX9.sh; there are: "),
+        ({"RECIPE": "adam"}, "error: RECIPE='adam': must be one of digits_small"),
+        ({"PRECISION": "amp_o2"}, "error: PRECISION=amp_o2: a CPU has no kernels for it"),
+        ({"STRATEGY": "fuse_all=1"}, "error: STRATEGY='fuse_all=1': no knob 'fuse_all': use auto alone, or knob="),
+        ({"WORKLOAD": "bert"}, "error: WORKLOAD='bert': must be one of rn50"),
+        ({"BATCHSIZE": 0}, "error: BATCHSIZE=0: must be at least 1"),
+        ({"RECIPE": "mlperf_lars"}, "no reference convergence point for global batch 32"),
+        ({"OSTYPE": "darwin22"}, "error: a job needs Linux with /proc, this is darwin22: "),  # as macOS' bash says it
+        # Found by the ranks:
+        pytest.param({"DATADIR": "/none"}, "/none/train_list.txt: no such file: DATADIR must hold train_", marks=RANKS),
+        pytest.param({"DEVICE": "gpu", "DGXNGPU": 1}, NO_GPU, marks=RANKS),
+        pytest.param({"DGXSYSTEM": "DGXA100", "DGXNGPU": 1}, NO_GPU, marks=RANKS),
+        pytest.param({"BATCHSIZE": 800}, "1600 is larger than the training set of 1437 images: lower", marks=RANKS),
+    ],
+    ids=lambda v: "-".join(v) if isinstance(v, dict) else "",
+)
+def test_wrong_use_is_one_line_and_makes_no_log(tmp_path: Path, variables: dict[str, str], message: str) -> None:
+    refused(jobs.run_and_time(LOGDIR=str(tmp_path), **{**jobs.TINY, **variables}), message)
+    assert not list(tmp_path.rglob("result_*.txt"))
+
+
+def test_a_result_is_never_overwritten(tmp_path: Path) -> None:
+    result = tmp_path / "CPU" / "rn50" / "result_1.txt"
+    result.parent.mkdir(parents=True)
+    result.write_text("mine")
+    done = jobs.run_and_time(LOGDIR=str(tmp_path), **{**jobs.TINY, "NEXP": 2})
+    refused(done, "result_1.txt exists, results are never overwritten")
+    assert result.read_text() == "mine"
+    assert not result.with_name("result_0.txt").exists()
+
+
+def test_a_dry_run_writes_nothing_and_says_all(tmp_path: Path) -> None:
+    stdout = printed("./run_and_time.sh", "--dry-run", LOGDIR=str(tmp_path), NEXP="2", BATCHSIZE="8")
+    assert '"origin": "environment"' in stdout
+    assert f"trial 1: RESULT_FILE={tmp_path}/CPU/rn50/result_1.txt" in stdout
+    assert "mpirun" in stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_needs_no_package(tmp_path: Path) -> None:
+    """Nor does it install one: any Python from 3.10 says what would run."""
+    checkout = jobs.checkout(tmp_path / "checkout")
+    (checkout / ".venv").unlink()
+    done = jobs.run_and_time("--dry-run", cwd=checkout, LOGDIR=str(tmp_path / "logs"))
+    assert done.returncode == 0 and "trial 0: RESULT_FILE=" in done.stdout, done.stderr
+    assert not (checkout / ".venv").exists() and not (tmp_path / "logs").exists()
+
+
+# Those that a user calls; others are sourced, or called by these.
+SCRIPTS = ("setup", "lock", "sbom", "base_image", "build_image", "campaign", "container_node", "mpirun")
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_each_script_takes_its_options_in_the_same_way(script: str) -> None:
+    path = f"launch/{script}.sh"
+    helped = jobs.run([path, "--help"])
+    assert (helped.returncode, helped.stderr) == (0, "") and path in helped.stdout
+    refused(jobs.run([path, "--banana"]), "error: unknown argument --banana; see --help")
+    if script != "sbom":  # whose word is the name of a new file
+        refused(jobs.run([path, "banana"]), "banana")
+
+
+def test_what_a_script_cannot_take_is_refused_in_our_words(tmp_path: Path) -> None:
+    noise = tmp_path / "noise"
+    noise.write_bytes(bytes(range(256)))
+    for command, message in (
+        (["mpirun.sh", "--hosts", str(noise)], f"--hosts {noise}: is no text file of hosts, one a line"),
+        (["build_image.sh", "--tag", "Not A Tag"], "image 'Not A Tag': must be NAME or NAME:TAG"),
+        (["base_image.sh", "--suite", "12/.."], "--suite 12/..: must be a name of Debian's"),
+        (["sbom.sh"], "which file? Name one file to write"),
+        (["sbom.sh", "/none/file"], "/none/file: cannot be written"),
+        (["lock.sh", "cuda12"], "cuda12 needs --index URL"),
+    ):
+        refused(jobs.run([f"launch/{command[0]}", *command[1:]]), message)

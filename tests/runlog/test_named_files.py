@@ -1,0 +1,65 @@
+"""What a user names is refused in one line where it cannot be opened, by each command and each option."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import compliance.__main__ as compliance
+import scoring.__main__ as scoring
+from runlog import named_files
+from tests import jobs
+from tools import watch
+from tools.fleet import __main__ as fleet
+
+LOOP = "LOOP: is a link that leads back to itself: name the file that is meant"
+PIPE = "PIPE: is a pipe, a socket or a device: name a file or a folder"
+ABSENT = "no such file or folder: check the path"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of things that no command can use; it is the working directory."""
+    monkeypatch.chdir(tmp_path)
+    Path("LOOP").symlink_to("LOOP")
+    os.mkfifo("PIPE")
+    Path("empty").mkdir()
+    Path("noise").write_bytes(bytes(range(256)) * 9)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "message"),
+    [
+        (compliance.main, "check LOOP", LOOP),
+        (compliance.main, "check PIPE", PIPE),
+        (compliance.main, "check noise --system LOOP", LOOP),
+        (compliance.main, "check noise --system absent", f"absent: {ABSENT}"),
+        (compliance.main, "check noise --junit empty", "empty: is a folder: name a file"),
+        (compliance.main, "check absent", "absent: no such file: check the path"),
+        (compliance.main, "audit noise/deeper", "noise/deeper: a part of this path is no folder: check the path"),
+        (compliance.main, "publish empty --out site", "empty: no submission.json in it: give the folder ORG"),
+        (compliance.main, "package noise --org O --system s --out PIPE", PIPE),
+        (scoring.main, "report noise --findings PIPE", PIPE),
+        (scoring.main, "report noise --html LOOP", LOOP),
+        (scoring.main, "score absent --protocol window", f"absent: {ABSENT}"),
+        (scoring.main, f"score {'x' * 300} --protocol window", "longer than the system allows"),
+        (watch.main, "PIPE --once", PIPE),
+        (watch.main, "noise --once", "noise: has no line of a training log: give a result_*.txt"),
+        (fleet.main, "absent", f"absent: {ABSENT}; give the fleet.json of a --fleet"),
+        (fleet.main, "noise --baseline PIPE", PIPE),
+    ],
+)
+def test_what_cannot_be_opened_is_one_line(main: Callable[[], int], words: str, message: str) -> None:
+    done = jobs.called(main, *words.split())
+    jobs.refused(done, message)
+    assert "Errno" not in done.stderr and done.stdout == ""
+
+
+def test_streams_of_the_shell_and_what_is_not_there_yet_are_accepted() -> None:
+    reader, writer = os.pipe()
+    for path in (f"/dev/fd/{reader}", "/dev/null", "absent/deeper", "noise", "empty"):
+        named_files.refuse_unusable(Path(path))
+    os.close(reader)
+    os.close(writer)
