@@ -51,7 +51,7 @@ _NAMES = {  # of the benchmarks of mlperf-logging, as their model is written
 
 @dataclass(frozen=True, kw_only=True)
 class ResultFacts:
-    """What decides whether a result is an MLPerf result. None: the log does not say."""
+    """The facts that decide whether a result is an MLPerf result. None: the log does not say."""
 
     benchmark: str | None
     division: str | None

@@ -43,7 +43,7 @@ class ReaderConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What one step is fed: Paddle tensors on the device, or numpy arrays that are good until the next batch."""
+    """The feed of one step: Paddle tensors on the device, or numpy arrays that are good until the next batch."""
 
     image: Any  # image and label in the shapes of the workload (its Loader says them)
     label: Any
@@ -78,10 +78,10 @@ class Loader(ABC):
 
     @abstractmethod
     def _read(self, epoch: int, ids: np.ndarray, valid: np.ndarray) -> tuple[Any, ...]:
-        """What the pipeline's external source takes for these samples; runs in a thread of its own."""
+        """Return what the pipeline's external source takes for these samples; runs in a thread of its own."""
 
     def _batch(self, outputs: Any, ids: np.ndarray) -> Batch:
-        """What a step is fed, from the pipeline's outputs."""
+        """Make a step's feed of the pipeline's outputs."""
         named = zip(("image", "label", "valid"), outputs, strict=False)
         fed = {name: to_feed(output, self._device_id, self._into.get(name)) for name, output in named}
         return Batch(ids=ids, **fed)
@@ -146,7 +146,7 @@ def require_whole(name: str, content: bytes) -> None:
 
 
 def inputs(source: Any, kinds: Sequence[tuple[Any, int]]) -> Any:
-    """What `source` gives a DALI pipeline, of these types and numbers of dimensions."""
+    """Return what `source` gives a DALI pipeline, of these types and numbers of dimensions."""
     from nvidia.dali import fn
 
     types, ndim = map(list, zip(*kinds, strict=True))

@@ -30,7 +30,7 @@ Look = Callable[[int, int], None]  # called with how many of how many files were
 
 
 class Contents(NamedTuple):
-    """What a part of a data set holds."""
+    """The files of a part of a data set: names, sizes and labels."""
 
     names: Sequence[str]
     sizes: np.ndarray  # [samples] int64, bytes
@@ -46,7 +46,7 @@ class Samples(Protocol):
 
 
 class Surveyed(NamedTuple):
-    """What is said of a data set before a run."""
+    """The findings about a data set before a run."""
 
     train: schema.Passport
     evaluation: schema.Passport

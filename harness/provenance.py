@@ -27,7 +27,7 @@ def is_for_cuda_12() -> bool:
 
 
 def _git(*args: str) -> str | None:
-    """What git says of this checkout, whoever owns it and whichever repository the shell's GIT_DIR names."""
+    """Ask git about this checkout, whoever owns it and whichever repository the shell's GIT_DIR names."""
     command = ["git", "-c", "safe.directory=*", "-C", str(REPOSITORY), *args]
     try:
         done = subprocess.run(command, env=env.without("GIT_"), capture_output=True, text=True, check=False)

@@ -307,7 +307,7 @@ def join(others: list[Lifeline], start: float, wait_s: int) -> None:
 
 
 def mpirun_settings(job: env.Job, hosts: list[str], folder: Path) -> dict[str, str]:
-    """What mpirun needs in the environment of the command, which gets the reason for its end by a file."""
+    """Return the environment that mpirun needs; the command gets the reason for its end by a file."""
     hostfile = folder / "hosts"
     hostfile.write_text("".join(f"{host} slots={job.cluster.dgxngpu}\n" for host in hosts))
     return {

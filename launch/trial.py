@@ -153,15 +153,15 @@ class Trial:
         return ""
 
     def messages(self) -> str:
-        """What the ranks and mpirun have written."""
+        """Return what the ranks and mpirun have written."""
         return self.stderr.read_text(errors="replace") if self.stderr.exists() else ""
 
     def errors(self) -> list[str]:
-        """What the ranks said of themselves, without `error: `."""
+        """Return the errors that the ranks wrote, without `error: `."""
         return [line.removeprefix("error: ") for line in self.messages().splitlines() if line.startswith("error: ")]
 
     def ended(self) -> re.Match[str] | None:
-        """What mpirun says of a rank that was ended by a signal."""
+        """Return mpirun's line about a rank that was ended by a signal."""
         return ENDED.search(" ".join(self.messages().split()))  # mpirun breaks its sentence over lines
 
     def told(self) -> str:

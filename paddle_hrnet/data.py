@@ -41,7 +41,7 @@ RENUMBERED[FROM_LABEL_IDS, list(TRAINED_IDS)] = np.arange(len(TRAINED_IDS))
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFormat:
-    """What the program wants to be fed."""
+    """The size, layout and type of the images that a program takes."""
 
     height: int  # pixels
     width: int

@@ -77,7 +77,7 @@ def _jpeg_size(name: str, content: bytes) -> Size:
 
 
 class _Header(NamedTuple):
-    """What a PNG's header says."""
+    """The fields of a PNG's header."""
 
     depth: int  # bits of a channel
     colour_type: int

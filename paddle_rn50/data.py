@@ -33,7 +33,7 @@ SIZES = "{}.sizes.json"
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFormat:
-    """What the program wants to be fed."""
+    """The size, layout and type of the images that a program takes."""
 
     size: int  # side of the square image in pixels
     layout: str = "NCHW"
@@ -111,7 +111,7 @@ def _pipeline(
 
 
 def _hints(width: int, height: int) -> dict[str, int]:
-    """What a GPU's decoder takes at its start, so that the largest image makes it take no more."""
+    """Return the memory hints with which a GPU's decoder starts, so that the largest image makes it take no more."""
     return {
         "preallocate_width_hint": width,
         "preallocate_height_hint": height,

@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """What a record holds."""
+    """The label and the encoded image of a record."""
 
     image: bytes  # encoded
     label: int  # from 0

@@ -1,4 +1,4 @@
-"""What a user names on a command line is looked at before a command opens it, and said plainly where it fails."""
+"""Opening what a user names on a command line: it is looked at first, and a failure is said plainly."""
 
 import argparse
 import errno

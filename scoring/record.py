@@ -1,4 +1,4 @@
-"""What an importer makes of any log. What the log does not say is `None`, never a default."""
+"""The record that an importer makes of any log. What the log does not say is `None`, never a default."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,7 +131,7 @@ class Record:
 
     @property
     def run_id(self) -> tuple[float, float | None] | str:
-        """The same for two logs of one run: its start and first row, else the text's digest."""
+        """The identity of a run, equal for two logs of it: its start and first row, else the text's digest."""
         if self.run_start_s is None:
             return self.sha256
         return self.run_start_s, self.windows[0].end_s if self.windows else None
@@ -175,7 +175,7 @@ class Record:
 
     @property
     def device_kinds(self) -> str | None:
-        """The same without how many there are: what runs on one device and on eight of a machine share."""
+        """Device models without their counts, as runs on one device and on eight of a machine share them."""
         return ", ".join(sorted({name for _, name in self._nodes()})) or self.accelerator or self.platform
 
     def _nodes(self) -> set[tuple[int, str]]:

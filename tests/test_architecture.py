@@ -142,3 +142,131 @@ def test_each_module_of_the_training_half_is_named() -> None:
             name = path.relative_to(REPOSITORY).as_posix()
             found = re.search(rf"\b{re.escape(path.name)}\b", page)
             assert found or path.stem.startswith("__") or name in WITHOUT_A_ROW, name
+
+
+# ---- how a line reads
+
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+WITHOUT_A_SUBJECT = {"As", "Likewise", "Of", "Same", "That", "Those", "What", "Whose"}
+# Modules that were written before these rules. Nothing joins this list, and a module that keeps the rules leaves it.
+NOT_PLAIN_YET = {
+    "compliance.official.checker",
+    "compliance.official.rule_files",
+    "compliance.submission.description",
+    "compliance.submission.publish",
+    "compliance.submission.results_tree",
+    "compliance.submission.score",
+    "compliance.submission.system",
+    "compliance.submission.verify",
+    "harness.provenance",
+    "harness.state",
+    "scoring.export",
+    "scoring.figure.compare",
+    "scoring.figure.history",
+    "scoring.figure.run",
+    "scoring.figure.score",
+    "scoring.figure.spread",
+    "scoring.figure.warnings",
+    "scoring.predict.scale",
+    "scoring.published.table",
+    "scoring.published.tables",
+    "scoring.report",
+    "scoring.report.blocks",
+    "scoring.report.brief",
+    "scoring.report.build",
+    "scoring.report.content",
+    "scoring.report.course",
+    "scoring.report.plots",
+    "scoring.report.provenance",
+    "scoring.report.scaling",
+    "scoring.report.speed",
+    "scoring.report.text",
+    "scoring.report.verdict",
+    "tools.fleet.__main__",
+    "tools.fleet.measure",
+    "tools.fleet.record",
+    "tools.summarize",
+    "tools.watch",
+}
+
+
+def holds(node: ast.AST, kinds: type[ast.AST] | tuple[type[ast.AST], ...]) -> bool:
+    """Tell whether a node of these kinds stands inside another one."""
+    return any(isinstance(inner, kinds) for inner in ast.walk(node) if inner is not node)
+
+
+def is_text(node: ast.AST) -> bool:
+    """Tell whether a node is a text, a tuple or a list as it stands."""
+    is_string = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return is_string or isinstance(node, ast.JoinedStr | ast.Tuple | ast.List)
+
+
+def is_condition(node: ast.AST) -> bool:
+    """Tell whether a node is a bool by its form."""
+    is_not = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+    is_bool = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "bool"
+    return is_not or is_bool or isinstance(node, ast.Compare | ast.BoolOp)
+
+
+def folded(node: ast.AST) -> str:
+    """Return what a node folds into one expression that a reader must unfold; empty where it is plain."""
+    if isinstance(node, COMPREHENSIONS):
+        if len(node.generators) > 1 or holds(node, COMPREHENSIONS):
+            return "a comprehension with two `for`, or inside another"
+        if holds(node, ast.NamedExpr):
+            return "a walrus in a comprehension"
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        sides = (node.left, node.right)
+        if any(is_text(side) for side in sides) and any(is_condition(side) for side in sides):
+            return "a text, tuple or list times a bool"
+    is_unpacking = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple)
+    if is_unpacking and isinstance(node.value, ast.GeneratorExp):
+        return "names unpacked from a generator"
+    if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple) and len(node.value.elts) >= 4:
+        return "a bare tuple of four or more returned"
+    return ""
+
+
+def not_plain(tree: ast.Module) -> list[str]:
+    """List the folded expressions of a module, and the docstrings that have no subject."""
+    breaches = []
+    for node in ast.walk(tree):
+        reason = folded(node)
+        if reason:
+            breaches.append(f"{getattr(node, 'lineno', 1)}: {reason}")
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+            docstring = ast.get_docstring(node) or ""
+            first_word = docstring.partition(" ")[0].rstrip(",.:")
+            if first_word in WITHOUT_A_SUBJECT or docstring.startswith("The same"):
+                breaches.append(f"{getattr(node, 'lineno', 1)}: a docstring without a subject: {docstring[:40]}")
+    return breaches
+
+
+def test_a_module_folds_no_thoughts_and_its_docstrings_have_a_subject(trees: dict[str, ast.Module]) -> None:
+    breaches = {module: not_plain(tree) for module, tree in trees.items()}
+    new = [
+        f"{module}:{breach}" for module, found in breaches.items() if module not in NOT_PLAIN_YET for breach in found
+    ]
+    assert new == []
+    assert {module for module in NOT_PLAIN_YET if not breaches.get(module)} == set(), (
+        "these are plain now: take them out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("[x for y in z for x in y]", "two `for`"),
+        ("[[x for x in y] for y in z]", "inside another"),
+        ("[y for x in z if (y := x)]", "walrus"),
+        ("'s' * (n > 1)", "times a bool"),
+        ("bool(n) * ('a', 'b')", "times a bool"),
+        ("a, b = (f(x) for x in z)", "unpacked"),
+        ("def f():\n    return 1, 2, 3, 4", "bare tuple"),
+        ('def f():\n    """What it is."""', "without a subject"),
+        ('def f():\n    """Return it."""\n    return [x for x in z], "s" * 3', ""),
+    ],
+)
+def test_the_rules_find_what_they_are_for(source: str, reason: str) -> None:
+    found = "; ".join(not_plain(ast.parse(source)))
+    assert reason in found and bool(reason) == bool(found)

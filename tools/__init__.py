@@ -1,1 +1,1 @@
-"""What an operator calls: doctor, inspect, tune, watch, acceptance, fleet, pack."""
+"""The commands that an operator calls: doctor, inspect, tune, watch, acceptance, fleet, pack."""

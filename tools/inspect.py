@@ -143,7 +143,7 @@ def inspect(job: env.Job) -> dict[str, Any]:
 
 
 def text(found: dict[str, Any]) -> str:
-    """The same for people: YAML, a figure to six digits."""
+    """Return the counts for people: YAML, a figure to six digits."""
     rounded = json.loads(json.dumps(found), parse_float=lambda figure: float(f"{float(figure):.6g}"))
     return yaml.safe_dump(rounded, sort_keys=False, default_flow_style=None, width=120)
 

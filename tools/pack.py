@@ -105,7 +105,7 @@ def _digest(source: Path, images: folder.ImageList) -> str:
 
 
 def _known(sizes: Path) -> dict[str, Any]:
-    """What a file of sizes says, if there is one."""
+    """Return what a file of sizes says, if there is one."""
     try:
         return dict(json.loads(sizes.read_bytes())) if sizes.exists() else {}
     except (TypeError, ValueError) as error:

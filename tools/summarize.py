@@ -37,7 +37,7 @@ def _of_all(records: Sequence[Record], what: str, values: list[Any], form: str) 
 
 
 def _rows(records: Sequence[Record], figure: Score, *, throughput: bool) -> dict[str, str]:
-    """What the table says of the runs themselves."""
+    """Return the table's rows about the runs themselves."""
     rows = {}
     if not throughput:
         last = [record.quality[-1].value if record.quality else None for record in records]

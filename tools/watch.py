@@ -50,7 +50,7 @@ def total_steps(run: Run) -> int | None:
 
 
 def state_of(run: Run) -> dict[str, Any]:
-    """What is shown. Throughput is images / time over the last windows, as steps of a run differ."""
+    """Return what is shown. Throughput is images / time over the last windows, as steps of a run differ."""
     windows = [w.metadata | w.value for w in run.windows[-MEAN_OF:] if isinstance(w.value, dict)]
     windows = [w for w in windows if all(real(w.get(name)) is not None for name in NEEDED)]
     last = windows[-1] if windows else {}

@@ -109,7 +109,7 @@ class _Applied:
 
 
 def _shown(event: Event, aspect: str) -> str:
-    """What a check of `aspect` looks at."""
+    """Return what a check of `aspect` looks at."""
     if aspect == "metadata":
         metadata = own_metadata(event.metadata) if isinstance(event.metadata, dict) else event.metadata
         return f"metadata {printable(metadata)}"
@@ -118,7 +118,7 @@ def _shown(event: Event, aspect: str) -> str:
 
 
 class _Key:
-    """What a log says of the key of a rule, and what the rule has against it."""
+    """The events of a rule's key in a log, and the rule's objections to them."""
 
     def __init__(self, rule: Rule, file: _Applied) -> None:
         self.rule, self._file, self._once = rule, file, "submission_" in rule.key

@@ -20,7 +20,7 @@ class State(dict[str, Any]):
 
 
 def is_integer(value: float) -> bool:
-    """As mlp_compliance.py has it."""
+    """Tell whether a value is an integer, as mlp_compliance.py does."""
     return abs(round(value) - value) < 0.00001
 
 
@@ -116,7 +116,7 @@ def _comparison(node: ast.Compare) -> Code:
 
 
 def _arithmetic(node: ast.BinOp) -> Code:
-    """Of numbers alone: a text times a number, or formatted by %, may take all memory, and meets no rule."""
+    """Compute with numbers alone: a text times a number, or formatted by %, may take all memory, and meets no rule."""
     compute = _ARITHMETIC.get(type(node.op))
     if compute is None or (compute is operator.pow and not isinstance(getattr(node.right, "value", None), float)):
         raise SyntaxError

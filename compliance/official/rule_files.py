@@ -54,7 +54,7 @@ class Check:
 
     @functools.cached_property
     def sides(self) -> list[Code]:
-        """Those of a single comparison; of two lists that are sorted to be compared, the lists: what a log holds may
+        """Return the sides of a single comparison; of two lists that are sorted to be compared, the lists: a log's may
         not be sortable."""
         if not isinstance(self.node, ast.Compare):
             return []
@@ -75,7 +75,7 @@ class Rule:
 
     @property
     def count_in_words(self) -> str:
-        """What its number of events must be; empty where it may be any."""
+        """Say in words how many events there must be; empty where any number will do."""
         if self.count == "EXACTLY_ONE":
             return f"exactly one {self.key}"
         if self.other:
@@ -277,7 +277,7 @@ _WORDS = tuple(
 
 
 def in_words(node: ast.expr) -> str:
-    """What an expression asks; where there are no words for it, its text."""
+    """Say in words what an expression asks; return its text where there are no words for it."""
     match node:
         case ast.BoolOp(op=joined, values=values):
             return (" and " if isinstance(joined, ast.And) else " or ").join(map(in_words, values))

@@ -20,7 +20,7 @@ _EPOCH_DECIMALS = 3  # rcp_checker rounds so
 
 @dataclass(frozen=True, kw_only=True)
 class ToolReading:
-    """What the official tools read of one log."""
+    """The values that the official tools read from one log."""
 
     minutes: float | None = None  # from run_start to run_stop; None where one of them is missing
     batch: Any = None  # the last global_batch_size, as the log has it; None without one
@@ -53,7 +53,7 @@ class ToolReader:
             self._problem = f"line {event.line}: {event.key} without {printable(str(error), 80)}"
 
     def result(self) -> ToolReading:
-        """What was read, after the last event."""
+        """Return what was read, after the last event."""
         minutes = None
         if self._start_ms is not None and self._stop_ms is not None:
             minutes = (float(self._stop_ms) - float(self._start_ms)) / 60 / 1000

@@ -120,7 +120,7 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
 
 
 def _tried(read: Callable[[Path], T], content: Path | str) -> T | str:
-    """What `read` makes of a file, or why it cannot be read."""
+    """Return what `read` makes of a file, or why it cannot be read."""
     try:
         return content if isinstance(content, str) else read(content)
     except (ValueError, OSError) as error:
@@ -334,7 +334,7 @@ def _scored(checked: Sequence[Report], ruleset: Ruleset, by: str) -> tuple[Score
 
 
 def _official_minutes(scored: Score | None, scaling_file: float | None) -> float | None:
-    """What result_summarizer prints of the tree: it applies the factor of scaling.json where there is one."""
+    """Return result_summarizer's minutes of the tree: it applies the factor of scaling.json where there is one."""
     if scored is None:
         return None
     if scaling_file is not None and scored.unscaled_minutes is not None and scored.olympic:

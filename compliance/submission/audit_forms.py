@@ -12,7 +12,7 @@ from runlog.text import csv_text
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What a reviewer should ask about a submission: a rule that its logs break, and the first line that does."""
+    """A question to ask about a submission: a rule that its logs break, and the first line that does."""
 
     rule: str
     kind: str  # class of the rule
@@ -69,7 +69,7 @@ class Submission:
 
     @property
     def result(self) -> str:
-        """What kind of result it is, in a word or two."""
+        """The kind of result, in a word or two."""
         return "not known" if self.standing is None else self.standing.short
 
     @property

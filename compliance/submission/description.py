@@ -71,7 +71,7 @@ def compare_description(run: LoggedRun, description: dict[str, Any], rule: Stric
 
 
 def over_peak(run: LoggedRun, description: dict[str, Any], rule: StrictRule) -> list[Finding]:
-    """That a ResNet run took less time for its epochs than the peak of the described accelerators allows."""
+    """Report a ResNet run that took less time for its epochs than the peak of the described accelerators allows."""
     samples, counts = run.count(schema.TRAIN_SAMPLES), [description.get(name) for name in _ACCELERATORS]
     known = run.text(schema.SUBMISSION_BENCHMARK) == "resnet" and samples
     if not (known and run.evaluations and (run.minutes or 0) > 0 and all(str(count).isdecimal() for count in counts)):

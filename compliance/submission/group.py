@@ -40,7 +40,7 @@ class SubmittedBenchmark:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvergenceTest:
-    """What the test against the reference convergence points says of a submission.
+    """The outcome of a submission's test against the reference convergence points.
 
     `status` is PASSED, FAILED, NOT_APPLIED (an open submission, or no benchmark of MLPerf) or NOT_KNOWN (there are no
     points, or rcp_checker cannot read a log). `scaling` multiplies the minutes; None where it is not known.

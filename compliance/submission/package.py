@@ -47,7 +47,7 @@ class UnknownCommitError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """What a package says of itself, all of it computed from its logs and system description."""
+    """The account that a package gives of itself, computed from its logs and system description."""
 
     manifest: dict[str, Any]
     report: str
@@ -191,7 +191,7 @@ def code_folder(benchmark: str) -> str:
 def contents_of(
     folder: Path, checked: Sequence[Report], system: str, benchmark: SubmittedBenchmark, ruleset: Ruleset
 ) -> tuple[Content, list[tuple[str, str]]]:
-    """What the package at `folder` must say of itself, and why it may not be published: (file, reason) pairs."""
+    """Return what the package at `folder` must say of itself, and why it may not be published: (file, reason) pairs."""
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
     wrong = [name for name in FIELDS if not isinstance(description.get(name), str)]  # the official checkers want text
@@ -351,7 +351,7 @@ def hashes(folder: Path) -> str:
 
 
 def official_answers(folder: Path, manifest: dict[str, Any]) -> list[Verdict]:
-    """What mlperf-logging's tools say of the package; they write into what they check, so they get a copy."""
+    """Ask mlperf-logging's tools about the package; they write into what they check, so they get a copy."""
     system, benchmark, ruleset = manifest["system"], manifest["benchmark"], manifest["ruleset"]
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / folder.name

@@ -37,7 +37,7 @@ class TreeFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """Whose the logs of a folder are; empty where the tree does not say."""
+    """The round, submitter, system and benchmark of a folder's logs; empty where the tree does not say."""
 
     round: str
     submitter: str
@@ -120,7 +120,7 @@ def has_another_form(root: Path, file: TreeFile) -> bool:
 
 
 def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
-    """Whose the logs of `folder` are, by the layout ROUND/SUBMITTER/results/SYSTEM/BENCHMARK.
+    """Read who the logs of `folder` belong to off the layout ROUND/SUBMITTER/results/SYSTEM/BENCHMARK.
 
     `root` may be any folder of that layout, so the names above it count, too. Where the audited tree begins below
     SUBMITTER, the `organisation` that the logs name is the submitter: the folder above may be anybody's.

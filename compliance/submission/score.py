@@ -58,7 +58,7 @@ class Score:
 
     @property
     def scaled_minutes(self) -> float | None:
-        """What result_summarizer prints, whatever the test of convergence says; None without an olympic mean."""
+        """Minutes that result_summarizer prints whatever the test of convergence says; None without an olympic mean."""
         if self.unscaled_minutes is None or not self.olympic:
             return None
         return self.unscaled_minutes * (1.0 if self.scaling is None else self.scaling)
@@ -97,7 +97,7 @@ def command(options: argparse.Namespace) -> int:
 def nearest_the_median(
     checked: Sequence[Report], ruleset: Ruleset, by: str | None = None
 ) -> tuple[Sequence[Report], str]:
-    """Of more runs than a submission has, those that are scored, and a line that says which they are."""
+    """Choose the runs that are scored where there are more than a submission has; say in a line which they are."""
     benchmark = checked[0].run.text(schema.SUBMISSION_BENCHMARK)
     wanted = mlperf.submission_runs(benchmark, ruleset.version)
     if wanted is None or len(checked) <= wanted.runs:

@@ -59,7 +59,7 @@ def command(options: argparse.Namespace) -> int:
 
 
 def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
-    """What a re-check of the package at `folder` finds. Nothing in `folder` is written or trusted."""
+    """Check the package at `folder` anew. Nothing in `folder` is written or trusted."""
     folder = folder.resolve()  # its name is the organisation's
     if strange := _strange_files(folder):
         return strange
@@ -181,7 +181,7 @@ def _compared(
 
 
 def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = False) -> list[Verdict]:
-    """What a re-check of a published folder finds: its signature, hashes, each package, its table and its page.
+    """Check a published folder anew: its signature, hashes, each package, its table and its page.
 
     `signers` is a file of allowed signers (ssh-keygen(1)); without it the signature shows only that some key signed.
     """
@@ -291,7 +291,7 @@ def signed(folder: Path, signers: Path | None) -> Verdict:
 
 
 def ssh_keygen(*arguments: str, data: bytes = b"") -> str:
-    """What `ssh-keygen -Y` prints. Raises ValueError where it refuses."""
+    """Return what `ssh-keygen -Y` prints. Raises ValueError where it refuses."""
     try:
         done = subprocess.run(["ssh-keygen", "-Y", *arguments], input=data, capture_output=True, check=False)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a run does beside its steps; the loop calls each hook where its class says."""
+"""Checkpoints, telemetry and the watchdog of a run; the loop calls each hook where its class says."""
 
 from typing import Any, TypeVar
 

@@ -139,7 +139,7 @@ def _newest_first(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What a run begins with: the beginning, or a checkpoint's position; rank 0 has its arrays too."""
+    """The start of a run: the beginning, or a checkpoint's position; rank 0 has its arrays too."""
 
     position: Position = Position(step=0, epoch=1, epoch_step=0, seed=-1, global_batch=0, ranks=0)
     path: str = ""  # of the checkpoint; empty at the beginning

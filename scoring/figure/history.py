@@ -48,7 +48,7 @@ class Row:
 
     @property
     def series(self) -> tuple[str, str, str, str]:
-        """What must agree for runs to be repeats in time."""
+        """Return what must agree for runs to be repeats in time."""
         return self.system, self.workload, self.precision, self.protocol
 
 

@@ -53,7 +53,7 @@ def calibration() -> Calibration:
 
 @dataclass(frozen=True, kw_only=True)
 class Intervals:
-    """What is known of how far a figure may be off. None: not known, and `method` says why."""
+    """The intervals of a figure. None: not known, and `method` says why."""
 
     deviation: float | None  # sample standard deviation in the score's unit
     interval_95: Bounds | None = None

@@ -48,7 +48,7 @@ class Protocol:
         return "minutes" if self.figure == "run_time" else "images/s"
 
     def skipping(self, skip: int) -> "Protocol":
-        """The same with another number of windows (or epochs) dropped, as `--skip` asks for."""
+        """Return the protocol with another number of windows (or epochs) dropped, as `--skip` asks for."""
         return dataclasses.replace(self, skip=skip, skip_unit="epoch" if self.skip_unit == "epoch" else "window")
 
     def describe(self) -> str:

@@ -74,7 +74,7 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
 
 
 def devices_in_rate(record: Record) -> int | None:
-    """What a printed rate is multiplied by to be that of all devices; None if the log does not say."""
+    """Return the factor from a printed rate to that of all devices; None if the log does not say."""
     return 1 if record.rate_scope == "global" else record.devices
 
 
@@ -99,7 +99,7 @@ def _rate(record: Record, item: Window, *, printed: bool) -> float:
 
 
 def _images_a_step(record: Record) -> int:
-    """Of all devices; of one where the log does not say how many there are (the unit then says so)."""
+    """Return the images of a step on all devices; on one where the log does not say how many, as the unit does."""
     if record.devices is None and record.rate_scope == "global":
         raise InputError(f"{record.file}: the log does not say how many devices ran; give --devices")
     if record.batch_per_device is None:
@@ -151,7 +151,7 @@ def positions(record: Record) -> list[int | None]:
 
 
 def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Sequence[Window]:
-    """What the protocol measures of a run. Raises InputError if warm-up leaves nothing."""
+    """Select the part of a run that the protocol measures. Raises InputError if warm-up leaves nothing."""
     if protocol.skip_unit == "epoch":
         epochs = [epoch for epoch in record.epochs if epoch.printed_rate is not None]
         return _rest(record, epochs, protocol.skip if skip is None else skip, "epochs")
@@ -321,6 +321,6 @@ def utilization(records: Sequence[Record], images_per_s: float) -> float | None:
 
 
 def images_per_joule(records: Sequence[Record]) -> float | None:
-    """Of the GPUs from the first step to the end, evaluations included; None where a log lacks the energy."""
+    """Images for each joule of the GPUs from the first step to the end, evaluations included; None without it."""
     joules = [real(record.telemetry.get("joules_per_image")) or 0.0 for record in records]
     return len(joules) / math.fsum(joules) if joules and min(joules) > 0 else None

@@ -84,7 +84,7 @@ class Score:
 
     @property
     def limits(self) -> list[str]:
-        """Those of the two that are known, in words."""
+        """Say the limits that are known, in words."""
         share, per_joule = self.flops_utilization, self.images_per_joule
         said = [] if share is None else [f"{share:.1%} of the cards' peak FLOP/s (MFU)"]
         return said if per_joule is None else [*said, f"{per_joule:.3g} images/J"]
@@ -227,7 +227,7 @@ def of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
 
 
 def _missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> str | None:
-    """What is said of fewer runs than the protocol asks for; None where there are enough.
+    """Return the warning about fewer runs than the protocol asks for; None where there are enough.
 
     Raises TooFewRunsError where no figure at all can be made of those that are there, or that converged.
     """

@@ -49,7 +49,7 @@ FORMATS: dict[str, type[Table]] = {
 
 
 class Fingerprint(NamedTuple):
-    """What identifies the text of a log."""
+    """The digest and the size that identify the text of a log."""
 
     sha256: str
     lines: int  # an unfinished last line included

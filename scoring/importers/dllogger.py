@@ -217,7 +217,7 @@ class MXNetSpeed(MXNet):
 
 
 class Dialect(NamedTuple):
-    """What JSON of one framework's example means."""
+    """The meaning of one framework's JSON keys."""
 
     framework: str
     batch_field: str

@@ -32,7 +32,7 @@ IMAGENET, CITYSCAPES = (1_281_167, 50_000), (2_975, 500)  # images to train on, 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What training to the target takes beside the step time."""
+    """The epochs and evaluations that training to the target takes."""
 
     epochs: float | None  # None: the reference convergence points of ResNet-50 at the global batch
     train_samples: int
@@ -293,7 +293,7 @@ def plan(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _training(args: argparse.Namespace, records: Sequence[Record], base: Point) -> tuple[Training, list[str]]:
-    """What training takes, from the log's data set, and else ImageNet (or Cityscapes); what is assumed."""
+    """Return what training takes, by the log's data set, else by ImageNet (or Cityscapes); and what is assumed."""
     workload = workloads.of_family(records[0].model)
     segmentation = any(FORMATS[record.format].segmentation for record in records)
     dataset = next((found for record in records if isinstance(found := record.header.get("dataset"), dict)), {})

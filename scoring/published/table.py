@@ -125,7 +125,7 @@ def select(rows: Iterable[Published], **conditions: object) -> list[Published]:
 
 
 def nearest(rows: Iterable[Published], *, batch: int, devices: int) -> Published | None:
-    """Of the throughput in `rows` the one of the nearest batch a device, then of the nearest number of devices.
+    """Return the throughput row of the nearest batch a device, then of the nearest number of devices.
 
     Of several the least a device; None where there is none.
     """
@@ -166,12 +166,12 @@ class Card:
 
     @property
     def float16(self) -> float:
-        """Of the tensor cores, as the checker knows them."""
+        """Peak of the tensor cores in FP16, as the checker knows it."""
         return 1e12 * peaks()[self.name]
 
     @property
     def on_chip_bytes(self) -> int:
-        """What a kernel need not read again."""
+        """Bytes that the chip itself holds, which a kernel need not read again."""
         return self.on_chip_kib * 1024
 
     @property
@@ -184,7 +184,7 @@ class Card:
         return self.flops_per_s.get(ARITHMETIC.get(precision or "", ""))
 
     def peaks(self, arithmetics: Iterable[str]) -> dict[str, Any]:
-        """As JSON, of these arithmetics."""
+        """Return the peaks of these arithmetics, for JSON."""
         names = ("name", "memory_gib", "memory_bytes_per_s", "on_chip_bytes", "link_bytes_per_s", "source")
         of_products = {kind: self.flops_per_s[kind] for kind in arithmetics}
         return {name: getattr(self, name) for name in names} | {"flops_per_s": of_products}
@@ -220,6 +220,6 @@ def figures_of(card: Card, *, model: str, precision: str) -> list[Published]:
 
 
 def note(figure: Published) -> str:
-    """What is to be known of a figure."""
+    """The caveats of a figure."""
     _, unsaid = UNVERSIONED.get(figure.model, (figure.model, None))
     return "; ".join(filter(None, (figure.note, unsaid)))

@@ -1,4 +1,4 @@
-"""What a page is made of, as data: the templates render each class of it as HTML and as Markdown."""
+"""The parts of a page as data: the templates render each class as HTML and as Markdown."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -93,7 +93,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Fold:
-    """What is shown on demand only, and not on paper; Markdown has it where `in_markdown`."""
+    """A part that is shown on demand only, and not on paper; Markdown has it where `in_markdown`."""
 
     summary: str
     blocks: Sequence[Any]

@@ -47,7 +47,7 @@ def of_group(group: Group, text: str) -> Inline:
 
 
 def facts(report: Report) -> list[tuple[str, Inline]]:
-    """What ran, when and where from."""
+    """Return what ran, when and where from."""
     run = report.headline.runs[0]
     organisation, at = run.preamble.get("submission_org", (None, None))
     starts = sorted((*start, run) for run in report.runs if (start := run.preamble.get("start_s")) and _day(start[0]))
@@ -91,7 +91,7 @@ def hardware(run: ReportedRun) -> Inline:
 
 
 def tiles(report: Report) -> list[tuple[Inline, str, Inline]]:
-    """What is set large, with its unit and what it is: the headline's figure, its runs, their time and quality."""
+    """Return what is set large, with unit and name: the headline's figure, its runs, their time and quality."""
     group, result = report.headline, report.headline.score
     system = f"{group.name}: " if len(report.groups) > 1 else ""
     shown: list[tuple[Inline, str, Inline]] = [("no figure", "", system + (group.problem or ""))]
@@ -131,7 +131,7 @@ def overlay(report: Report) -> Figure | Paragraph:
 
 
 def zoomed(report: Report) -> list[Figure]:
-    """The same runs in a plot as high as their measured windows differ; none where no window was measured."""
+    """Return a plot of the runs as high as their measured windows differ; none where no window was measured."""
     figure = _overlay(report, from_zero=False)
     return [figure] if figure else []
 
@@ -187,7 +187,7 @@ NO_RATES = "Throughput over time: not shown; the logs have neither rates nor ima
 
 
 def unit_of(run: ReportedRun) -> str:
-    """What the rates of a run's windows are in."""
+    """Return the unit of the rates of a run's windows."""
     return "images/s per device" if run.record.rate_scope == "device" and run.record.devices is None else "images/s"
 
 

@@ -84,7 +84,7 @@ def build(
 
 
 def _system(record: Record) -> tuple[Any, ...]:
-    """What runs of one system share, whatever their number of devices."""
+    """Return what runs of one system share, whatever their number of devices."""
     framework = record.framework.split()[0] if record.framework else None
     # A submission's batch follows its size, and its platform is a name of that size.
     submission = record.format == "mllog" and not record.header

@@ -1,4 +1,4 @@
-"""What a report says, as plain values: groups of runs and their figures, step times, scaling, verdict."""
+"""The content of a report, as plain values: groups of runs and their figures, step times, scaling, verdict."""
 
 import itertools
 import math
@@ -66,7 +66,7 @@ class StepTime:
 
     @property
     def rest_s(self) -> float:
-        """What is left for computation (and for all that is not known apart)."""
+        """Seconds left for computation (and for all that is not known apart)."""
         return self.total_s - (self.data_wait_s or 0.0) - (self.all_reduce_s or 0.0)
 
 
@@ -82,7 +82,7 @@ class Group:
 
     @property
     def record(self) -> Record:
-        """Of the first run, for what all runs of the group share."""
+        """The first run's record, for what all runs of the group share."""
         return self.runs[0].record
 
 
@@ -126,7 +126,7 @@ class Report:
 
     @property
     def runs(self) -> list[ReportedRun]:
-        """Of all groups, in the order given."""
+        """The runs of all groups, in the order given."""
         return sorted((run for group in self.groups for run in group.runs), key=lambda run: run.number)
 
     @property
@@ -143,7 +143,7 @@ class Report:
 
     @property
     def warnings(self) -> list[Verdict]:
-        """Of all scores and scaling tables, each once."""
+        """The warnings of all scores and scaling tables, each once."""
         of_scores = [warning for group in self.groups if group.score for warning in group.score.warnings]
         return list({(w.check, w.found, w.where): w for w in (*of_scores, *self.mixture)}.values())
 

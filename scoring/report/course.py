@@ -46,7 +46,7 @@ def _time_to_train(run: ReportedRun) -> Inline:
 
 
 class _Curve(NamedTuple):
-    """What the windows of a run say of one thing, where they do."""
+    """One quantity over the windows of a run that have it."""
 
     run: ReportedRun
     points: list[tuple[float, float]]  # over the steps done, or the printed rows
@@ -54,7 +54,7 @@ class _Curve(NamedTuple):
 
     @property
     def series(self) -> tuple[str, list[tuple[float, float]]]:
-        """As a plot takes it, thinned."""
+        """The values as a plot takes them, thinned."""
         return f"run {self.run.number}", self.points[:: max(1, len(self.points) // SHOWN_VALUES)]
 
     def value(self, at: int) -> Inline:

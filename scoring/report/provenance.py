@@ -35,7 +35,7 @@ NOT_REPEATED = frozenset({"SEED", "RESULT_FILE", "DGXSYSTEM"})  # stated apart, 
 
 
 def compliance(report: Report) -> Section:
-    """What `python -m compliance check` found."""
+    """Show what `python -m compliance check` found."""
     parts: list[Any] = []
     found: list[tuple[ReportedRun, dict[str, Any]]] = []
     for run in report.runs:
@@ -203,13 +203,13 @@ def reproduce(report: Report, command: Sequence[str]) -> Section:
 
 
 def _words(folder: str, words: Iterable[str]) -> str:
-    """As a shell takes them; logs are named as seen from their folder, other files of this machine by their name."""
+    """Quote words for a shell; logs are named as seen from their folder, other files of this machine by their name."""
     names = (word.removeprefix(folder) for word in words)
     return shlex.join(visible(Path(name).name if Path(name).is_absolute() else name, 4096) for name in names)
 
 
 def score_options(command: Sequence[str], record: Record) -> list[str]:
-    """Of the report's options those that `score` takes too, with the numbers of that system."""
+    """Return the report's options that `score` takes too, with the numbers of that system."""
     found: list[str] = []
     for at, word in enumerate(command):
         if word in ("--skip", "--runs", "--segment", "--format"):

@@ -37,7 +37,7 @@ class ShownCheck(NamedTuple):
 
 
 def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
-    """What the templates show of the report that `command` (the words after `report`) asked for."""
+    """Return what the templates show of the report that `command` (the words after `report`) asked for."""
     status, verdict = report.verdict
     notes = [group.score.footnotes for group in report.groups if group.score]
     evidence = {
@@ -123,6 +123,6 @@ def markdown_text(page: Mapping[str, Any]) -> str:
 
 
 def _without_folder(text: str, page: Mapping[str, Any], shown: Callable[[str], str]) -> str:
-    """What is rendered without the folder that the logs have on this machine."""
+    """Return the rendered text without the folder that the logs have on this machine."""
     folder = page.get("folder")
     return text.replace(shown(folder), "") if folder else text

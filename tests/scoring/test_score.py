@@ -131,7 +131,7 @@ def test_one_run_says_so(tmp_path: Path) -> None:
         (["--protocol", "mlperf"], "no run_start in the log"),
         (["--protocol", "nonesuch"], "no protocol 'nonesuch'; known are window"),
         (["--protocol", "ngc-mxnet"], "warm-up is 1 epochs and the run has 0"),
-        (["--protocol", "absent.yaml"], "absent.yaml: No such file"),
+        (["--protocol", "absent.yaml"], "absent.yaml: no such file"),
         (["--protocol", "perf", "--format", "oneflow"], "without one training row"),
     ],
 )

@@ -114,7 +114,7 @@ def losses(machine: Machine) -> Verdict:
 
 
 def layout(machine: Machine) -> Verdict:
-    """The same in NHWC against NCHW here."""
+    """Compare the network in NHWC with the one in NCHW here."""
     nchw = machine.of_earlier("losses")[0]
     return judge_losses("layout", machine.train(machine.plan("NHWC")), nchw, LAYOUT)
 

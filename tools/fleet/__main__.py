@@ -77,7 +77,7 @@ def text(judged: Judged, since: Sequence[Change]) -> str:
 
 
 def as_document(judged: Judged, since: Sequence[Change] | None) -> dict[str, Any]:
-    """The same for a program."""
+    """Return the record and its verdicts for a program, as JSON."""
     return {
         "nodes": judged.statuses,
         "good": judged.good,
@@ -97,7 +97,7 @@ def _slower(verdict: Verdict, otherwise: str) -> str:
 
 
 def _map(judged: Judged, metric: str) -> list[dict[int, tuple[str, int, str]]]:
-    """Of each node, each other that it was measured with: the figure, the shade, and the verdict on a link."""
+    """Return by pair of nodes that were measured together: the figure, the shade, and the verdict on the link."""
     links = links_of(judged.record)
     times = [(link["across"], statistics.median(link[metric])) for link in links.values()]
     usual_s = {across: statistics.median(s for of, s in times if of == across) for across, _ in times}

@@ -1,4 +1,4 @@
-"""What a fleet's acceptance measures on each rank: alone and at once, then in pairs of nodes, then all together.
+"""The measurements of a fleet's acceptance on each rank: alone and at once, then in pairs of nodes, then all together.
 
 Where the job has one node its ranks take the nodes' place, so that the GPUs of one machine are compared.
 """

@@ -1,4 +1,4 @@
-"""What a fleet's acceptance measured, fleet.json: whether it is whole, and in what its nodes differ."""
+"""The record of a fleet's acceptance, fleet.json: whether it is whole, and in what its nodes differ."""
 
 import json
 import math
@@ -107,7 +107,7 @@ def _read(path: str | Path) -> str:
 
 
 def _cpu_quota(root: Path) -> str:
-    """As cgroup v2 has it, microseconds or "max" and of how many; of v1 in the same form."""
+    """Return the CPU quota as cgroup v2 has it, microseconds or "max" and of how many; v1's in that form."""
     if (root / "cpu.max").exists():
         return _read(root / "cpu.max")
     quota, period = (_read(root / f"cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
@@ -128,7 +128,7 @@ def _mount(folder: str) -> str:
 
 
 def facts(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
-    """Of this node; `probed` is what the doctor found."""
+    """Return the facts of this node; `probed` is what the doctor found."""
     gpus, source = probed["gpus"], probed["source"]
     found = {
         "GPUs": ", ".join(f"{n} x {name}" for name, n in Counter(f"{g.name} {g.memory_gib} GiB" for g in gpus).items()),
@@ -164,7 +164,7 @@ def _place(fact: str) -> int:
 
 
 def differences(record: Record) -> list[Difference]:
-    """What differs between the nodes of a fleet, what matters first."""
+    """List what differs between the nodes of a fleet, what matters first."""
     facts_of = {}
     for host, node in zip(record["hosts"], record["nodes"], strict=True):
         late_s = node["clock_offset_s"]
