@@ -2,6 +2,7 @@
 # Runs NEXP trials of a resolved job, one log each, and prints their table; called by run_and_time.sh on the first node only.
 # A trial is one mpirun over all nodes; where the nodes are is Open MPI's environment (launch/nodes.py).
 set -euo pipefail
+# SPDX-License-Identifier: Apache-2.0
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 source launch/common.sh
 
