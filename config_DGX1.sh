@@ -5,6 +5,7 @@
 # The batch of ResNet-50 fits 32 GB; on 16 GB set BATCHSIZE=128.
 
 ## Ranks, on the cores of their GPU's socket (GPU 0 to 3 hang on the first)
+# SPDX-License-Identifier: Apache-2.0
 export RANK_NUMA="${RANK_NUMA-0,0,0,0,1,1,1,1}"
 export DATA_THREADS="${DATA_THREADS:-4}" # of 5 cores a GPU
 

@@ -4,6 +4,7 @@
 # (PaddlePaddle/Perf ResNet50V1.5, Paddle 2.5.0); for 80 GB, AMP: 23874, TF32: 8013 (NVIDIA's Paddle ResNet-50).
 
 ## Ranks, on the cores of their GPU's NUMA node (two 64-core sockets with four nodes each)
+# SPDX-License-Identifier: Apache-2.0
 export RANK_NUMA="${RANK_NUMA-3,3,1,1,7,7,5,5}"
 export DATA_THREADS="${DATA_THREADS:-6}" # of 8 cores a GPU
 

@@ -5,6 +5,7 @@
 # --acceptance: does it compute right, and how fast? (15 minutes at most)
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # of `sh run_and_time.sh`
 set -euo pipefail
+# SPDX-License-Identifier: Apache-2.0
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")"
 source launch/common.sh
 

@@ -14,6 +14,7 @@ from typing import Any
 from compliance.logged_run import LoggedRun, is_number
 from compliance.official import rounds
 from compliance.official.rounds import SubmissionRuns
+from compliance.passports import Distributed, PartBytes, bytes_of_parts, differences
 from compliance.rules import read_rules
 from runlog import schema
 from runlog.text import printable
@@ -59,6 +60,7 @@ class ResultFacts:
     dataset: str | None = None  # its name, as this project's logs have one
     train_samples: int | None = None
     eval_samples: int | None = None
+    bytes_of_parts: tuple[PartBytes, ...] = ()  # of the files, where a log of this project states them
     counts_samples: bool = False  # whether both numbers are known to count samples, as in this project's logs
     synthetic: bool | None = None
     quality_target: float | None = None  # at which the run was to end
@@ -239,6 +241,7 @@ def facts_of_run(run: LoggedRun, ruleset: str | None) -> ResultFacts:
         dataset=dataset_name(dataset),
         train_samples=_sample_count(dataset.get("train_samples"), run.of(schema.TRAIN_SAMPLES).value),
         eval_samples=_sample_count(dataset.get("eval_samples"), run.of(schema.EVAL_SAMPLES).value),
+        bytes_of_parts=bytes_of_parts(dataset),
         counts_samples=run.is_project_log,
         synthetic=dataset.get("synthetic"),
         quality_target=run.recipe_target,
@@ -276,6 +279,9 @@ def _against_dataset(facts: ResultFacts) -> Iterable[str]:
         yield f"{named}{facts.train_samples} training samples, the benchmark's data set has {train}"
     if facts.counts_samples and facts.eval_samples not in (None, evaluation):
         yield f"{named}{facts.eval_samples} evaluation samples, the benchmark's data set has {evaluation}"
+    if (facts.train_samples, facts.eval_samples) == (train, evaluation) and "distributed" in expected:
+        for difference in differences(facts.bytes_of_parts, Distributed(**expected["distributed"])):
+            yield f"{named}{difference}"
 
 
 def _agrees(count: int, wanted: int, *, exact: bool) -> bool:

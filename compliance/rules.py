@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from compliance.official.rule_files import RULES, WORKLOAD_RULESET, versions
+from compliance.passports import Distributed
 from runlog import workloads
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader halves the time of a small check
@@ -28,6 +29,7 @@ class Benchmark:
     targets: Mapping[str, float]
     runs: int
     convolutions: int | None = None
+    distributed: Distributed | None = None
     reference_points: str | None = None
 
 
@@ -112,6 +114,8 @@ def _benchmarks(version: str) -> dict[str, Benchmark]:
     for name, fields in read_rules("benchmarks.yaml").items():
         if version in fields.pop("no_reference_points", ()):
             del fields["reference_points"]
+        if "distributed" in fields:
+            fields["distributed"] = Distributed(**fields["distributed"])
         if version in fields.pop("rulesets"):
             benchmarks[name] = Benchmark(name=name, **fields)
     for workload in workloads.WORKLOADS:

@@ -7,6 +7,7 @@
 #   --suite NAME  of Debian's (default: bookworm); the image is debian:NAME-slim
 #   --root DIR    the files of a root into DIR, and no image
 set -euo pipefail
+# SPDX-License-Identifier: Apache-2.0
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 source launch/common.sh
 known_engine docker podman

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs a rank on the cores of its GPU's NUMA node:  RANK_NUMA=3,3,1,1 launch/bind.sh COMMAND...  (mpirun starts it)
 set -euo pipefail
+# SPDX-License-Identifier: Apache-2.0
 : "${RANK_NUMA:?}" "${OMPI_COMM_WORLD_LOCAL_RANK:?start this by mpirun}"
 IFS=, read -ra numa <<<"${RANK_NUMA}"
 node=${numa[OMPI_COMM_WORLD_LOCAL_RANK]:-}

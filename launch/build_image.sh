@@ -9,6 +9,7 @@
 # CUDA=12 in the environment takes locks/run12.lock and locks/cuda12.lock, for Hopper (launch/lock.sh cuda12 makes them).
 # DOCKER_BUILDKIT=1 or 0 in the environment chooses BuildKit or the classic builder; unset, the docker client does.
 set -euo pipefail
+# SPDX-License-Identifier: Apache-2.0
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 source launch/common.sh
 known_engine docker podman

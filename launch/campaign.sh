@@ -12,6 +12,7 @@
 # the first of the hosts; RUNNER is a command to call instead of these.
 # Exit status: 0 every run that this machine can do is done, 1 one failed, 2 wrong use.
 set -euo pipefail
+# SPDX-License-Identifier: Apache-2.0
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 
 source launch/common.sh

@@ -10,6 +10,7 @@
 ## Two cannot be told from here: mpijob.yaml's terminationGracePeriodSeconds (60: a pod is a container) and slurm.sub's
 ## --signal (90: before the time limit; at scancel SLURM's own KillWait of 30 s holds).
 # shellcheck disable=SC2034 # those who source it read them
+# SPDX-License-Identifier: Apache-2.0
 readonly LAST_WINDOW_S=10 MPIRUN_END_S=2 JOB_END_S=25 CONTAINER_END_S=30 HOST_END_S=45
 ##   SEE_LOSS_S             mpirun.sh: from a node's end to the order to the others; longer than SIGNAL_S of nodes.py
 ##   ALIVE_S, ALIVE_COUNT   a keepalive of ssh each ALIVE_S; a node that misses ALIVE_COUNT of them is lost

@@ -13,6 +13,7 @@
 # CONT_GPUS, CONT_DEVICES, CONT_SHM_SIZE, CONT_MEMLOCK and CONT_IPC come from the system's config file. An Apptainer job
 # has its host's network, devices, /tmp, limits and shared memory, and no name.
 set -euo pipefail
+# SPDX-License-Identifier: Apache-2.0
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 source launch/common.sh
 

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
 # What the DGX systems share; a config_<SYSTEM>.sh sources it.
+# SPDX-License-Identifier: Apache-2.0
 export DEVICE="${DEVICE:-gpu}"
 
 ## Ranks: one a GPU

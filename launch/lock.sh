@@ -6,6 +6,7 @@
 #        launch/lock.sh cuda12 --index URL   locks/run12.lock and locks/cuda12.lock, for Hopper: Paddle's build for CUDA 12,
 #                                            which its own index alone has, and the other packages as run.lock has them
 set -euo pipefail
+# SPDX-License-Identifier: Apache-2.0
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 
 source launch/common.sh

@@ -19,6 +19,7 @@
 # A key is made for the job, goes to the hosts through ssh, and is removed there when the job ends, also where this script
 # dies. Exit status: the first node's, or that of the first other one to fail.
 set -euo pipefail
+# SPDX-License-Identifier: Apache-2.0
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 source launch/common.sh
 

@@ -3,6 +3,7 @@
 #   $1 the job's engine there and $2 its container, or nothing   $3 folder to make   $4... the command; {JOB_KEY} in it stands for the key's file
 # Standard input: the job's private key, then nothing until the head node closes it or dies. The key is gone when this is.
 set -uo pipefail
+# SPDX-License-Identifier: Apache-2.0
 engine=$1 container=$2 logdir=$3
 shift 3
 mkdir -p -- "${logdir}" || exit 1

@@ -6,6 +6,7 @@
 #
 # By cyclonedx-py of locks/dev.lock. What differs between Pythons is there in each version.
 set -euo pipefail
+# SPDX-License-Identifier: Apache-2.0
 called_from=${PWD}
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 source launch/common.sh

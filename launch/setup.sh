@@ -10,6 +10,7 @@
 # Downloads are not kept, unless UV_CACHE_DIR names a folder for them. A start that was cut leaves nothing that the next one
 # does not mend; of two at once the second waits.
 set -euo pipefail
+# SPDX-License-Identifier: Apache-2.0
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 source launch/common.sh
 unset "${!PYTHON@}"

@@ -6,6 +6,7 @@
 # A file is kept only if its SHA-256 is the recorded one; one that is there is not fetched again. LOGS_MIRROR: a URL to use
 # instead of https://raw.githubusercontent.com, with the same paths below it. Exit status: 1 where a file could not be had.
 set -euo pipefail
+# SPDX-License-Identifier: Apache-2.0
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 source launch/common.sh
 

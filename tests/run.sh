@@ -7,6 +7,7 @@
 # --coverage: also which lines of program/, harness/, tools/ and paddle_*/ no test executed, in any process that the tests
 #   start; with --null-gpu the plain tests and the null GPUs' in one run
 set -euo pipefail
+# SPDX-License-Identifier: Apache-2.0
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 
 kinds=()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from compliance import passports
 from compliance.logged_run import COUNT, LoggedRun, has_type, is_number, own_metadata
 from compliance.official.language import State, holds
 from compliance.official.rule_files import read_check
@@ -127,6 +128,8 @@ class Policy:
         closed = division == "closed"
         resnet = benchmark.name == "resnet"
         on_own_data = is_own_data(self.run, benchmark)
+        if self.run.is_project_log and on_own_data:
+            self._check_distributed(benchmark)
         if closed and resnet:
             self.collected.found += self._written_findings()
         if closed and not on_own_data:
@@ -139,6 +142,14 @@ class Policy:
             check_curve(self.run.evaluations, benchmark.targets["closed"], self.collected)
         elif self.run.is_project_log and resnet and has_type(self.run.of(schema.EVAL_SAMPLES).value, COUNT):
             check_samples(self.run, int(self.run.count(schema.EVAL_SAMPLES)), self.collected)
+
+    def _check_distributed(self, benchmark: Benchmark) -> None:
+        """Find files that the benchmark's data set cannot have, by the sums of their bytes in the header."""
+        if benchmark.distributed is None:
+            return
+        stated = passports.bytes_of_parts(self.run.section(schema.DATASET))
+        for difference in passports.differences(stated, benchmark.distributed):
+            self._breach("data-distributed", None, difference)
 
     def _check_closed_data(self, benchmark: Benchmark) -> bool:
         """Refuse a closed run on other data. Returns whether it is on the benchmark's all the same."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from compliance import mlperf
 from compliance.mlperf import OWN_RULESET, ResultFacts, Standing
+from compliance.passports import bytes_of_parts
 from runlog.run import real
 from scoring.record import Record, config_of, section
 
@@ -28,6 +29,7 @@ def _facts(record: Record) -> ResultFacts:
         dataset=mlperf.dataset_name(dataset),
         train_samples=record.train_samples if train is None else int(train),
         eval_samples=record.eval_samples if evaluation is None else int(evaluation),
+        bytes_of_parts=bytes_of_parts(dataset),
         counts_samples=own,
         synthetic=synthetic if isinstance(synthetic, bool) else None,
         quality_target=_recipe_target(record),

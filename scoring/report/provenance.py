@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from runlog.reader import open_log
+from runlog import schema
+from runlog.reader import open_log, table_of
 from runlog.text import called, visible
 from scoring.record import FACTS, Record, config_of, nodes_of, section
 from scoring.report import blocks
@@ -29,6 +30,12 @@ HEADER_TABLES = {
     "packages": "Packages",
     "config": "Configuration",
     "program": "Training program",
+}
+PASSPORTS = {  # fields of the header's `dataset`
+    "train": "training data",
+    "train_source": "training data before it was packed",
+    "eval": "evaluation data",
+    "eval_source": "evaluation data before it was packed",
 }
 NAME = re.compile(r"[A-Z][A-Z0-9_]*")  # of a variable; any other key of a log is no word for a shell
 NOT_REPEATED = frozenset({"SEED", "RESULT_FILE", "DGXSYSTEM"})  # stated apart, or of the one run only
@@ -109,7 +116,22 @@ def _facts(run: ReportedRun) -> list[tuple[str, Inline]]:
             ("image digest", str(source.get("image_digest") or "no image")),
         ]
         facts += [(name, at_line(run, run.header_lines.get("source"), value)) for name, value in of_source]
+    facts += _passports(run)
     return facts + [("problem in the text", problem) for problem in record.problems]
+
+
+def _passports(run: ReportedRun) -> list[tuple[str, Inline]]:
+    """Tell which bytes of its data set a run read, as far as its header says it."""
+    dataset = section(run.record, "dataset")
+    line = run.header_lines.get("dataset")
+    facts: list[tuple[str, Inline]] = []
+    for name, title in PASSPORTS.items():
+        passport = table_of(schema.Passport, dataset.get(name))
+        if passport is not None:
+            files = "files" if passport.is_exact else "records with more in them than the images"
+            shown = f"{passport.files:,} {files}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"
+            facts.append((title, at_line(run, line, shown)))
+    return facts
 
 
 def _topologies(run: ReportedRun) -> list[Any]:

@@ -2,6 +2,7 @@
 # Installs this checkout for a Python, apart from it, and runs on a log each command that needs no Paddle:
 #   tests/bare/commands.sh PYTHON LOG
 set -euo pipefail
+# SPDX-License-Identifier: Apache-2.0
 checkout="$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../.."
 python="${1:?a Python}" log="$(realpath "${2:?a log}")"
 work="$(mktemp -d)"

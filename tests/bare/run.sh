@@ -8,6 +8,7 @@
 #   PIP_FIND_LINKS   a folder of wheels to fill, which what runs afterwards may share (default: one that goes again)
 #   BARE_RESULTS     a folder for the first command's results (default: none)
 set -euo pipefail
+# SPDX-License-Identifier: Apache-2.0
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../.."
 
 work="$(mktemp -d)"

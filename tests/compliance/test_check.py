@@ -252,7 +252,7 @@ def test_exit_status_and_text(tmp_path: Path) -> None:
         (["check", "log", "--benchmark", "vgg"], "benchmark vgg: ruleset 4.0.0 has no rules for it"),
         (["check", "log", "--system", "log"], "log: no system description"),
         (["check", "--explain", "run_strat"], "near it: run_start"),
-        (["check", "pipe"], "not a regular file"),
+        (["check", "pipe"], "is a pipe, a socket or a device"),
         (["check", "log", "--junit", "absent/x.xml"], "absent/x.xml"),
         (["check", "log", "--junit", "log"], "log: exists, and this command did not write it"),
         (["check", "log", "--junit", "other.xml"], "other.xml: exists, and this command did not write it"),

@@ -7,6 +7,7 @@ from mlperf_logging.rcp_checker import rcp_checker
 from compliance import mlperf
 from compliance.mlperf import ResultFacts, Standing, standing, submission_runs
 from compliance.official import rounds
+from compliance.passports import PartBytes
 
 TRADEMARK_OWNER = "trademarks of MLCommons Association"
 
@@ -72,6 +73,10 @@ def test_a_closed_result_on_imagenet_is_named_as_the_guidelines_ask() -> None:
         ({"eval_samples": 49_999}, "49999 evaluation samples"),
         ({"train_samples": 12_000, "eval_samples": None, "counts_samples": False}, "12000 training samples"),
         ({"synthetic": True}, "synthetic data"),
+        (
+            {"dataset": "imagenet", "bytes_of_parts": (PartBytes("training", 48_000_000_000, is_exact=True),)},
+            "data set imagenet: not ImageNet as distributed: 48,000,000,000 bytes of training data",
+        ),
         ({"quality_target": 0.5}, "quality target 0.5, the benchmark's is 0.759"),
         ({"ruleset": "4.1.0"}, "round v4.1 has no benchmark resnet"),
         ({"division": "ajar"}, "division ajar"),

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds tests/null_gpu/build/libnullgpu.so, and a link to it by the name of each library that Paddle opens. Seconds; once.
 set -euo pipefail
+# SPDX-License-Identifier: Apache-2.0
 cd "$(dirname "${BASH_SOURCE[0]}")"
 paddle="$(cd ../../.venv/lib/python3*/site-packages/paddle && pwd)"
 names=(libcuda.so libcudnn.so{,.8} libcublas.so{,.11} libcublasLt.so{,.11} libnccl.so{,.2} libcurand.so{,.10} libcusolver.so{,.11}

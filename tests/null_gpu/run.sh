@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs a command on null GPUs:  tests/null_gpu/run.sh COMMAND...        nothing is computed; see README.md beside this file
 set -euo pipefail
+# SPDX-License-Identifier: Apache-2.0
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 repository="$(cd "${here}/../.." && pwd)"
 (($#)) || { sed -n '2s/^# *//p' "${BASH_SOURCE[0]}" >&2; exit 2; }

@@ -72,6 +72,26 @@ def test_topology_is_shown(tmp_path: Path) -> None:
         assert "Topology of the GPUs: not measured" in page.by_id["provenance"]
 
 
+def test_the_provenance_tells_which_bytes_were_read(tmp_path: Path) -> None:
+    dataset = {
+        "train": {"files": 1003, "bytes": 2_500_001, "sha256": "c0" * 32, "is_exact": False},
+        "train_source": {"files": 1003, "bytes": 2_400_007, "sha256": "c1" * 32, "is_exact": True},
+        "eval": {"files": 51, "bytes": 70_009, "sha256": "c2" * 32, "is_exact": True},
+        "eval_source": {"files": "many"},
+    }
+    log = make_log.mllog(make_log.run_of(make_log.steady()), header={"dataset": dataset})
+    path = tmp_path / "log.txt"
+    path.write_text(log)
+    page = page_of(tmp_path, path)
+    assert_self_contained(page)
+    shown = page.by_id["provenance"]
+    records = "training data1,003 records with more in them than the images, 2,500,001 bytes"
+    assert f"{records}, SHA-256 {'c0' * 32}" in shown
+    assert f"training data before it was packed1,003 files, 2,400,007 bytes, SHA-256 {'c1' * 32}" in shown
+    assert f"evaluation data51 files, 70,009 bytes, SHA-256 {'c2' * 32}" in shown
+    assert "evaluation data before it was packed" not in shown
+
+
 def test_verdict(tmp_path: Path) -> None:
     def status(*given: Path, **checked: Path) -> str:
         told = ("--findings", findings_of(tmp_path / "f.json", {log: verdict for verdict, log in checked.items()}))

@@ -1,0 +1,60 @@
+"""Whether the files that a log says it read have as many bytes as those of the benchmark's data set."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from runlog import schema
+from runlog.reader import table_of
+
+_TRAINING = "training"
+_EVALUATION = "evaluation"
+# The fields of the header's `dataset` that hold a passport, and the part of the data set that each describes. Packed
+# records and the files that they were made of are both looked at: either may have been shrunk.
+_PARTS = {"train": _TRAINING, "train_source": _TRAINING, "eval": _EVALUATION, "eval_source": _EVALUATION}
+
+
+class PartBytes(NamedTuple):
+    """The sum of the sizes of a part's files, as a log states it."""
+
+    part: str
+    total_bytes: int
+    is_exact: bool  # False: of records with more in them than the encoded images
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distributed:
+    """A data set as its publisher distributes it: the least and the most bytes that all files of a part can have."""
+
+    name: str
+    train_least_bytes: int
+    train_most_bytes: int
+    eval_least_bytes: int
+    eval_most_bytes: int
+
+
+def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
+    """Return the sums of bytes that a header's `dataset` section states; empty where it has no passport."""
+    parts = []
+    for field, part in _PARTS.items():
+        passport = table_of(schema.Passport, dataset.get(field))
+        if passport is not None:
+            parts.append(PartBytes(part=part, total_bytes=passport.bytes, is_exact=passport.is_exact))
+    return tuple(parts)
+
+
+def differences(parts: tuple[PartBytes, ...], distributed: Distributed) -> Iterator[str]:
+    """Yield, for each part whose sum of bytes the data set as distributed cannot have, what it is.
+
+    Records with more in them than the images have no upper bound.
+    """
+    for part in parts:
+        least, most = distributed.train_least_bytes, distributed.train_most_bytes
+        if part.part == _EVALUATION:
+            least, most = distributed.eval_least_bytes, distributed.eval_most_bytes
+        is_too_large = part.is_exact and part.total_bytes > most
+        if part.total_bytes < least or is_too_large:
+            yield (
+                f"not {distributed.name} as distributed: {part.total_bytes:,} bytes of {part.part} data, "
+                f"its files have {least:,} to {most:,}"
+            )
