@@ -169,7 +169,7 @@ def score(
 ) -> Score:
     """The figure of runs of one system under `protocol`; `skip` overrides how many windows are dropped.
 
-    `system` names the machine of all the runs; where neither it nor the logs do, a figure of several runs has a warning.
+    `system` names the machine of all the runs. Where neither it nor the logs do, several runs have a warning.
     Raises InputError where a run does not hold what the protocol asks for, TooFewRunsError for too few runs.
     """
     if not records:
