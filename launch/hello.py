@@ -69,7 +69,7 @@ def rank_by_hosts(hosts: list[str]) -> int:
 
     It is 0 unless the first host's name is another machine's, and a later one is this machine's.
     """
-    if not hosts or not addresses_of(hosts[0]) or is_this_machine(hosts[0]):
+    if not hosts or not addresses_of(hosts[0]):
         return 0
     for rank, host in enumerate(hosts):
         if is_this_machine(host):
