@@ -15,16 +15,13 @@ node is lost or never comes; 2 for wrong use; 128 + n when stopped by signal n.
 import argparse
 import contextlib
 import fcntl
-import json
 import os
 import pwd
-import re
 import select
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,22 +29,26 @@ from typing import NoReturn
 
 from harness import env
 from harness.processes import adopt_orphans, end_descendants, end_with_parent, on_signals
-from harness.provenance import code_sha256
+from launch.hello import RefusedCalls, hello, rank_by_hosts
+from launch.lifeline import Lifeline, say
 from launch.times import TIMES
 
 EXTRA_USERS = Path("/var/lib/extrausers")  # where libnss-extrausers looks; in the image a link into /tmp
 SIGNAL_S = 1.0  # from a node's loss to the signal that ended it, where it is for this node too
 
 
-def say(text: str) -> None:
-    """One line on stderr."""
-    print(f"nodes.py: {text}", file=sys.stderr, flush=True)
+class NodeError(SystemExit):
+    """The end of this node's part in a job: its exit status, and why in one line."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(status)
+        self.text = text
 
 
 def fail(text: str, status: int = 1) -> NoReturn:
     """Ends with that line: status 1 where the job cannot go on, 2 for wrong use."""
     say(text)
-    raise SystemExit(status)
+    raise NodeError(text, status)
 
 
 def stop(number: int, _frame: object) -> NoReturn:
@@ -141,9 +142,34 @@ def start_sshd(folder: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=out)
 
 
+def say_how_it_ended(me: str, first: str, text: str) -> int:
+    """Say why the job ended, by the first node's word: its status, and a reason where it has one; the status."""
+    number, _, reason = text.partition(" ")
+    status = int(number)
+    if status != 0:
+        why = reason or f"{first} says why, and its logs do"
+        say(f"{me}: the job ended with status {status}: {why}")
+    return status
+
+
+def fail_for_sshd(me: str, log: list[str]) -> NoReturn:
+    """End this node because its sshd has ended, with the last lines of its log."""
+    last_lines = " / ".join(log[-2:])
+    other = ": give the job another SSH_PORT, on all nodes" if "Bind to port" in last_lines else ""
+    fail(f"{me}: sshd ended: {last_lines}{other}")
+
+
+def tell_refused(me: str, first: str, refused: RefusedCalls, log: list[str]) -> None:
+    """Say who called with another key; end this node where that was the first one, which then has ended too."""
+    for caller in refused.read(log):
+        say(f"{me}: {caller} called, and hung up at this node's key: it has another JOB_KEY, or is none of the job")
+    if refused.first_node_gave_up():
+        fail(f"{me}: {first} has another JOB_KEY than this node, and has ended: give both the same file")
+
+
 def serve(job: env.Job, hosts: list[str], folder: Path) -> int:
     """Runs sshd until the first node ends the job, or is lost; the job's exit status."""
-    (folder / "hello").write_text(json.dumps({"rank": job.cluster.node_rank, "code": code_sha256()}) + "\n")
+    (folder / "hello").write_text(hello(job))
     lifeline = os.open(folder / "lifeline", os.O_RDONLY | os.O_NONBLOCK)
     sshd = start_sshd(folder)
     me, first = f"node {job.cluster.node_rank}", f"the first node{', ' + hosts[0] if hosts else ''},"
@@ -152,6 +178,7 @@ def serve(job: env.Job, hosts: list[str], folder: Path) -> int:
     poll.register(lifeline, select.POLLIN)
     deadline = time.monotonic() + job.cluster.node_wait_s
     received = b""
+    refused = RefusedCalls(hosts)
     asked: list[int] = []  # signals that came once the job ran
 
     def on_signal(number: int, _frame: object) -> None:
@@ -166,23 +193,24 @@ def serve(job: env.Job, hosts: list[str], folder: Path) -> int:
             data = os.read(lifeline, 4096) if event & select.POLLIN else b""
             if data and not received:
                 on_signals(on_signal)
+            *lines, _ = (received.rpartition(b"\n")[2] + data).split(b"\n")
             received += data
-            for line in received.split(b"\n")[:-1]:
-                if line.startswith(b"end "):
-                    status = int(line.split()[1])
-                    if status != 0:
-                        say(f"{me}: the job ended with status {status}: {first} says why, and its logs do")
-                    return status
+            for line in lines:
+                word, _, text = line.decode(errors="replace").partition(" ")
+                if word == "say":
+                    say(f"{me}: {text}")
+                elif word == "end":
+                    return say_how_it_ended(me, first, text)
             if not data and not asked:
                 fail(f"{me}: {first} was lost; this node ends")
             if not data:
                 stop(asked[0], None)
-        ended = sshd.poll() is not None  # before its last words are read
+        has_ended = sshd.poll() is not None  # before its last words are read
         log = (folder / "sshd.log").read_text().splitlines()
-        if ended:
-            last_lines = " / ".join(log[-2:])
-            other = ": give the job another SSH_PORT, on all nodes" if "Bind to port" in last_lines else ""
-            fail(f"{me}: sshd ended: {last_lines}{other}")
+        if has_ended:
+            fail_for_sshd(me, log)
+        if not received:
+            tell_refused(me, first, refused, log)
         late = time.monotonic() > deadline
         if late and asked:
             stop(asked[0], None)
@@ -195,102 +223,39 @@ def serve(job: env.Job, hosts: list[str], folder: Path) -> int:
 # --- the first node ---------------------------------------------------------------------------------------------------
 
 
-CONNECTING = threading.Semaphore(64)  # ssh connections that the first node opens at the same time
-# What ssh says where it fails, what that means for a user, and whether trying again is of no use.
-FAILURES = (
-    ("Could not resolve|Name or service", "its name does not resolve", False),
-    (
-        "Host key verif",
-        "answers with another key than this job's: JOB_KEY differs, or another sshd has that port",
-        True,
-    ),
-    ("Permission denied", "refused the job's key: JOB_KEY differs", True),
-    ("timed out|No route", "not reached ({})", False),
-    ("refused", "nothing listens there (is its container running?)", False),
-    ("", "{}", False),
-)
-
-
-class Lifeline(threading.Thread):
-    """The connection to one other node, for the whole job; the thread makes it."""
-
-    def __init__(self, rank: int, host: str, folder: Path, deadline: float) -> None:
-        super().__init__(daemon=True)
-        self.rank, self.host, self.folder, self.deadline = rank, host, folder, deadline
-        self.process: subprocess.Popen[str] | None = None
-        self.problem = "not tried"
-        self.final = False  # no use in trying again
-
-    def connect(self) -> None:
-        """One try; `problem` is empty where the node is there."""
-        at = self.folder
-        self.process = subprocess.Popen(
-            ["ssh", "-F", str(at / "ssh_config"), self.host, f"cat {at}/hello && exec cat >{at}/lifeline"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # Ctrl-C is for this process to pass on, not for the lifelines
-        )
-        assert self.process.stdin and self.process.stdout and self.process.stderr
-        hello = self.process.stdout.readline()
-        if not hello:
-            said = self.process.stderr.read().strip() or f"ssh exited with {self.process.wait()}"
-            problem, final = next((why, final) for words, why, final in FAILURES if re.search(words, said))
-            self.problem, self.final = problem.format(said.splitlines()[-1]), final
-            return
-        facts = json.loads(hello)
-        if facts["rank"] != self.rank:
-            self.problem = f"says NODE_RANK={facts['rank']}, but HOSTS has it as node {self.rank}"
-        elif facts["code"] != code_sha256():
-            self.problem = "runs other code than the first node: use one image, or one checkout, on all nodes"
-        else:
-            self.problem = ""
-            self.process.stdin.write("go\n")
-            self.process.stdin.flush()
-        self.final = bool(self.problem)
-
-    def run(self) -> None:
-        while self.problem and not self.final and time.monotonic() < self.deadline:
-            with CONNECTING:
-                self.connect()
-            if self.problem:
-                time.sleep(0.5)
-
-    def lost(self) -> bool:
-        """Whether the connection that was there has ended."""
-        return self.process is not None and self.process.poll() is not None
-
-    def end(self, status: int) -> None:
-        """Tells the node how the job ended."""
-        if self.process and self.process.stdin and not self.lost():
-            with contextlib.suppress(BrokenPipeError):  # it went first
-                self.process.stdin.write(f"end {status}\n")
-                self.process.stdin.close()
-
-
 def lead(job: env.Job, hosts: list[str], folder: Path, command: list[str]) -> int:
     """Waits for the other nodes, runs the command over them, and tells them how it ended."""
     start = time.monotonic()
-    others = [Lifeline(rank, host, folder, start + job.cluster.node_wait_s) for rank, host in enumerate(hosts) if rank]
-    status = 1
+    deadline = start + job.cluster.node_wait_s
+    others = [Lifeline(rank, job, host, folder, deadline) for rank, host in enumerate(hosts) if rank]
+    status, reason = 1, ""
     try:
         for other in others:
             other.start()
         join(others, start, job.cluster.node_wait_s)
         say(f"{len(hosts)} nodes joined after {time.monotonic() - start:.1f} s")
         status = run_command(command, mpirun_settings(job, hosts, folder), folder, others)
+        reason = reason_of(folder)
     except SystemExit as end:
         status = int(end.code or 0)
+        reason = end.text if isinstance(end, NodeError) else ""
         raise
     finally:
         for other in others:
-            other.end(status)
+            other.end(status, reason)
         for other in others:  # a node closes its sshd, and so the lifeline, when it has heard
-            if other.process and not other.problem:
+            if other.process and other.answered:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     other.process.wait(2.0)
     return status
+
+
+def reason_of(folder: Path) -> str:
+    """Return why the job failed: this process's reason to end it, or the one of launch/trials.sh; empty: neither."""
+    for name in ("abort_reason", "end_reason"):
+        with contextlib.suppress(FileNotFoundError):
+            return (folder / name).read_text(errors="replace").partition("\n")[0]
+    return ""
 
 
 def join(others: list[Lifeline], start: float, wait_s: int) -> None:
@@ -307,12 +272,16 @@ def join(others: list[Lifeline], start: float, wait_s: int) -> None:
 
 
 def mpirun_settings(job: env.Job, hosts: list[str], folder: Path) -> dict[str, str]:
-    """Return the environment that mpirun needs; the command gets the reason for its end by a file."""
+    """Return the environment that mpirun needs, and the files of two reasons.
+
+    The command reads in the one why it is ended, and writes into the other why it failed.
+    """
     hostfile = folder / "hosts"
     hostfile.write_text("".join(f"{host} slots={job.cluster.dgxngpu}\n" for host in hosts))
     return {
         "HOSTS": ",".join(hosts),
         "ABORT_REASON_FILE": str(folder / "abort_reason"),
+        "END_REASON_FILE": str(folder / "end_reason"),
         "PRTE_MCA_prte_default_hostfile": str(hostfile),
         "PRTE_MCA_plm": "ssh",
         "PRTE_MCA_plm_ssh_agent": f"ssh -F {folder}/ssh_config",
@@ -396,7 +365,12 @@ def main() -> int:
         on_signals(stop)
         end_with_parent(signal.SIGHUP)  # in order; until here run_and_time.sh has had Linux kill this process with it
         try:
-            return serve(job, hosts, folder) if args.role == "serve" else lead(job, hosts, folder, args.command)
+            if args.role == "serve":
+                return serve(job, hosts, folder)
+            if place := rank_by_hosts(hosts):
+                say(f"NODE_RANK=0, but HOSTS has this machine as node {place} ({hosts[place]}): set NODE_RANK={place}")
+                return serve(job, hosts, folder) or 2  # so that the first node hears of it
+            return lead(job, hosts, folder, args.command)
         except SystemExit as end:
             if isinstance(end.code, int) and end.code > 128:
                 say(f"stopped by {signal.Signals(end.code - 128).name}")

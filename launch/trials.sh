@@ -52,6 +52,11 @@ stop() {
   [[ -z "${trial_pid}" ]] || kill -"${signal}" "${trial_pid}" 2>/dev/null || true
 }
 
+# Tells launch/nodes.py, which tells the other nodes, why the job fails.
+tell_end() { # REASON
+  [[ -z "${END_REASON_FILE:-}" ]] || echo "$1" >"${END_REASON_FILE}" || true
+}
+
 # launch/trial.py keeps mpirun and the log; `reason` is why it failed.
 run_trial() { # RESULT MODULE [ARGUMENTS]
   local command status=0 said out limit=0
@@ -72,6 +77,7 @@ run_trial() { # RESULT MODULE [ARGUMENTS]
     rm -rf "/dev/shm/ranks.$$."*
     status=1
   fi
+  ((status == 0)) || tell_end "${reason}"
   return "${status}"
 }
 
@@ -145,6 +151,7 @@ for ((trial = 0; trial < NEXP; trial++)); do
     run_trial "${RESULT_FILE}" harness || status=$?
   elif ! grep -aq '"key": "run_stop".*"status": "success"' "${RESULT_FILE}"; then # of a node that was lost, so that nobody may have closed it
     status=1 reason="$(.venv/bin/python -m runlog close "${RESULT_FILE}" "its first node was lost")" || true
+    tell_end "${reason}"
   fi
   if ((status == 0)); then
     logs+=("${RESULT_FILE}")
@@ -158,6 +165,11 @@ if ((failed != 0)) && { [[ -n "${signal}" || "${ON_FAILURE}" == stop ]] || ((${#
   exit "${failed}"
 fi
 [[ "${MODE}" != throughput ]] || logs+=(--throughput)
-.venv/bin/python -m tools.summarize "${logs[@]}" || failed=$?
+status=0
+.venv/bin/python -m tools.summarize "${logs[@]}" || status=$?
+if ((status != 0)); then
+  failed=${status}
+  tell_end "a log fails its check or cannot be scored: the table of the first node says which"
+fi
 ((${#aborted[@]} == 0)) || printf '%s\n' "${aborted[@]}"
 exit "${failed}"

@@ -163,6 +163,33 @@ def test_nothing_stays_of_a_job_when_one_process_is_killed(
     assert [path for path in (*tmp_path.iterdir(), *segments) if path.exists() and path.name != "CPU"] == []
 
 
+TRIAL_THAT_HAS_BEGUN = """
+import os, pathlib, time
+pathlib.Path(os.environ["LOGDIR"], "begun").touch()
+time.sleep(600)
+"""
+
+
+def test_a_trial_that_has_only_begun_ends_with_its_script(tmp_path: Path) -> None:
+    """Such as one that still loads its modules, and has not yet asked Linux for a signal at its parent's death."""
+    checkout = jobs.standing_in(tmp_path / "checkout")
+    (checkout / "launch" / "trial.py").write_text(TRIAL_THAT_HAS_BEGUN)
+    logdir = tmp_path / "logs"
+    logdir.mkdir()
+    job = jobs.run_and_time(start=jobs.begin, cwd=checkout, **jobs.TINY, LOGDIR=str(logdir))
+    jobs.until((logdir / "begun").exists, job)
+    (trial,) = (process for process in jobs.processes(logdir) if role_of(process) == "launch.trial")
+    script = trial.parent()
+    assert script is not None and role_of(script) == "launch/trials.sh"
+    script.kill()
+    try:
+        trial.wait(60)  # which raises where it is still there
+    finally:
+        for process in jobs.processes(logdir):
+            process.kill()
+        job.communicate()
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("starter", STARTERS)

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launch import trial
+from launch import hello, trial
 from runlog import schema
 from runlog.writer import open_log
 from tests import jobs
@@ -153,7 +153,9 @@ def test_trials_that_are_left_follow_a_lost_one_and_the_good_ones_are_scored(sta
     lost = first.with_name("result_1.txt")
     lost.write_text("".join(lines[: next(n for n, line in enumerate(lines) if '"step_window"' in line)]))
     before = first.read_bytes()
-    done = jobs.run_and_time(cwd=standing_in, **job, NEXP="3", KEEP_TRIALS="1")
+    told = tmp_path / "end_reason"
+    done = jobs.run_and_time(cwd=standing_in, **job, NEXP="3", KEEP_TRIALS="1", END_REASON_FILE=str(told))
+    assert told.read_text() == "its first node was lost\n"  # as launch/nodes.py has it told to the other nodes
     assert done.returncode == 1, done.stderr
     assert "trial 1 aborted: its first node was lost\n" in done.stdout
     assert "result_0.txt" in done.stdout and "result_2.txt" in done.stdout
@@ -320,14 +322,99 @@ def test_a_signal_to_the_first_node_ends_both(tmp_path: Path, pair: Pair) -> Non
     assert (tmp_path / "runs.reason").read_text() == "stopped by SIGTERM\n"
 
 
-def test_a_node_with_another_key_is_refused(tmp_path: Path, pair: Pair) -> None:
-    lead, serve = pair.both("true", second=new_key(tmp_path / "other"), NODE_WAIT_S="10")
-    for process, words in (
-        (lead, "1 of 2 nodes did not join: localhost (node 1): answers with another key than this job's"),  # at once
-        (serve, "did not come within 10 s"),
+def test_a_node_with_another_key_is_refused_and_both_end(tmp_path: Path, pair: Pair) -> None:
+    """Long before NODE_WAIT_S, as neither can come to the other any more."""
+    pair.variables["HOSTS"] = "127.0.0.1,localhost"
+    for process, words in zip(
+        pair.both("true", second=new_key(tmp_path / "other")),
+        (
+            "1 of 2 nodes did not join: localhost (node 1): answers with another key than this job's",
+            "node 1: the first node, 127.0.0.1, has another JOB_KEY than this node, and has ended: give both the same",
+        ),
+        strict=True,
     ):
         status, stderr = said(process)
         assert status == 1 and words in stderr
+
+
+def test_only_the_first_nodes_refused_call_ends_a_waiting_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scanner's calls end in the same way; and a first node with the right key calls again."""
+    now_s = 1000.0
+    monkeypatch.setattr(hello.time, "monotonic", lambda: now_s)
+    calls = hello.RefusedCalls(["127.0.0.1", "localhost"])
+    log = ["Server listening on 127.0.0.1 port 2222.", "Connection closed by 203.0.113.7 port 50048 [preauth]"]
+    assert calls.read(log) == ["203.0.113.7"]
+    now_s += 1e6
+    assert not calls.first_node_gave_up() and calls.read(log) == []
+
+    log += ["Connection closed by 127.0.0.1 port 50066", "Connection reset by 127.0.0.1 port 50067 [preauth]"]
+    assert calls.read(log) == ["127.0.0.1"]
+    now_s += hello.REFUSED_S - 1
+    log.append("Connection closed by authenticating user job 127.0.0.1 port 50068 [preauth]")
+    assert calls.read(log) == ["127.0.0.1"]
+    now_s += hello.REFUSED_S - 1
+    assert not calls.first_node_gave_up()
+    now_s += 2
+    assert calls.first_node_gave_up()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "rank"),
+    [
+        (["127.0.0.1", "localhost"], 0),
+        (["203.0.113.1", "203.0.113.2", "127.0.0.2"], 2),
+        (["203.0.113.1", "203.0.113.2"], 0),
+        (["first.invalid", "localhost"], 0),  # it may yet get its name
+        (["a" * 70, "localhost"], 0),  # longer than a name can be
+        ([], 0),
+    ],
+)
+def test_a_first_node_finds_its_place_in_hosts(hosts: list[str], rank: int) -> None:
+    assert hello.rank_by_hosts(hosts) == rank
+
+
+def test_both_nodes_are_told_which_settings_of_the_second_one_do_not_rule(pair: Pair) -> None:
+    commit = "0123456789abcdef"
+    own = {"BATCHSIZE": "7", "SOURCE_COMMIT": commit, "LOGDIR": "/elsewhere", "JOB_FROM_CONFIG": "DGXNGPU"}
+    own["JOB_FROM_USER"] = "BATCHSIZE SOURCE_COMMIT LOGDIR"
+    pair.variables["BATCHSIZE"] = "16"
+    for status, stderr in map(said, pair.both("true", **own)):
+        assert status == 0
+        (line,) = (line for line in stderr.splitlines() if "values rule" in line)
+        assert f"BATCHSIZE=7 (the first node: 16), SOURCE_COMMIT={commit} (the first node: empty)" in line
+        assert "LOGDIR" not in line and "node 1" in line
+
+
+def test_nodes_that_agree_are_told_nothing(pair: Pair) -> None:
+    assert [said(node)[1].count("values rule") for node in pair.both("true")] == [0, 0]
+
+
+def test_the_second_node_says_why_the_job_failed(pair: Pair) -> None:
+    reason = "evaluation is 0.2 after 1 epochs, below the target 0.9 \N{EM DASH} caf\N{LATIN SMALL LETTER E WITH ACUTE}"
+    _, serve = pair.both("bash", "-c", 'echo "$0" >"${END_REASON_FILE}"; exit 1', reason)
+    status, stderr = said(serve)
+    assert (status, stderr.splitlines()[-1]) == (1, f"nodes.py: node 1: the job ended with status 1: {reason}")
+
+
+OTHER_MACHINE = "203.0.113.1"  # of no network: an address for examples
+
+
+def test_a_second_first_node_says_so_and_is_named_by_the_first_one_at_once(pair: Pair) -> None:
+    serve = pair.start(
+        *("bash", "-c", PRIVATE, pair.variables["JOB_KEY"], *NODES, "lead", "--", "true"),
+        HOSTS=f"{OTHER_MACHINE},localhost",
+        JOB_KEY="/tmp/key",
+        NODE_RANK="0",
+    )
+    lead = pair.start(*NODES, "lead", "--", "true", NODE_RANK="0")
+    words = "says NODE_RANK=0, but HOSTS has it as node 1"
+    for process, line in (
+        (lead, f"1 of 2 nodes did not join: localhost (node 1): {words}"),
+        (serve, "NODE_RANK=0, but HOSTS has this machine as node 1 (localhost): set NODE_RANK=1"),
+    ):
+        status, stderr = said(process)
+        assert status == 1 and line in stderr, stderr
+    assert words in stderr  # the first node's reason, in the second one's last line
 
 
 def test_a_port_that_another_job_has_is_said_with_what_to_do(pair: Pair) -> None:

@@ -1,0 +1,103 @@
+"""The facts by which the nodes of a job know each other: a node's hello to the first one, and where a machine stands.
+
+Called by launch/nodes.py.
+"""
+
+import contextlib
+import json
+import re
+import socket
+import time
+from collections.abc import Mapping
+
+from harness import env
+from harness.provenance import code_sha256
+
+# Settings that are a node's own, or that only the first node reads.
+OF_ONE_NODE = frozenset(
+    (
+        *("NODE_RANK", "HOSTS", "HOSTFILE", "JOB_KEY", "SSH_ADDRESS", "NODE_WAIT_S", "CACHE_CLEARED"),
+        *("LOGDIR", "RESULT_FILE", "PROGRESS", "SWITCH_GROUPS", "FLEET_BASELINE"),
+    )
+)
+REFUSED_S = 8.0  # from a first node's call that ended too early, in which it calls again where the key is right
+# An sshd's line about a caller that ended in the exchange of keys, as one does that expects another host key.
+REFUSED = re.compile(r"Connection (?:closed|reset) by (?:authenticating user \S+ )?(\S+) port \d+ \[preauth\]")
+
+
+def hello(job: env.Job) -> str:
+    """Return what a waiting node tells the first one, in a line: its rank, its code, the settings its user gave it."""
+    _, origins = env.read()
+    given = {name: str(entry["value"]) for name, entry in origins.items() if entry["origin"] == "environment"}
+    return json.dumps({"rank": job.cluster.node_rank, "code": code_sha256(), "given": given}) + "\n"
+
+
+def overruled(given: Mapping[str, str], job: env.Job) -> str:
+    """Name the settings that a user gave a waiting node and the first node has otherwise; empty where there is none.
+
+    `given` is the node's {VARIABLE: value}, `job` the first node's. mpirun carries the first node's to all ranks.
+    """
+    differences = []
+    for name, value in given.items():
+        first_value = str(job.value(name))
+        if name not in OF_ONE_NODE and value != first_value:
+            differences.append(f"{name}={value} (the first node: {first_value or 'empty'})")
+    return ", ".join(differences)
+
+
+def addresses_of(host: str) -> list[str]:
+    """Return the numeric addresses of a host; none where its name does not resolve."""
+    try:
+        ways = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    return [str(way[4][0]) for way in ways]
+
+
+def is_this_machine(host: str) -> bool:
+    """Return whether a host's name has an address of this machine: one that a socket can be bound to."""
+    for address in addresses_of(host):
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((address, 0))
+            return True
+    return False
+
+
+def rank_by_hosts(hosts: list[str]) -> int:
+    """Return the rank of this machine, started as the first node, by its place in HOSTS.
+
+    It is 0 unless the first host's name is another machine's, and a later one is this machine's.
+    """
+    if not hosts or not addresses_of(hosts[0]):
+        return 0
+    for rank, host in enumerate(hosts):
+        if is_this_machine(host):
+            return rank
+    return 0
+
+
+class RefusedCalls:
+    """Calls of an sshd that ended before the caller had proved itself, by sshd's own log."""
+
+    def __init__(self, hosts: list[str]) -> None:
+        self.hosts = hosts
+        self.seen = 0
+        self.last_of_first_node = float("inf")  # by time.monotonic
+
+    def read(self, log: list[str]) -> list[str]:
+        """Return the addresses of the callers that ended so in the lines of the log that are new."""
+        callers = []
+        for line in log[self.seen :]:
+            if match := REFUSED.search(line):
+                callers.append(match[1])
+        self.seen = len(log)
+
+        # Asked only now: the first node may get its name after this one has started.
+        if callers and self.hosts and not set(callers).isdisjoint(addresses_of(self.hosts[0])):
+            self.last_of_first_node = time.monotonic()
+        return callers
+
+    def first_node_gave_up(self) -> bool:
+        """Return whether the first node's call ended so, and it has not called again for REFUSED_S."""
+        return time.monotonic() > self.last_of_first_node + REFUSED_S
