@@ -19,7 +19,7 @@ import jinja2
 from runlog.text import csv_text, safe_lines, visible
 from scoring.export import to_parquet
 from scoring.figure import spread
-from scoring.figure.score import Score, add_score_options, protocol_of, score
+from scoring.figure.score import Score, add_score_options, add_system_option, protocol_of, score
 from scoring.importers import count, jsonable, read_records
 from scoring.record import InputError, Record, section
 
@@ -205,7 +205,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("logs", nargs="*", metavar=metavar)
         action.add_argument("--file", type=Path, default=Path("history.sqlite"), help="default: %(default)s")
         action.add_argument("--last", type=count, default=10, help="check: against so many runs (default: %(default)s)")
-        action.add_argument("--system", metavar="NAME", help="the machine, where the logs do not say their hardware")
+        add_system_option(action)
         add_score_options(action, protocol="window")
 
 
@@ -237,7 +237,7 @@ def _logs(args: argparse.Namespace) -> int:
     if protocol.figure != "throughput":
         raise InputError(f"protocol {protocol.name} measures no throughput, of which a history is")
     protocol = dataclasses.replace(protocol, runs=1, over_runs="mean")  # runs come one by one; a trend is of means
-    result = score(read_records(args), protocol, skip=args.skip)
+    result = score(read_records(args), protocol, skip=args.skip, system=args.system)
     if args.action == "add":
         with opened(args.file, new=True) as connection:
             new, corrected = add(connection, result, args.system)

@@ -164,9 +164,12 @@ def over_runs(values: Sequence[float], protocol: Protocol) -> float:
     return statistics.fmean(values)
 
 
-def score(records: Sequence[Record], protocol: Protocol, *, skip: int | None = None) -> Score:
+def score(
+    records: Sequence[Record], protocol: Protocol, *, skip: int | None = None, system: str | None = None
+) -> Score:
     """The figure of runs of one system under `protocol`; `skip` overrides how many windows are dropped.
 
+    `system` names the machine of all the runs. Where neither it nor the logs do, several runs have a warning.
     Raises InputError where a run does not hold what the protocol asks for, TooFewRunsError for too few runs.
     """
     if not records:
@@ -201,7 +204,8 @@ def score(records: Sequence[Record], protocol: Protocol, *, skip: int | None = N
         records=tuple(records),
         chosen=chosen,
     )
-    result = dataclasses.replace(result, warnings=tuple(_warnings(result, missing)))
+    unsaid = [] if system else warnings.of_unsaid_machine(records)
+    result = dataclasses.replace(result, warnings=(*_warnings(result, missing), *unsaid))
     if missing is not None:
         raise TooFewRunsError(missing, result)
     return result
@@ -316,10 +320,16 @@ def once(records: Sequence[Record]) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("logs", nargs="+", metavar="LOG", help="logs of repeated runs of one system")
     add_score_options(parser)
+    add_system_option(parser)
     parser.add_argument("--json", action="store_true")
     parser.epilog = "Protocols: " + "; ".join(
         f"{name}: {protocol.describe()}" for name, protocol in protocols.load().items()
     )
+
+
+def add_system_option(parser: argparse.ArgumentParser) -> None:
+    """Option that names the machine where logs do not."""
+    parser.add_argument("--system", metavar="NAME", help="the machine, where the logs do not say their hardware")
 
 
 def add_score_options(
@@ -364,7 +374,7 @@ def main(args: argparse.Namespace) -> int:
     protocol = protocol_of(args)
     records = read_records(args)
     try:
-        shown, code = score(records, protocol, skip=args.skip), 0
+        shown, code = score(records, protocol, skip=args.skip, system=args.system), 0
     except TooFewRunsError as error:
         print(safe_lines([f"{called('scoring')} score: {error}"]), file=sys.stderr)
         shown, code = error.partial or _no_figure("too_few_runs", error, protocol, records), 1

@@ -315,6 +315,19 @@ def of_runs(records: Sequence[Record], values: Sequence[float], unit: str) -> It
         yield warning("outlying_run", f"{value:.6g} {unit} lies far from the median {middle:.6g} of the runs", record)
 
 
+def of_unsaid_machine(records: Sequence[Record]) -> Iterator[Verdict]:
+    """Warn that runs are put together of which nothing says that they ran on one machine."""
+    silent = [record for record in records if record.machine is None]
+    if len(records) < 2 or not silent:
+        return
+
+    message = (
+        f"{len(silent)} of {len(records)} logs do not say their hardware, so the runs may be of different machines; "
+        "if they are of one, name it by `score --system NAME`"
+    )
+    yield warning("system_unsaid", message, silent[0])
+
+
 def of_mean(rates: Sequence[float]) -> Iterator[Verdict]:
     """A mean of runs' rates that lies above their images over their time by more than 0.1 %."""
     gap = statistics.fmean(rates) * statistics.fmean(1 / rate for rate in rates) - 1

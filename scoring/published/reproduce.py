@@ -108,7 +108,7 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
     recomputed: float | None = None
     try:
         records = [_read(path, rule) for path in paths]
-        result = score(records, protocols.find(rule.protocol), skip=rule.skip)
+        result = score(records, protocols.find(rule.protocol), skip=rule.skip, system=published.accelerator)
         footnotes = result.notes(next_to_verified=published.metric == "time_to_train")
         judged = _judged(rule, result, records, published)
         verdict = judged.verdict

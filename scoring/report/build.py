@@ -37,11 +37,15 @@ def build(
 ) -> Report:
     """The report of `records`; without a protocol, `window` over as many runs as each system has.
 
+    MLPerf logs of which none has a window are scored by `mlperf` instead: their time to train is all that they say.
+
     `logs` has, by a record's file, the path to read where that is another, as of a log that is read already; `folders`
     the folder that was given in its place: runs of two are two systems.
     Raises InputError where one log is given twice.
     """
     once(records)
+    if protocol is None and all(_says_run_time_alone(record) for record in records):
+        protocol = protocols.find("mlperf")
     by_shape: dict[tuple[Any, ...], list[ReportedRun]] = {}
     for number, record in enumerate(records, 1):
         run = _run(number, record, findings.get(record.file), logs.get(record.file, record.file))
@@ -81,6 +85,11 @@ def build(
         mixture=tuple(mixture),
         logs=logs,
     )
+
+
+def _says_run_time_alone(record: Record) -> bool:
+    """Whether a log is one of MLPerf that has its run's start, and no window of which a throughput could be made."""
+    return record.format == "mllog" and record.run_start_s is not None and not record.windows
 
 
 def _system(record: Record) -> tuple[Any, ...]:

@@ -236,3 +236,57 @@ def test_baidus_figures_are_those_of_its_logs(tmp_path: Path, framework: str) ->
         rates += [1281167 * 1000 / (times["epoch_stop", e] - times["epoch_start", e]) for e in epochs]
     assert len(rates) == 4 * 35 + 37
     assert f"{statistics.median(rates):.0f}" == held["throughput"]
+
+
+def smallest_submissions() -> dict[str, list[tarfile.TarInfo]]:
+    """The logs of each of MLPerf's other benchmarks: of its submissions the one with the fewest bytes."""
+    submissions: dict[str, list[tarfile.TarInfo]] = collections.defaultdict(list)
+    for member in archive("mlperf_other_benchmarks"):
+        if Path(member.name).name.startswith("result_"):
+            submissions[str(Path(member.name).parent)].append(member)
+    smallest: dict[str, list[tarfile.TarInfo]] = {}
+    for folder in sorted(submissions, key=lambda folder: sum(member.size for member in submissions[folder])):
+        smallest.setdefault(Path(folder).name, submissions[folder])
+    return smallest
+
+
+@pytest.mark.ci
+@pytest.mark.slow
+def test_times_to_train_are_those_of_result_summarizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A submission of each of 14 benchmarks, with its own number of runs. Takes 12 s.
+
+    The tool's compliance check is left out, which says nothing of a score and takes minutes.
+    """
+    from mlperf_logging.compliance_checker.mlp_parser import parse_file
+    from mlperf_logging.result_summarizer import result_summarizer
+
+    def lines_of(path: str, usage: str, ruleset: str) -> object:
+        return parse_file(path, ruleset=ruleset)[0]
+
+    monkeypatch.setattr(result_summarizer, "_read_result_file", lines_of)
+    differing = {}
+    smallest = smallest_submissions()
+    for benchmark, members in smallest.items():
+        folder = tmp_path / benchmark
+        folder.mkdir()
+        for member in members:
+            log(folder, member.name, "mlperf_other_benchmarks").rename(folder / Path(member.name).name)
+        ruleset = f"{members[0].name.split('/')[0][1:]}.0"
+        official, _, _ = result_summarizer._compute_strong_score_standalone(
+            benchmark, "a system", False, str(folder), "training", ruleset
+        )
+        code, result, error = command("score", *sorted(folder.iterdir()), "--protocol", "mlperf")
+        if code != 0 or result["value"] != pytest.approx(official, rel=1e-6):
+            differing[benchmark] = (official, result.get("value"), error)
+    assert len(smallest) == 14
+    assert differing == {}
+
+
+def test_the_report_of_mlperf_logs_without_windows_has_their_time_to_train(tmp_path: Path) -> None:
+    folder = "v5.1/Krai/results/PowerEdge-XE9680-MI300X-192GB_n1_v5.0/llama2_70b_lora"
+    names = [f"{folder}/result_{number}.txt" for number in range(10)]
+    logs = [log(tmp_path, name, "mlperf_other_benchmarks") for name in names]
+    done = scoring("report", *logs, "--json")
+    [group] = json.loads(done.stdout)["groups"]
+    assert group["score"]["protocol"] == "mlperf" and group["score"]["unit"] == "minutes"
+    assert group["score"]["value"] == pytest.approx(28.2422688, rel=1e-6)  # result_summarizer's

@@ -100,6 +100,26 @@ def test_too_few_runs_and_runs_that_did_not_converge_are_errors(tmp_path: Path, 
         assert code == 1 and says in error
 
 
+def test_runs_of_machines_that_no_log_names_are_put_together_with_a_warning(tmp_path: Path) -> None:
+    """The logs may be of four kinds of card: `history add` refuses them, and `score` says what is not known."""
+    run = samples.run_of(samples.steady(40))
+    logs = [write(tmp_path, f"{at}.log", samples.paddleseg(run).replace("07:50", f"07:5{at}")) for at in range(4)]
+
+    def unsaid(*words: object) -> list[dict[str, Any]]:
+        _, result, _ = command("score", *words, "--protocol", "window")
+        return [warning for warning in result["warnings"] if warning["rule"] == "system_unsaid"]
+
+    [said] = unsaid(*logs)
+    assert said["message"].startswith("4 of 4 logs do not say their hardware, ") and said["file"] == str(logs[0])
+    assert not unsaid(*logs, "--system", "four nodes of one order")
+    assert not unsaid(logs[0]), "one run is of one machine"
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+    for at, log in enumerate(logs):
+        log.rename(tmp_path / "ab"[at % 2] / log.name)
+    assert scoring("compare", tmp_path / "a", tmp_path / "b", "--protocol", "window").stdout.count("system_unsaid") == 2
+
+
 def test_one_run_says_so(tmp_path: Path) -> None:
     log = steady_log(tmp_path, "a.txt")
     code, result, _ = command("score", log, "--protocol", "window")
