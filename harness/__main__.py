@@ -10,6 +10,7 @@ import traceback
 from typing import Any
 
 from harness import env, memory, nvidia
+from harness.processes import send_native_output_to_stderr
 from runlog.errors import RunError
 
 MPIRUN_READS_S = 0.2  # an abort may overtake what its rank has just written
@@ -24,6 +25,8 @@ def main(module: str = "", **options: Any) -> int:
         if job.cluster.device == "gpu":  # an acceptance says which of its checks a GPU cannot do
             least_gib = _check_gpus(job, precision=not module)
             env.export({memory.WORKSPACE_LIMIT: str(memory.workspace_limit_mib(least_gib))})
+        if env.is_rank():
+            send_native_output_to_stderr()
         # Imported now: Paddle takes its settings from the environment when it is loaded.
         loaded = importlib.import_module(module or "harness.train")
         # mpirun sends SIGTERM to this rank where another one failed; Paddle's handler would print a C++ stack.

@@ -4,10 +4,12 @@ import contextlib
 import ctypes
 import os
 import signal
+import sys
 import time
 
 import psutil
 
+STDOUT, STDERR = 1, 2  # file descriptors
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
@@ -30,6 +32,21 @@ def adopt_orphans() -> None:
 def end_with_parent(number: signal.Signals) -> None:
     """Has Linux send this process a signal when its parent dies, whatever it dies of; kept over an exec."""
     _prctl(PR_SET_PDEATHSIG, number)
+
+
+def send_native_output_to_stderr() -> None:
+    """Send to stderr what libraries of C and C++ print on stdout; what Python prints stays on stdout.
+
+    Paddle prints its C++ stack on stdout when a signal ends it, and mpirun shows a rank's stdout on the terminal.
+    """
+    if sys.stdout is None:  # closed
+        return
+    sys.stdout.flush()
+    terminal = os.dup(STDOUT)
+    sys.stdout = open(  # noqa: SIM115, PTH123 - a descriptor, open to the end of the process
+        terminal, "w", buffering=1, encoding=sys.stdout.encoding, errors=sys.stdout.errors
+    )
+    os.dup2(STDERR, STDOUT)
 
 
 def ancestors() -> list[int]:

@@ -109,6 +109,32 @@ def test_a_corrupt_image_is_named(tmp_path: Path) -> None:
     assert str(victim) in aborted(logdir)
 
 
+PRINTS = """
+import os
+
+from harness import ranks
+from runlog.errors import RunError
+
+
+def main(job, origins):
+    me = ranks.start(job)
+    print(f"words of rank {me.rank}")
+    os.write(1, b"C++ Traceback (most recent call last):\\n")  # as Paddle does, by std::cout
+    me.comm.Barrier()
+    raise RunError("nothing to train")
+"""
+
+
+def test_what_libraries_print_goes_to_the_file_of_messages(tmp_path: Path) -> None:
+    printing = jobs.checkout(tmp_path / "checkout", "harness", train=PRINTS)
+    logdir = tmp_path / "logs"
+    done = jobs.run_and_time(cwd=printing, **jobs.TINY, LOGDIR=logdir)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "words of rank 0\n" in done.stdout and "C++" not in done.stdout
+    messages = (logdir / "CPU/rn50/result_0.stderr").read_text()
+    assert "C++ Traceback (most recent call last):\n" in messages
+
+
 def test_a_full_disk_ends_the_run(standing_in: Path, tmp_path: Path) -> None:
     """The log's folder is a file system of 24 KiB: the header fits, the windows soon do not."""
     script = f"mount -t tmpfs -o size=24k none {tmp_path} && exec {standing_in}/run_and_time.sh"
