@@ -15,12 +15,12 @@ from mpi4py import MPI
 from paddle import static
 
 from harness import loader, loop, sampling, state
-from harness.progress import Progress
+from harness.progress import Progress, Timing
 from harness.ranks import Ranks
 from paddle_rn50 import data
 from program.optimizers import Schedule
 from runlog.schema import RankTimes
-from runlog.writer import RunLog
+from runlog.writer import RunLog, open_log
 from scoring.figure import warnings
 from scoring.importers import read_record
 from scoring.record import Record
@@ -144,6 +144,25 @@ def test_a_rate_is_copied_to_the_device_where_it_changes_and_at_no_other_step(tm
     np.testing.assert_allclose(of_program, [SCHEDULE(step) for step in range(7)], rtol=1e-6)
     assert sent.call_count == 2 + 2, "of an epoch its first step, and each with another rate than the one before"
     assert not any(hasattr(program, "lr_scheduler") for program in training.update), "Paddle copies it as well"
+
+
+def test_a_window_whose_loss_is_zero_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    step = mock.create_autospec(loop.LaunchedStep, instance=True)
+    step.executor = static.Executor(paddle.CPUPlace())
+    with open_log(tmp_path / "log.txt") as log:
+        trainer = loop.Trainer(
+            step=step,
+            global_batch=6,
+            print_steps=1,
+            ranks=Ranks(comm=MPI.COMM_SELF, rank=0, size=1, local_rank=0, node="here"),
+            log=log,
+            progress=Progress("plain", 9),
+        )
+        for number, loss in enumerate((1e-30, 0.0), 7):
+            trainer._report(Timing(steps=1, images=6, time_s=0.5), loss, step=number, epoch=1, phase="train")
+    warning = "warning: the loss of step 8 is 0: the labels hold nothing to learn"
+    for text in (capsys.readouterr().out, (tmp_path / "log.txt").read_text()):
+        assert text.count("warning: ") == 1 and warning in text
 
 
 # ---- state: weights from outside, and what the ranks share
