@@ -94,6 +94,13 @@ def test_what_contradicts_a_benchmark_is_no_mlperf_result_and_has_no_legend(
     assert result.footnotes(derived_metric="images/s") == []
 
 
+def test_bytes_say_nothing_where_the_numbers_of_samples_are_not_imagenets() -> None:
+    small = (PartBytes("training", 4_000_000, is_exact=True),)
+    assert standing(_imagenet(train_samples=None, bytes_of_parts=small)).is_mlperf is True
+    [reason] = standing(_imagenet(eval_samples=360, bytes_of_parts=small)).contradictions
+    assert reason.startswith("360 evaluation samples")
+
+
 @pytest.mark.parametrize(
     ("facts", "shows_dataset"),
     [

@@ -198,6 +198,7 @@ def with_passports(text: str, *, is_exact: bool = True, **bytes_of: int) -> Alte
         (WHOLE | {"eval": 6_719_323_137}, True, "6,719,323,137 bytes of evaluation data"),
         ({"train": UPPER, "eval": UPPER}, False, ""),
         ({"train": 48_000_000_000, "eval": UPPER}, False, "48,000,000,000 bytes of training data"),
+        (WHOLE | {"train_source": 147_000_000_000, "eval_source": 6_700_000_000}, True, ""),
         (WHOLE | {"train_source": 48_000_000_000}, True, "48,000,000,000 bytes of training data"),
         (WHOLE | {"eval_source": 48_000_000}, True, "48,000,000 bytes of evaluation data"),
     ],

@@ -82,6 +82,20 @@ def test_other_cut_files_are_refused(kind: str, decoder: Decoder) -> None:
         assert encoded.fault(cut) or decoder.fault(cut)
 
 
+@pytest.mark.parametrize("cut_bytes", range(1, 10))
+def test_a_webp_is_as_long_as_its_head_says(cut_bytes: int) -> None:
+    assert encoded.fault(WHOLE["WEBP"][:-cut_bytes]).startswith("it is truncated")
+
+
+def test_an_end_marker_within_a_comment_ends_no_progressive_picture() -> None:
+    segments = list(encoded._segments(PROGRESSIVE))
+    first_scan = next(number for number, segment in enumerate(segments) if segment.kind == encoded.START_OF_SCAN)
+    behind_first_scan = segments[first_scan + 1].start
+    comment = b"\xff\xfe\x00\x09end\xff\xd9.."
+    assert encoded.fault(PROGRESSIVE[:behind_first_scan] + comment + PROGRESSIVE[behind_first_scan:]) == ""
+    assert encoded.fault(PROGRESSIVE[:behind_first_scan] + comment).startswith("it is truncated")
+
+
 def test_what_is_wrong_is_said() -> None:
     assert encoded.fault(b"") == "it is empty"
     assert encoded.fault(BASELINE[:-300]) == "it is truncated: no end marker follows its data"

@@ -256,14 +256,15 @@ def test_a_file_that_is_not_its_indexs_is_named_before_a_run(tmp_path: Path, cha
         found.contents(print)
 
 
-def test_tfrecords_lengths_are_looked_at_before_a_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_tfrecords_lengths_are_looked_at_before_a_run(tmp_path: Path, difference: int) -> None:
     file = tmp_path / "train.tfrecord"
     write_tfrecord(file, [b"a", b"bc", b"d"], [1, 2, 3])
     found = data._packed(tmp_path, "train", 10)
     assert found is not None and len(found.contents(print).sizes) == 3 and not found.contents(print).is_exact
     content = bytearray(file.read_bytes())
     second = int(found.places[1, 1])
-    content[second] ^= 1
+    content[second] += difference
     file.write_bytes(content)
     with pytest.raises(ValueError, match=rf"record 1 at byte {second}: its length is not the index's"):
         found.contents(print)
