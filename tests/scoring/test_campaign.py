@@ -213,7 +213,10 @@ def test_the_table_sets_ours_beside_the_published(here: pytest.MonkeyPatch, tmp_
 
 
 def test_the_markdown_shows_each_row_and_says_what_was_not_measured(here: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The warm-up steps are three times as slow: any of them left in would show in the figure."""
+    """The warm-up steps are three times as slow: any of them left in would show in the figure.
+
+    So few windows of one run have no interval.
+    """
     (line,) = [line for line in measured("oneflow", tmp_path, {"1n1g_b160_fp32": [0.4]}) if line["runs"]]
     assert line["ours"] == pytest.approx(160 / 0.4)
     assert (line["gpu_memory_mib"], line["gpu_memory_mib_published"]) == (12000, 15509)
@@ -221,7 +224,7 @@ def test_the_markdown_shows_each_row_and_says_what_was_not_measured(here: pytest
     rows = [line for line in text.splitlines() if line.startswith("| ") and "ratio" not in line and "--" not in line]
     assert len(rows) == 12 and len({len(line) for line in text.split("## ")[1].splitlines() if "|" in line}) == 1
     shown = [[cell.strip() for cell in row.split("|")] for row in (rows[6], rows[0])]
-    assert shown[0][1:10] == ["1", "1", "160", "400", "400 to 400", "1", "382.324", "1.04623", "1.04623 to 1.04623"]
+    assert shown[0][1:10] == ["1", "1", "160", "400", "-", "1", "382.324", "1.04623", "-"]
     assert "- [1]: not run yet" in text and shown[1][4:8] == ["not measured", "-", "0", "383.760"]
 
 
@@ -234,7 +237,8 @@ def test_a_published_figure_that_its_own_log_does_not_bear_out_says_so_at_its_ce
     by_run = {(line["table"], line["devices"]): line for line in lines}
     line = by_run["A100 tf32", 8]
     assert line["published"]["Paddle"] == 5333.558 and line["log_value"]["Paddle"] == 4390
-    assert line["ratio"] == pytest.approx(1) and line["ratio_95"] == pytest.approx([1, 1])
+    assert line["ratio"] == pytest.approx(1)
+    assert line["ratio_95"] == pytest.approx([0.9995, 1.0005], rel=1e-5), "no windows are steadier than 0.05 %"
     assert any(note.startswith("published throughput 5333.558: its own log gives 4390: ") for note in line["notes"])
     assert by_run["A100 amp_o2", 8]["log_value"]["Paddle"] is None
     text = (tmp_path / "perf_rn50.md").read_text()
