@@ -25,7 +25,7 @@ COPY locks/run*.lock locks/uv.lock locks/
 # uv, pip, and their logs, which name the index.
 RUN CUDA="${CUDA}" launch/setup.sh run \
     && .venv/bin/python -m pip uninstall --quiet --yes uv \
-    && rm -f .venv/*.log .venv/uv.sha256 \
+    && rm -f .venv/*.log .venv/uv.sha256 .venv/.lock \
     && cd .venv/lib/python3.11/site-packages \
     && rm -r paddle/include nvidia/dali/include pip \
     && find nvidia/dali -name '*.cpython-*.so' ! -name '*.cpython-311-*' -delete \
