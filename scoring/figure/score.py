@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compliance.mlperf import Standing, submission_runs
-from compliance.official import rounds
+from compliance.mlperf import Standing, submission_runs_by_round
 from runlog.stats import median_set, olympic_mean
 from runlog.text import called, safe_lines
 from runlog.verdict import Verdict, as_text
@@ -214,20 +213,27 @@ def score(
 def of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
     """The protocol with the number of runs, and of dropped ones, that MLPerf asks for of the logs' benchmark.
 
-    mlperf-logging gives a benchmark the same numbers in every round that has it, so the newest such round serves.
-    Raises InputError where the logs name no benchmark whose numbers are known.
+    The logs do not say their round. So the numbers are known only where all rounds that have the benchmark agree.
+    Raises InputError where the logs name no such benchmark.
     """
     if not protocol.by_benchmark or records[0].run_start_s is None:  # without run_start there is no figure anyway
         return protocol
+
     record = records[0]
     benchmark = record.benchmark or BENCHMARK_OF_MODEL.get(record.model or "")
-    for ruleset in reversed(rounds.rulesets()):
-        wanted = submission_runs(benchmark, ruleset) if benchmark else None
-        if wanted is not None:
-            return dataclasses.replace(protocol, runs=wanted.runs, dropped_runs=wanted.dropped, by_benchmark=False)
-    named = f"names benchmark {benchmark!r}, of which" if benchmark else "names no benchmark, so"
-    says = f"{named} the number of runs is not known; give --runs N"
-    raise InputError(f"{record.file}: the log {says}")
+    if benchmark is None:
+        raise InputError(f"{record.file}: the log names no benchmark, so the number of runs is not known; give --runs N")
+    by_round = submission_runs_by_round(benchmark)
+    choices = set(by_round.values())
+    if not choices:
+        says = f"names benchmark {benchmark!r}, of which the number of runs is not known"
+        raise InputError(f"{record.file}: the log {says}; give --runs N")
+    if len(choices) > 1:
+        listed = ", ".join(f"{wanted.runs} by {ruleset}" for ruleset, wanted in by_round.items())
+        says = f"names benchmark {benchmark!r} and not its round, on which the number of runs depends ({listed})"
+        raise InputError(f"{record.file}: the log {says}; give --runs N")
+    [wanted] = choices
+    return dataclasses.replace(protocol, runs=wanted.runs, dropped_runs=wanted.dropped, by_benchmark=False)
 
 
 def _missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> str | None:
