@@ -165,7 +165,6 @@ NOT_PLAIN_YET = {
     "scoring.figure.history",
     "scoring.figure.run",
     "scoring.figure.score",
-    "scoring.figure.spread",
     "scoring.figure.warnings",
     "scoring.predict.scale",
     "scoring.published.table",

@@ -222,7 +222,8 @@ def of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
     record = records[0]
     benchmark = record.benchmark or BENCHMARK_OF_MODEL.get(record.model or "")
     if benchmark is None:
-        raise InputError(f"{record.file}: the log names no benchmark, so the number of runs is not known; give --runs N")
+        says = "names no benchmark, so the number of runs is not known"
+        raise InputError(f"{record.file}: the log {says}; give --runs N")
     by_round = submission_runs_by_round(benchmark)
     choices = set(by_round.values())
     if not choices:
