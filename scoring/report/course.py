@@ -10,7 +10,7 @@ from runlog.run import real
 from runlog.text import visible
 from scoring.figure.run import positions
 from scoring.figure.standing import standing_of
-from scoring.figure.warnings import over_median
+from scoring.figure.window_warnings import over_median
 from scoring.record import Quality, Record, Window
 from scoring.report import blocks, plots
 from scoring.report.blocks import Column, Figure, Inline, Paragraph, Section, Text, at_line, field, run_link

@@ -11,7 +11,7 @@ import pytest
 from compliance import mlperf
 from compliance.mlperf import SubmissionRuns
 from runlog import schema
-from scoring.figure import protocols, warnings
+from scoring.figure import protocols, warnings, window_warnings
 from scoring.figure.score import of_benchmark, score
 from scoring.importers import read_record
 from scoring.record import InputError, Record, Window
@@ -272,7 +272,7 @@ RUNNING = [statistics.fmean(UNEVEN[: at + 1]) for at in range(200)]
     ],
 )
 def test_what_is_wrong_with_windows_is_said(record: Record, averages_rates: bool, said: dict[str, str]) -> None:
-    found = {one.check: one for one in warnings.of_windows(record, record.windows, averages_rates)}
+    found = {one.check: one for one in window_warnings.of_windows(record, record.windows, averages_rates)}
     assert found.keys() == said.keys()
     assert [words for rule, words in said.items() if words not in found[rule].found] == []
     assert "throttling" not in found or found["throttling"].where == "a.log:61"
