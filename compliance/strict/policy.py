@@ -7,7 +7,7 @@ from compliance import passports
 from compliance.logged_run import COUNT, LoggedRun, has_type, is_number, own_metadata
 from compliance.official.language import State, holds
 from compliance.official.rule_files import read_check
-from compliance.rules import FINDINGS_PER_RULE, Benchmark, Collected, Finding, Ruleset, WrittenRule
+from compliance.rules import Benchmark, Collected, Finding, Ruleset, WrittenRule
 from compliance.strict.accuracies import check_curve, check_samples, check_schedule, counts_batches, is_own_data
 from compliance.strict.pace import check_pace
 from compliance.strict.project_log import ProjectLog
@@ -17,6 +17,7 @@ from runlog.reader import Event
 from runlog.text import printable
 
 _NOT_CLEARED = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})
+_OF_A_WHOLE_RUN = {"mode": "train", "data": "real", "resumed": False, "profiled": False}  # fields of run_summary
 _OF_OWN_DATA = ("eval-schedule", "eval-samples", "accuracy-curve", "rcp-hyperparameters", "rcp-convergence")
 
 
@@ -73,35 +74,28 @@ class Policy:
         if summary is None:
             self.collected.note("run-mode", "not applied: the log has no run_summary that says so")
             return
-        if summary.resumed:
-            self._breach("run-mode", line, "it was resumed from a checkpoint", "a run from the start")
-        if summary.profiled:
-            self._breach("run-mode", line, "it was profiled", "a run without a profiler")
-        if summary.mode != "train":
-            self._breach("run-mode", line, f"mode is {printable(summary.mode)}", "mode is train")
-        if summary.data != "real":
-            self._breach("run-mode", line, f"data is {printable(summary.data)}", "data is real")
+        for name, wanted in _OF_A_WHOLE_RUN.items():
+            value = getattr(summary, name)
+            if value != wanted:
+                said = f"run_summary's {name} is"
+                self._breach("run-mode", line, f"{said} {printable(value)}", f"{said} {printable(wanted)}")
 
     def _check_caches(self) -> None:
         """Find caches that were kept, or cleared after the start alone; nodes have clocks of their own."""
         cleared: list[Event] = []
-        reasons: list[tuple[int, str]] = []
         for event in self.run.kept[schema.CACHE_CLEAR.key]:
             said = str(event.value).strip().lower()
             if said in _NOT_CLEARED and event.value is not None:
-                reasons.append((event.line, f"the value is {printable(event.value)}"))
+                self._breach("cache-cleared", event.line, f"not cleared: the value is {printable(event.value)}")
             elif event.metadata.get("status", "done") != "done":
-                reasons.append((event.line, printable(own_metadata(event.metadata))))
+                actual = f"not cleared: {printable(own_metadata(event.metadata))}"
+                self._breach("cache-cleared", event.line, actual)
             else:
                 cleared.append(event)
-        for line, reason in reasons[:FINDINGS_PER_RULE]:
-            self._breach("cache-cleared", line, f"not cleared: {reason}")
-
-        start_ms = self.run.start_ms
-        if not cleared or start_ms is None:
+        if not cleared or self.run.start_ms is None:
             return
         first = min(cleared, key=lambda event: event.time_ms)
-        late_ms = first.time_ms - start_ms
+        late_ms = first.time_ms - self.run.start_ms
         if late_ms > self.collected.strict["cache-cleared"].bounds["late_ms"]:
             self._breach("cache-cleared", first.line, f"{late_ms:.0f} ms after run_start")
 

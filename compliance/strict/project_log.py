@@ -24,11 +24,18 @@ _OF_TRAINING = (
     *(schema.BLOCK_START, schema.BLOCK_STOP, schema.EPOCH_START, schema.EPOCH_STOP, schema.EVAL_START),
     *(schema.EVAL_STOP, schema.EVAL_ACCURACY),
 )
-_OF_SUMMARY = {  # the setting that a field of run_summary repeats
-    **{"mode": "MODE", "data": "DATA", "precision": "PRECISION", "math_mode": "PRECISION"},
-    **{"batch_per_device": "BATCHSIZE", "nodes": "DGXNNODES"},
+# What the log says in two places: by its first name, which is `section.field` or an event, and as a setting.
+_REPEATED = {
+    **{"run_summary.mode": "MODE", "run_summary.data": "DATA", "run_summary.nodes": "DGXNNODES"},
+    **{"run_summary.precision": "PRECISION", "run_summary.math_mode": "PRECISION"},
+    **{"run_summary.batch_per_device": "BATCHSIZE", "hardware.math_mode": "PRECISION", "hardware.device": "DEVICE"},
+    **{"submission_org": "SUBMISSION_ORG", "submission_division": "SUBMISSION_DIVISION"},
+    **{"submission_status": "SUBMISSION_STATUS", "opt_name": "RECIPE.optimizer.kind"},
 }
-_OF_SUBMISSION = (schema.SUBMISSION_ORG, schema.SUBMISSION_DIVISION, schema.SUBMISSION_STATUS)
+_REPEATED_OF_OPTIMIZER = {  # the hyperparameters, by the setting
+    **{"end_learning_rate": "RECIPE.end_learning_rate", "momentum": "RECIPE.optimizer.momentum"},
+    **{"weight_decay": "RECIPE.optimizer.weight_decay"},
+}
 _SETTINGS = {
     *("WORKLOAD", "MODE", "DATA", "PRECISION", "DEVICE", "BATCHSIZE", "DGXNNODES", "DGXNGPU", "DGXSYSTEM", "SEED"),
     *("STRATEGY", "PROFILE", "RESUME", "TELEMETRY_S", "PRINT_STEPS", "WARMUP_STEPS", "MEASURED_STEPS"),
@@ -41,11 +48,9 @@ _UNFUSED_CONVOLUTIONS = 0.5  # of the model's, at least, are left as operators w
 
 
 class _SaidTwice(NamedTuple):
-    """A value that the log says in two places: where and how it is named, and what the other place says."""
+    """A value that the log says in two places: the name of one, and of the other with what it says."""
 
-    line: int
     name: str
-    value: Any
     other_place: str
     other_value: Any
 
@@ -245,11 +250,23 @@ class ProjectLog:
             return
 
         yield from self._machine(summary)
-        for place in (self._summary_twice, self._header_twice, self._recipe_twice):
-            for said in place(summary):
-                if said.value != said.other_value:
-                    other = f"by {said.other_place} it is {printable(said.other_value)}"
-                    yield Fault(said.line, f"{said.name} is {printable(said.value)}; {other}")
+        for said in self._said_twice(summary):
+            line, value = self._stated(said.name)
+            if value != said.other_value:
+                other = f"by {said.other_place} it is {printable(said.other_value)}"
+                yield Fault(line, f"{said.name} is {printable(value)}; {other}")
+
+    def _stated(self, name: str) -> tuple[int | None, Any]:
+        """Line and value of a setting, `section.field`, `run_summary.field` or event."""
+        if name in self.run.settings:
+            return None, self.run.settings[name]
+        place, _, field = name.partition(".")
+        if place in self.run.headers:
+            return None, self.run.headers[place][field]
+        event = self.run.first.get(place)
+        if event is None:
+            return None, None
+        return event.line, event.value[field] if field else event.value
 
     def _machine(self, summary: schema.RunSummary) -> Iterator[Fault]:
         nodes = self._nodes()
@@ -265,75 +282,51 @@ class ProjectLog:
             if gpus * summary.nodes < devices:
                 yield Fault(None, f"{devices} ranks on {summary.nodes} nodes, and {gpus} GPUs in one of them")
 
-    def _summary_twice(self, summary: schema.RunSummary) -> Iterator[_SaidTwice]:
-        """Yield the fields of run_summary that a setting repeats."""
+    def _said_twice(self, summary: schema.RunSummary) -> list[_SaidTwice]:
+        """What settings, the header, run_summary and events repeat of each other."""
         settings = self.run.settings
-        line = self.run.of(schema.RUN_SUMMARY).line
         workload = workloads.find(str(settings["WORKLOAD"]))
-        model = None if workload is None else workload.model
         ranks = settings["DGXNGPU"]
-        resumes = settings["RESUME"] == "auto"
-        devices = ranks * summary.nodes if type(ranks) is int else None
-        for name, setting in _OF_SUMMARY.items():
-            yield _SaidTwice(line, f"run_summary's {name}", getattr(summary, name), setting, settings[setting])
-        yield _SaidTwice(line, "run_summary's model", summary.model, "WORKLOAD", model)
-        yield _SaidTwice(line, "run_summary's devices", summary.devices, "DGXNGPU", devices)
-        yield _SaidTwice(line, "run_summary's profiled", summary.profiled, "PROFILE", settings["PROFILE"] != "")
-        yield _SaidTwice(line, "run_summary's resumed", summary.resumed, "RESUME", resumes and summary.resumed)
-
-    def _header_twice(self, summary: schema.RunSummary) -> Iterator[_SaidTwice]:
-        """Yield what header sections, settings and events of the submission repeat."""
-        settings = self.run.settings
-        dataset = self.run.section(schema.DATASET)
-        hardware = self.run.section(schema.HARDWARE)
-        line = self.run.of(schema.RUN_SUMMARY).line
-        workload = workloads.find(str(settings["WORKLOAD"]))
-        benchmark = None if workload is None else workload.benchmark
-        yield _SaidTwice(line, "hardware's math_mode", hardware["math_mode"], "PRECISION", settings["PRECISION"])
-        if settings["DEVICE"] == "cpu":
-            yield _SaidTwice(line, "PRECISION", settings["PRECISION"], "DEVICE", "fp32")
-        yield _SaidTwice(line, "hardware's device", hardware["device"], "DEVICE", settings["DEVICE"])
-        yield _SaidTwice(line, "dataset's synthetic", dataset["synthetic"], "DATA", settings["DATA"] == "synthetic")
-        for point in _OF_SUBMISSION:
-            yield self._event_twice(point, point.key.upper(), settings[point.key.upper()])
-        yield self._event_twice(schema.SUBMISSION_BENCHMARK, "WORKLOAD", benchmark)
         platform = settings["SUBMISSION_PLATFORM"] or settings["DGXSYSTEM"]
-        yield self._event_twice(schema.SUBMISSION_PLATFORM, "SUBMISSION_PLATFORM", platform)
-        yield self._event_twice(schema.TRAIN_SAMPLES, "dataset", dataset["train_samples"])
-        yield self._event_twice(schema.EVAL_SAMPLES, "dataset", dataset["eval_samples"])
+        repeated = _REPEATED | self._hyperparameters()
+        rows = [_SaidTwice(name, other, settings[other]) for name, other in repeated.items() if other in settings]
+        rows += [
+            _SaidTwice("run_summary.model", "WORKLOAD", workload and workload.model),
+            _SaidTwice("submission_benchmark", "WORKLOAD", workload and workload.benchmark),
+            _SaidTwice("run_summary.devices", "DGXNGPU", ranks * summary.nodes if type(ranks) is int else None),
+            _SaidTwice("run_summary.profiled", "PROFILE", settings["PROFILE"] != ""),
+            _SaidTwice("run_summary.resumed", "RESUME", settings["RESUME"] == "auto" and summary.resumed),
+            _SaidTwice("dataset.synthetic", "DATA", settings["DATA"] == "synthetic"),
+            _SaidTwice("submission_platform", "SUBMISSION_PLATFORM", platform),
+            _SaidTwice("train_samples", "dataset", self.run.section(schema.DATASET)["train_samples"]),
+            _SaidTwice("eval_samples", "dataset", self.run.section(schema.DATASET)["eval_samples"]),
+            _SaidTwice("global_batch_size", "run_summary", summary.devices * summary.batch_per_device),
+        ]
+        if settings["DEVICE"] == "cpu":
+            rows.append(_SaidTwice("PRECISION", "DEVICE", "fp32"))
         if not summary.resumed and settings["SEED"] != -1:
-            yield self._event_twice(schema.SEED, "SEED", settings["SEED"])
+            rows.append(_SaidTwice("seed", "SEED", settings["SEED"]))
+        rate = self._base_rate(summary.devices * summary.batch_per_device)
+        if rate is not None:
+            name = schema.OPTIMIZER[self.run.text(schema.OPT_NAME)]["base_learning_rate"].key
+            rows.append(_SaidTwice(name, "the recipe and the batch", rate))
+        return rows
 
-    def _recipe_twice(self, summary: schema.RunSummary) -> Iterator[_SaidTwice]:
-        """Yield the hyperparameters that the recipe's settings repeat."""
-        settings = self.run.settings
-        batch = summary.devices * summary.batch_per_device
-        yield self._event_twice(schema.GLOBAL_BATCH_SIZE, "run_summary", batch)
+    def _hyperparameters(self) -> dict[str, str]:
+        """The hyperparameters of the run's optimizer, each with the setting of the recipe that repeats it."""
         kind = self.run.text(schema.OPT_NAME)
-        optimizer = schema.OPTIMIZER.get(kind)
-        if optimizer is None:
-            return
-        repeated: dict[str, schema.Point[Any]] = {
-            "RECIPE.optimizer.kind": schema.OPT_NAME,
-            "RECIPE.warmup_epochs": schema.WARMUP_EPOCHS[kind],
-            "RECIPE.end_learning_rate": optimizer["end_learning_rate"],
-            "RECIPE.optimizer.momentum": optimizer["momentum"],
-            "RECIPE.optimizer.weight_decay": optimizer["weight_decay"],
-        }
-        for name, point in repeated.items():
-            if name in settings:
-                yield self._event_twice(point, name, settings[name])
-        rate: Any = settings.get("RECIPE.base_learning_rate")
-        of_batch: Any = settings.get("RECIPE.base_batch")
-        if is_number(rate) and of_batch is None:
-            yield self._event_twice(optimizer["base_learning_rate"], "the recipe and the batch", float(rate))
-        elif is_number(rate) and is_number(of_batch) and of_batch > 0:
-            scaled = float(rate) * (batch / of_batch)
-            yield self._event_twice(optimizer["base_learning_rate"], "the recipe and the batch", scaled)
+        if kind not in schema.OPTIMIZER:
+            return {}
+        of_optimizer = {schema.OPTIMIZER[kind][name].key: other for name, other in _REPEATED_OF_OPTIMIZER.items()}
+        return of_optimizer | {schema.WARMUP_EPOCHS[kind].key: "RECIPE.warmup_epochs"}
 
-    def _event_twice(self, point: schema.Point[Any], other_place: str, other_value: Any) -> _SaidTwice:
-        event = self.run.of(point)
-        return _SaidTwice(event.line, point.key, event.value, other_place, other_value)
+    def _base_rate(self, batch: int) -> float | None:
+        """The base learning rate that the recipe has for this global batch; None where it states none."""
+        rate: Any = self.run.settings.get("RECIPE.base_learning_rate")
+        of_batch: Any = self.run.settings.get("RECIPE.base_batch") or batch  # null: it is not scaled
+        if self.run.text(schema.OPT_NAME) not in schema.OPTIMIZER or not (is_number(rate) and is_number(of_batch)):
+            return None
+        return float(rate) * (batch / of_batch) if of_batch > 0 else None
 
 
 def fits(kind: Any, value: Any) -> bool:
