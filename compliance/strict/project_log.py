@@ -41,6 +41,10 @@ _SETTINGS = {
     *("STRATEGY", "PROFILE", "RESUME", "TELEMETRY_S", "PRINT_STEPS", "WARMUP_STEPS", "MEASURED_STEPS"),
     *("SUBMISSION_ORG", "SUBMISSION_DIVISION", "SUBMISSION_STATUS", "SUBMISSION_PLATFORM", "RECIPE.epochs"),
 }
+_OF_RECIPE = {  # settings beyond the optimizer's that the recipes of a workload have
+    "rn50": ("RECIPE.base_learning_rate", "RECIPE.image_size"),
+    "hrnet": ("RECIPE.base_learning_rate",),
+}
 _SOURCE = {"commit": "[0-9a-f]{40}", "lock_sha256": "[0-9a-f]{64}", "image_digest": "sha256:[0-9a-f]{64}"}
 _ENERGY_TOLERANCE = 0.01
 _FEWEST_SAMPLES, _MOST_SAMPLES, _MORE_SAMPLES = 0.5, 1.5, 10  # of telemetry: shares of those due, and some a node more
@@ -162,7 +166,10 @@ class ProjectLog:
         nodes = self._nodes()
         pixels = self.run.settings.get("RECIPE.image_size")
         resnet = self.run.text(schema.SUBMISSION_BENCHMARK) == "resnet"
-        if not nodes or not resnet or type(pixels) is not int or not has_type(pixels, COUNT):
+        if not nodes or not resnet:
+            return
+        if type(pixels) is not int or not has_type(pixels, COUNT):
+            yield Fault(None, f"RECIPE.image_size is {printable(pixels)}, no number of pixels")
             return
         cores = sum(node["cores"] for node in nodes)
         cards: list[str] = []
@@ -242,8 +249,8 @@ class ProjectLog:
             if text is not None and not re.fullmatch(form, text):
                 yield Fault(None, f"source's {name} is {printable(text)}")
         needed = set(_SETTINGS)
-        if settings.get("WORKLOAD") == "rn50":
-            needed.add("RECIPE.image_size")
+        if settings.get("WORKLOAD") in _OF_RECIPE:
+            needed |= {*_OF_RECIPE[settings["WORKLOAD"]], *self._hyperparameters().values()}
         missing = sorted(needed - settings.keys())
         if missing:
             yield Fault(None, f"the header section config lacks {', '.join(missing)}")
@@ -257,12 +264,12 @@ class ProjectLog:
                 yield Fault(line, f"{said.name} is {printable(value)}; {other}")
 
     def _stated(self, name: str) -> tuple[int | None, Any]:
-        """Line and value of a setting, `section.field`, `run_summary.field` or event."""
+        """Line and value of a setting, `section.field`, `run_summary.field` or event; run_summary's for the header."""
         if name in self.run.settings:
-            return None, self.run.settings[name]
+            return self.run.of(schema.RUN_SUMMARY).line, self.run.settings[name]
         place, _, field = name.partition(".")
         if place in self.run.headers:
-            return None, self.run.headers[place][field]
+            return self.run.of(schema.RUN_SUMMARY).line, self.run.headers[place][field]
         event = self.run.first.get(place)
         if event is None:
             return None, None
@@ -306,10 +313,10 @@ class ProjectLog:
             rows.append(_SaidTwice("PRECISION", "DEVICE", "fp32"))
         if not summary.resumed and settings["SEED"] != -1:
             rows.append(_SaidTwice("seed", "SEED", settings["SEED"]))
-        rate = self._base_rate(summary.devices * summary.batch_per_device)
-        if rate is not None:
-            name = schema.OPTIMIZER[self.run.text(schema.OPT_NAME)]["base_learning_rate"].key
-            rows.append(_SaidTwice(name, "the recipe and the batch", rate))
+        optimizer = schema.OPTIMIZER.get(self.run.text(schema.OPT_NAME))
+        if optimizer is not None and "RECIPE.base_learning_rate" in settings:
+            rate = self._base_rate(summary.devices * summary.batch_per_device)
+            rows.append(_SaidTwice(optimizer["base_learning_rate"].key, "the recipe and the batch", rate))
         return rows
 
     def _hyperparameters(self) -> dict[str, str]:
@@ -321,10 +328,10 @@ class ProjectLog:
         return of_optimizer | {schema.WARMUP_EPOCHS[kind].key: "RECIPE.warmup_epochs"}
 
     def _base_rate(self, batch: int) -> float | None:
-        """The base learning rate that the recipe has for this global batch; None where it states none."""
-        rate: Any = self.run.settings.get("RECIPE.base_learning_rate")
+        """The base learning rate that the recipe has for this global batch; None where it states no numbers."""
+        rate: Any = self.run.settings["RECIPE.base_learning_rate"]
         of_batch: Any = self.run.settings.get("RECIPE.base_batch") or batch  # null: it is not scaled
-        if self.run.text(schema.OPT_NAME) not in schema.OPTIMIZER or not (is_number(rate) and is_number(of_batch)):
+        if not is_number(rate) or not is_number(of_batch):
             return None
         return float(rate) * (batch / of_batch) if of_batch > 0 else None
 
