@@ -9,6 +9,7 @@ from compliance.official.language import State, holds
 from compliance.official.rule_files import read_check
 from compliance.rules import Benchmark, Collected, Finding, Ruleset, WrittenRule
 from compliance.strict.accuracies import check_curve, check_samples, check_schedule, counts_batches, is_own_data
+from compliance.strict.copies import whole_seed
 from compliance.strict.pace import check_pace
 from compliance.strict.project_log import ProjectLog
 from compliance.strict.run_order import RunOrder
@@ -217,14 +218,6 @@ class Policy:
         for finding in list(self.collected.found):
             if finding.kind == "form" and finding.severity != "info":
                 self._breach("own-log", finding.line, f"{finding.rule}: {finding.actual}")
-
-
-def whole_seed(value: Any) -> int | None:
-    """A seed as seed_checker takes it, by int(); None where that fails."""
-    try:
-        return int(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 def _written_finding(rule: WrittenRule, event: Event, first_values: State) -> Finding | None:

@@ -42,7 +42,7 @@ _SETTINGS = {
     *("SUBMISSION_ORG", "SUBMISSION_DIVISION", "SUBMISSION_STATUS", "SUBMISSION_PLATFORM", "RECIPE.epochs"),
 }
 _OF_RECIPE = {  # settings beyond the optimizer's that the recipes of a workload have
-    "rn50": ("RECIPE.base_learning_rate", "RECIPE.image_size"),
+    "rn50": ("RECIPE.base_learning_rate", "RECIPE.image_size", "RECIPE.target_top1"),
     "hrnet": ("RECIPE.base_learning_rate",),
 }
 _SOURCE = {"commit": "[0-9a-f]{40}", "lock_sha256": "[0-9a-f]{64}", "image_digest": "sha256:[0-9a-f]{64}"}
