@@ -69,40 +69,36 @@ class ProjectLog:
 
     def faults(self) -> Iterator[Fault]:
         """Yield what the log lacks, says twice and differently, or cannot be."""
-        whole = yield from self._header()
+        misfits = self._misfits()
+        yield from misfits
         yield from self._events()
         summary = self.run.of(schema.RUN_SUMMARY)
         if summary.line and not fits(schema.RunSummary, summary.value):
             yield Fault(summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}")
-        elif self.run.summary and whole:
+        elif self.run.summary and not misfits:
             yield from self._contradictions(self.run.summary)
-        if self.run.settings.get("STRATEGY") != "auto":  # else the optimizer is Paddle's choice
-            yield from self._optimizer()
         yield from self._ending()
         yield from self.order.measured.faults
         yield from self._too_fast()
         yield from self._too_short()
         yield from self._telemetry()
         yield from self._accuracies()
-        if whole:
+        if not misfits:
             yield from self._program()
 
     # --- what must be there ---
 
-    def _header(self) -> typing.Generator[Fault, None, bool]:
-        """Yield sections that are missing or not as the schema has them. Returns whether there were none."""
-        headers = self.run.headers
-        whole = True
+    def _misfits(self) -> list[Fault]:
+        """Sections of the header that are missing or not as the schema has them."""
+        found = []
         for name, section in schema.SECTIONS.items():
-            if name not in headers:
-                yield Fault(None, f"no header section {name}")
-            elif not fits(section.value, headers[name]):
-                shown = printable(headers[name])
-                yield Fault(None, f"the header section {name} is not as the schema has it: {shown}")
-            else:
-                continue
-            whole = False
-        return whole
+            stated = self.run.headers.get(name)
+            if name not in self.run.headers:
+                found.append(Fault(None, f"no header section {name}"))
+            elif not fits(section.value, stated):
+                what = f"the header section {name} is not as the schema has it: {printable(stated)}"
+                found.append(Fault(None, what))
+        return found
 
     def _events(self) -> Iterator[Fault]:
         """Yield events that are missing, or there more often than a run writes them."""
@@ -111,23 +107,18 @@ class ProjectLog:
             count = run.number(once)
             if count > 1:
                 yield Fault(run.of(once).line, f"{count} {once.key}; a run writes one")
-        summary = run.of(schema.RUN_SUMMARY).value
         due: list[schema.Point[Any] | schema.Mark] = list(_OF_A_RUN)
-        if run.status == "success" and isinstance(summary, dict) and summary.get("mode") == "train":
+        if run.status == "success" and run.summary is not None and run.summary.mode == "train":
             due += _OF_TRAINING
+        if run.settings.get("STRATEGY") != "auto":  # else the optimizer is Paddle's choice
+            kind = run.text(schema.OPT_NAME)
+            if kind in schema.OPTIMIZER:
+                due += [schema.WARMUP_EPOCHS[kind], *schema.OPTIMIZER[kind].values()]
+            else:
+                yield Fault(run.of(schema.OPT_NAME).line or None, f"opt_name is {printable(kind) or 'absent'}")
         for event in due:
             if not run.number(event):
                 yield Fault(None, f"no {event.key}")
-
-    def _optimizer(self) -> Iterator[Fault]:
-        kind = self.run.text(schema.OPT_NAME)
-        if kind not in schema.OPTIMIZER:
-            yield Fault(self.run.of(schema.OPT_NAME).line or None, f"opt_name is {printable(kind) or 'absent'}")
-            return
-        points = [schema.WARMUP_EPOCHS[kind], *schema.OPTIMIZER[kind].values()]
-        missing = [point.key for point in points if not self.run.number(point)]
-        if missing:
-            yield Fault(None, f"no {', '.join(missing)} beside the rest of the recipe")
 
     def _ending(self) -> Iterator[Fault]:
         """Yield what does not belong to the status of a run that ended."""
@@ -211,20 +202,16 @@ class ProjectLog:
         summary = run.of(schema.TELEMETRY_SUMMARY)
         every_s: Any = run.settings.get("TELEMETRY_S")
         samples: Any = summary.value.get("samples") if isinstance(summary.value, dict) else None
-        init = run.first.get(schema.INIT_START.key)
         if not is_number(samples) or not is_number(every_s) or every_s <= 0 or run.start_ms is None:
             return
         nodes = max(len(self._nodes()), 1)
         per_ms = nodes / 1000 / every_s
-        if run.stop_ms is not None and samples < _FEWEST_SAMPLES * (run.stop_ms - run.start_ms) * per_ms:
-            due = (run.stop_ms - run.start_ms) * per_ms
-            what = f"{samples} samples of telemetry; {due:.0f} were due"
-            yield Fault(summary.line, f"{what}, by TELEMETRY_S and the run's time")
-        began_ms = run.start_ms if init is None else min(init.time_ms, run.start_ms)
+        due = ((run.stop_ms or run.start_ms) - run.start_ms) * per_ms
+        began_ms = min(run.first.get(schema.INIT_START.key, summary).time_ms, run.start_ms)
         most = _MOST_SAMPLES * (summary.time_ms - began_ms) * per_ms + _MORE_SAMPLES * nodes
-        if samples > most:
-            what = f"{samples} samples of telemetry; there was time for {most:.0f}"
-            yield Fault(summary.line, f"{what}, by TELEMETRY_S and the log's")
+        if not _FEWEST_SAMPLES * due <= samples <= most:
+            what = f"{samples} samples of telemetry; {due:.0f} were due by TELEMETRY_S and the run's time"
+            yield Fault(summary.line, f"{what}, and there was time for {most:.0f}")
 
     def _program(self) -> Iterator[Fault]:
         """Yield a program that has not the convolutions of the benchmark's model."""
@@ -344,12 +331,9 @@ def fits(kind: Any, value: Any) -> bool:
         return True
     if origin in (typing.Union, UnionType):
         return any(fits(one, value) for one in arguments)
-    if kind is type(None):
-        return value is None
-    if origin is list:
-        return isinstance(value, list) and all(fits(arguments[0], item) for item in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(fits(arguments[1], item) for item in value.values())
+    if origin in (list, dict):
+        items = value.values() if isinstance(value, dict) else value
+        return isinstance(value, origin) and all(fits(arguments[-1], item) for item in items)
     if is_dataclass(kind):
         return isinstance(value, dict) and _has_fields(kind, value)
     if type(value) is int:  # JSON's has no bound

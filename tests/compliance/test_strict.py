@@ -66,6 +66,19 @@ PUBLISHED: dict[str, Forgery] = {
     "the clock stopped before the last evaluation": (lambda log, _: log.change("run_stop", lambda fields: fields.update(
         time_ms=log.fields(log.at("eval_start", -1))["time_ms"])), "target-status"),
     "an evaluation twice": (lambda log, _: by.twice(log, "eval_start", "eval_accuracy", 4), "eval-schedule"),
+    "an epoch of 1 ms before the first, to converge later": (lambda log, _: by.epochs_before(log, 1, 1), "epoch-time"),
+    "an epoch of 2 s before the first: so begins a machine that throttles": (lambda log, _: by.epochs_before(
+        log, 1, 2_000), ""),
+    "the other's seed with a plus": (lambda log, other: log.value(
+        "seed", f"+{other.fields(other.at('seed'))['value']}"), "seeds-differ"),
+    "the other's seed with a zero and a low line": (lambda log, other: log.value(
+        "seed", f"0_{other.fields(other.at('seed'))['value']}"), "seeds-differ"),
+    "one evaluation image less, and the accuracies of all: it warns": (lambda log, _: log.value(
+        "eval_samples", 49_999), ""),
+    "a run_start that is repeated 0.9 s later": (lambda log, _: log.repeat("run_start").later(
+        "run_start", 900, 1), "time-order"),
+    "a run_stop that is repeated 0.9 s earlier": (lambda log, _: log.repeat("run_stop").later(
+        "run_stop", -900, 1), "time-order"),
     "a run of another batch in the folder": (lambda log, _: log.value(
         "submission_platform", "another").value("global_batch_size", 1632), "same-hyperparameters"),
     "a run of another system in the folder, which only warns": (lambda log, _: log.value(
@@ -100,6 +113,20 @@ OWN: dict[str, Forgery] = {
     "a million samples of telemetry": (lambda log, _: log.inside("telemetry_summary", samples=1_000_000), "own-log"),
     "a program of one convolution": (lambda log, _: by.replaced(log, ('"conv2d": 53', '"conv2d": 1')), "own-log"),
     "an accuracy that is no number of images": (lambda log, _: log.value("eval_accuracy", 0.3125, 0), "own-log"),
+    "another momentum, and no setting that says so": (lambda log, _: by.replaced(log.value(
+        "sgd_opt_momentum", 0.5), ("RECIPE.optimizer.momentum", "RECIPE.optimizer.m")), "own-log"),
+    "another rate, and a recipe whose rate is no number": (lambda log, _: by.settings(log.value(
+        "sgd_opt_base_learning_rate", 9.0), RECIPE_base_learning_rate="9.0"), "own-log"),
+    "a twentieth of the time, of images whose size is a text": (lambda log, _: by.settings(
+        by.rates(by.scaled(log, 0.05), 0.05), RECIPE_image_size="28"), "own-log"),
+    "no target, so that any end is one": (lambda log, _: by.replaced(
+        log, ("RECIPE.target_top1", "RECIPE.target")), "own-log"),
+    "a power that is a text": (lambda log, _: log.inside("step_window", power_w="x"), "own-log"),
+    "half of each epoch called waiting for checkpoints: storage may be slow": (lambda log, _: by.waiting(log), ""),
+    "more cores than there are, and a twentieth of the time": (lambda log, _: by.replaced(
+        by.rates(by.scaled(log, 0.05), 0.05), ('"cores": ', '"cores": 100')), ""),
+    "losses that are made up, on which no figure rests": (lambda log, _: by.each(
+        log, "step_window", lambda fields: fields["value"].update(loss=1.0)), ""),
     "a run_stop an epoch earlier": (lambda log, _: log.later("run_stop", -38_000), "target-status"),
     "the other's seed among twenty": (lambda log, _: log.add_after("seed", "\n".join(
         log.lines[log.at("seed")].replace('"value": 2', f'"value": {seed}') for seed in (*range(100, 120), 1))),
@@ -352,6 +379,23 @@ ODD: dict[str, Odd] = {
     "numbers that Composer's callback writes": lambda log: by.each(
         log, "epoch_stop", lambda fields: fields["metadata"].update(epoch_num=fields["metadata"]["epoch_num"] + 1)),
     "throttled after epoch 12": lambda log: by.intervals(log, lambda took: [*took[:12], *(6 * ms for ms in took[12:])]),
+    "throttled for 10 epochs, 9 times": lambda log: by.intervals(
+        log, lambda took: [*took[:10], *(9 * ms for ms in took[10:20]), *took[20:]]),
+    "30 times as slow until the data are cached": lambda log: by.intervals(
+        log, lambda took: [30 * took[0], *took[1:]]),
+    "slower with each epoch": lambda log: by.intervals(log, lambda took: [ms * (1 + n) for n, ms in enumerate(took)]),
+    "evaluations from slow storage": lambda log: by.intervals(log, lambda took: [20 * ms for ms in took], "eval"),
+    "a last evaluation that stalls": lambda log: by.intervals(
+        log, lambda took: [*took[:-1], took[-1] + 900_000], "eval"),
+    "an epoch begun again after a breakdown": lambda log: by.restarted(log, 5),
+    "three breakdowns": lambda log: by.restarted(by.restarted(by.restarted(log, 20), 9), 5),
+    "a machine that was started again before": lambda log: log.repeat("init_start").later("init_start", -900_000),
+    "a clock of whole seconds that rounds up, and epochs of 2 s": lambda log: by.each(
+        by.scaled(log, 0.05), "", lambda fields: fields.update(time_ms=-(-fields["time_ms"] // 1000) * 1000)),
+    "a clock set back by 90 ms": lambda log: by.clock(log, lambda ms: ms - 90, "epoch_start", 18),
+    "a clock set ahead by an hour": lambda log: by.clock(log, lambda ms: ms + 3_600_000, "epoch_start", 18),
+    "times with fractions of a millisecond": lambda log: by.each(
+        log, "", lambda fields: fields.update(time_ms=fields["time_ms"] + 0.25)),
     "throttled after epoch 2, and 11 times": lambda log: by.intervals(
         log, lambda took: [*took[:2], *(11 * ms for ms in took[2:])]),
     "data read again in each 4th epoch": lambda log: by.intervals(
@@ -373,6 +417,11 @@ ODD: dict[str, Odd] = {
 
 
 OWN_ODD: dict[str, Odd] = {
+    "whole seconds, rounded up": lambda log: by.each(log, "", lambda fields: fields.update(
+        time_ms=-(-fields["time_ms"] // 1000) * 1000)),
+    "a clock set ahead by 2 s at an evaluation": lambda log: by.clock(log, lambda ms: ms + 2_000, "eval_stop", 1),
+    "a sampler that lost 4 of 10 samples": lambda log: log.change("telemetry_summary", lambda fields: fields[
+        "value"].update(samples=int(fields["value"]["samples"] * 0.6))),
     "whole seconds": lambda log: by.each(log, "", lambda fields: fields.update(
         time_ms=fields["time_ms"] // 1000 * 1000)),
     "a clock set back by 30 ms": lambda log: by.clock(log, lambda ms: ms - 30, "step_window", 2),
