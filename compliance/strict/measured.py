@@ -99,8 +99,6 @@ class Measured:
         self._last_epoch: int | None = None
         self._last_epoch_ms: float | None = None  # its time less evaluation
         self._of_open_epoch: list[_Throughput] = []
-        self._throughputs_before = 0  # epoch_throughput events above the last epoch_start
-        self._ended: Fault | None = None  # that the last epoch has no epoch_throughput, until it has one
         self._checkpoints: dict[int, float] = {}  # step: what training waited for it in ms
         self._short: list[_ShortTime] = []
         self._handlers: dict[str, Callable[[Event], None]] = {
@@ -129,31 +127,18 @@ class Measured:
         self._sums = _Sums(since_ms=event.time_ms)
 
     def epoch_starts(self, event: Event, number: int | None) -> None:
-        """Begin an epoch; the one before has had its throughput."""
-        self._demand_throughput()
+        """Begin an epoch."""
         self._epoch = number
-        self._throughputs_before = self._run.number(schema.EPOCH_THROUGHPUT)
         self.run_starts(event)
 
-    def epoch_stops(self, number: int | None, start_line: int, trained_ms: float) -> None:
+    def epoch_stops(self, number: int | None, trained_ms: float) -> None:
         """End an epoch that trained for so long, less evaluation."""
         self._epoch = None
         self._last_epoch = number
         self._last_epoch_ms = trained_ms
-        self._ended = Fault(start_line, f"no epoch_throughput of epoch {number}")
         for throughput in self._of_open_epoch:
             self._compare_time(throughput)
         self._of_open_epoch.clear()
-
-    def run_stops(self) -> None:
-        """End the run; the last epoch has had its throughput."""
-        self._demand_throughput()
-
-    def _demand_throughput(self) -> None:
-        """An epoch that ended has its epoch_throughput, above or below its epoch_stop."""
-        if self._ended is not None and self._run.number(schema.EPOCH_THROUGHPUT) == self._throughputs_before:
-            self.fault(*self._ended)
-        self._ended = None
 
     def succeeds(self, line: int) -> None:
         """Check what a run that ended with success at `line` must have."""

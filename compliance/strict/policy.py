@@ -1,13 +1,12 @@
 """The rules of a whole run, once its log has ended."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from compliance import passports
 from compliance.logged_run import COUNT, LoggedRun, has_type, is_number, own_metadata
 from compliance.official.language import State, holds
 from compliance.official.rule_files import read_check
-from compliance.rules import Benchmark, Collected, Finding, Ruleset, WrittenRule
+from compliance.rules import Benchmark, Collected, Finding, Ruleset
 from compliance.strict.accuracies import check_curve, check_samples, check_schedule, counts_batches, is_own_data
 from compliance.strict.copies import whole_seed
 from compliance.strict.pace import check_pace
@@ -198,15 +197,28 @@ class Policy:
     # --- the written rules of single values ---
 
     def _written_findings(self) -> list[Finding]:
+        """The written rules that the first event of their key breaks; what is no number is judged by log-form."""
         first_values = State(self.run.values.items())
         first_values["epochs_trained"] = self.order.epochs_counted
         findings = []
         for rule in self.ruleset.written:
             event = self.run.first.get(rule.key)
-            if event is not None and rule.opt_name in (None, self.run.text(schema.OPT_NAME)):
-                finding = _written_finding(rule, event, first_values)
-                if finding is not None:
-                    findings.append(finding)
+            if event is None or rule.opt_name not in (None, self.run.text(schema.OPT_NAME)):
+                continue
+            check = read_check("written.yaml", rule.key, rule.check)
+            of_value = check.aspect == "value"
+            if (of_value and not is_number(event.value)) or holds(check.code, event, first_values):
+                continue
+            finding = Finding(
+                rule=f"{rule.key}.{check.aspect}",
+                severity=rule.severity,
+                line=event.line,
+                expected=f"{rule.key}: {check.words}",
+                actual=printable(event.value if of_value else own_metadata(event.metadata)),
+                fix=f"make {rule.key} {check.words}",
+                source=rule.source,
+            )
+            findings.append(finding)
         return findings
 
     # --- a log of this project ---
@@ -218,22 +230,3 @@ class Policy:
         for finding in list(self.collected.found):
             if finding.kind == "form" and finding.severity != "info":
                 self._breach("own-log", finding.line, f"{finding.rule}: {finding.actual}")
-
-
-def _written_finding(rule: WrittenRule, event: Event, first_values: State) -> Finding | None:
-    """The finding that an event breaks a written rule; None where it keeps it, or is no number to judge."""
-    check = read_check("written.yaml", rule.key, rule.check)
-    if check.aspect == "value" and not is_number(event.value):
-        return None  # log-form says so
-    if holds(check.code, event, first_values):
-        return None
-    shown: Any = event.value if check.aspect == "value" else own_metadata(event.metadata)
-    return Finding(
-        rule=f"{rule.key}.{check.aspect}",
-        severity=rule.severity,
-        line=event.line,
-        expected=f"{rule.key}: {check.words}",
-        actual=printable(shown),
-        fix=f"make {rule.key} {check.words}",
-        source=rule.source,
-    )

@@ -107,6 +107,9 @@ class ProjectLog:
             count = run.number(once)
             if count > 1:
                 yield Fault(run.of(once).line, f"{count} {once.key}; a run writes one")
+        epochs = run.number(schema.EPOCH_STOP)
+        if run.number(schema.EPOCH_THROUGHPUT) != epochs:
+            yield Fault(None, f"{run.number(schema.EPOCH_THROUGHPUT)} epoch_throughput of {epochs} epochs")
         due: list[schema.Point[Any] | schema.Mark] = list(_OF_A_RUN)
         if run.status == "success" and run.summary is not None and run.summary.mode == "train":
             due += _OF_TRAINING

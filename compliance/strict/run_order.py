@@ -136,7 +136,6 @@ class RunOrder:
                 that = f"that of line {first.line} is {printable(self.run.status)}"
                 self._collected.breach("run-status", event.line, f"status {printable(status)}; {that}")
             return
-        self.measured.run_stops()
         if self.run.start_ms is not None and event.time_ms <= self.run.start_ms:
             self._breach("run-time", event, f"run_stop {self.run.start_ms - event.time_ms} ms before run_start")
         if self.run.status != "success":
@@ -218,7 +217,7 @@ class RunOrder:
         if len(self.trained) < EVENTS_KEPT:
             self.trained.append(TrainedPart(epoch_ms=took_ms / max(part.epochs, 1), line=event.line))
         if kind == "epoch":
-            self.measured.epoch_stops(part.number, part.start.line, took_ms - self._eval_in_epoch_ms)
+            self.measured.epoch_stops(part.number, took_ms - self._eval_in_epoch_ms)
 
     def _took(self, event: Event, took_ms: float) -> None:
         self.run.took(event.key, took_ms)
