@@ -32,6 +32,7 @@ from harness.lists import Folders
 from harness.lists import lines as list_lines
 from paddle_rn50 import data, folder, recordio
 from paddle_rn50.records import Records
+from runlog import named_files
 from runlog.errors import RunError, one_line
 from runlog.schema import as_json
 
@@ -260,6 +261,7 @@ def main() -> int:
     parser.add_argument("--lists", action="store_true", help="only write the lists of SOURCE from its class folders")
     parser.add_argument("--labels", type=Path, help="with --lists: lines 'name label' of the images in a flat val/")
     args = parser.parse_args()
+    named_files.check_options(args)
     if (args.target is not None) + args.sizes + args.lists != 1 or (args.labels and not args.lists):
         parser.error("give SOURCE and TARGET, or --sizes and SOURCE, or --lists and SOURCE")
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a path need not be UTF-8

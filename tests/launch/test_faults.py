@@ -4,6 +4,7 @@ A rank that trains nothing (tests/stand_in.py) serves where the launcher is aske
 """
 
 import argparse
+import contextlib
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -46,14 +48,60 @@ def ended(job: subprocess.Popen[str], logdir: Path) -> str:
     return stderr
 
 
-@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_job(standing_in: Path, tmp_path: Path, sent: signal.Signals, status: int) -> None:
+# {the signal: exit status of the job}
+STATUS_AFTER = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143, signal.SIGKILL: -9}
+QUICK = (("training", signal.SIGINT), ("training", signal.SIGTERM))
+
+
+def phase_and_signal(*phases: str) -> list[Any]:
+    """Return a parameter for each phase and signal; all but two are slow."""
+    found = []
+    for phase in phases:
+        for sent in STATUS_AFTER:
+            marks = [] if (phase, sent) in QUICK else [pytest.mark.slow]
+            found.append(pytest.param(phase, sent, marks=marks, id=f"{phase}-{sent.name}"))
+    return found
+
+
+@pytest.mark.parametrize(("phase", "sent"), phase_and_signal("set-up", "training", "evaluation"))
+def test_a_signal_ends_the_job_in_any_phase(
+    standing_in: Path, tmp_path: Path, phase: str, sent: signal.Signals
+) -> None:
     """That one which trains saves before it ends, tests/harness/test_checkpoint.py shows."""
-    job = start(standing_in, tmp_path)
+    begins = {"set-up": "init_start", "training": "step_window", "evaluation": "eval_start"}[phase]
+    log = tmp_path / "CPU/rn50/result_0.txt"
+    job = jobs.run_and_time(start=jobs.begin, cwd=standing_in, **{**small.TRAINING, "LOGDIR": tmp_path})
+    jobs.until(lambda: begins in jobs.text(log), job, every_s=0.01)
     job.send_signal(sent)
     assert "stopped by signal" in ended(job, tmp_path)
-    assert job.returncode == status
+    assert job.returncode == STATUS_AFTER[sent]
     assert "stopped by signal" in aborted(tmp_path)
+
+
+def makes_its_report(logdir: Path) -> bool:
+    """Whether the job that writes to `logdir` has come to tools.summarize."""
+    for process in jobs.processes(logdir):
+        with contextlib.suppress(psutil.Error):
+            if "tools.summarize" in process.cmdline():
+                return True
+    return False
+
+
+@pytest.mark.parametrize(("phase", "sent"), phase_and_signal("report"))
+def test_a_signal_while_the_report_is_made_leaves_the_run_as_it_is(
+    standing_in: Path, tmp_path: Path, phase: str, sent: signal.Signals
+) -> None:
+    """The report comes all the same: who ends the job waits for a second."""
+    job = jobs.run_and_time(start=jobs.begin, cwd=standing_in, **{**jobs.TINY, "LOGDIR": tmp_path})
+    jobs.until(lambda: makes_its_report(tmp_path), job, every_s=0.01)
+    job.send_signal(sent)
+    _, stderr = job.communicate(timeout=jobs.LIMIT_S)
+    assert (job.returncode, stderr) == (-9 if sent == signal.SIGKILL else 0, "")
+    jobs.until(lambda: not jobs.processes(tmp_path), why=lambda: jobs.processes(tmp_path))
+    folder = tmp_path / "CPU/rn50"
+    assert jobs.mllog(folder / "result_0.txt")[-1]["metadata"]["status"] == "success"
+    page = folder / "report.html"
+    assert page.read_text().rstrip().endswith("</html>")
 
 
 @pytest.mark.parametrize(
