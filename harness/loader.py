@@ -18,6 +18,7 @@ from harness import decoder, encoded, memory
 from harness.job import Job
 from harness.memory import PREFETCH_BATCHES
 from harness.sampling import Plan
+from runlog import named_files
 from runlog.errors import RunError
 
 
@@ -111,6 +112,8 @@ class Loader(ABC):
     def __next__(self) -> Batch:
         try:
             outputs = self._pipeline.run()
+        except OSError as error:  # of a file that was there when the run began
+            raise RunError(f"{named_files.explain(error)}; restore the data set, then RESUME=auto goes on") from error
         except RuntimeError as error:
             if memory.OF_DALI.search(str(error)):
                 raise MemoryError(str(error)) from error

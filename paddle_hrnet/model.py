@@ -24,6 +24,7 @@ from paddle.nn import functional
 
 from paddle_hrnet.config import Recipe
 from program.layers import Layers
+from runlog import named_files
 
 WIDTHS = (18, 36, 72, 144)  # channels of the branches, from 1/4 to 1/32 of the image
 STEM = 64
@@ -151,6 +152,7 @@ def read_pdparams(path: Path) -> dict[str, np.ndarray]:
     Raises ValueError where the file cannot be read, is no dictionary of arrays, or asks for code to be run.
     """
     try:
+        named_files.refuse_unusable(path)
         with path.open("rb") as file:
             loaded = _Reader(file).load()
         if not isinstance(loaded, dict):
