@@ -140,7 +140,7 @@ def _cannot_open(path: str) -> str:
 
 
 def kernel_module_text() -> str:
-    """What the driver's loaded kernel module says of itself; empty without one."""
+    """Return the text of the driver's loaded kernel module about itself; empty without one."""
     try:
         return KERNEL_MODULE.read_text(encoding="utf-8", errors="replace")
     except OSError:

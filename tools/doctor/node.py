@@ -123,7 +123,7 @@ def _nvml_silence() -> str:
 
 
 def _peermem(modules: Path, kernel: str, driver: str) -> str:
-    """What lets InfiniBand read a GPU's memory: a loaded kernel module, or DMA-BUF; empty where nothing does.
+    """Name the way by which InfiniBand reads a GPU's memory: a loaded kernel module, or DMA-BUF; empty without one.
 
     `kernel` is its release; `driver` is what the driver's kernel module says of itself.
     """
