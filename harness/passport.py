@@ -41,6 +41,21 @@ class Contents(NamedTuple):
 class Samples(Protocol):
     """A part of a data set, of any workload."""
 
+    @property
+    def form(self) -> str:
+        """How the samples are kept, as the log's header has it."""
+
+    @property
+    def source(self) -> schema.Passport | None:
+        """The passport of the files that the samples were packed from, where they were packed and it is known."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of the samples before a run, a sentence each."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+
     def contents(self, look: Look) -> Contents:
         """Tell names, sizes and labels. Raises ValueError for what a run would fail at."""
 
