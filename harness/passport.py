@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from harness.hooks.watchdog import WATCHDOG
+from program.arrays import Array
 from runlog import schema
 
 READERS = 16  # threads: a network disk answers each question late
@@ -33,8 +34,8 @@ class Contents(NamedTuple):
     """The files of a part of a data set: names, sizes and labels."""
 
     names: Sequence[str]
-    sizes: np.ndarray  # [samples] int64, bytes
-    labels: Sequence[object] | np.ndarray | None  # None: not known without reading all
+    sizes: Array  # [samples] int64, bytes
+    labels: Sequence[object] | Array | None  # None: not known without reading all
     is_exact: bool  # whether sizes are those of the encoded images, or of records with more in them
 
 
@@ -149,7 +150,7 @@ def passport(contents: Contents) -> schema.Passport:
 # ---- sizes of files
 
 
-def file_sizes(root: Path, paths: Sequence[str], kept: Path, look: Look) -> np.ndarray:
+def file_sizes(root: Path, paths: Sequence[str], kept: Path, look: Look) -> Array:
     """Sizes in bytes [files] of these files; of very many they are kept in the file `kept`.
 
     Raises ValueError for the first that is absent, a folder or empty.
@@ -167,7 +168,7 @@ def file_sizes(root: Path, paths: Sequence[str], kept: Path, look: Look) -> np.n
     return sizes
 
 
-def _asked(root: Path, paths: Sequence[str], look: Look) -> np.ndarray:
+def _asked(root: Path, paths: Sequence[str], look: Look) -> Array:
     """Ask the file system for the sizes of these files."""
     top = os.fspath(root)
 
@@ -195,7 +196,7 @@ def _size(path: str) -> int:
     return status.st_size
 
 
-def _kept(file: Path, digest: bytes, count: int) -> np.ndarray | None:
+def _kept(file: Path, digest: bytes, count: int) -> Array | None:
     """Read the sizes that an earlier run kept; None where there are none, or they are of another list."""
     try:
         content = file.read_bytes()
@@ -206,7 +207,7 @@ def _kept(file: Path, digest: bytes, count: int) -> np.ndarray | None:
     return np.frombuffer(content, dtype="<i8", offset=len(digest))
 
 
-def _keep(file: Path, digest: bytes, sizes: np.ndarray) -> None:
+def _keep(file: Path, digest: bytes, sizes: Array) -> None:
     """Keep the sizes for later runs, where the folder may be written."""
     partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
     try:

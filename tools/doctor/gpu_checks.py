@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pynvml
 
 from harness import env, memory, nvidia, provenance
+from runlog.schema import Topology
 from runlog.verdict import FATAL, WARNING, Verdict
 from tools.doctor.rows import Facts, row
 
@@ -201,7 +202,7 @@ def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 # ---- GPUs among each other, and the cores of their ranks
 
 
-def _judge_links(topology: nvidia.Topology, names: list[str], job: env.Job) -> Verdict:
+def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
     """Whether NVLink reaches each of the job's GPUs, or none."""
     rows = [number for number, device in enumerate(topology.devices) if device in names]
     pairs = []
@@ -237,7 +238,7 @@ class _Binding:
         return bool(self.near) and not nvidia.cpu_list(self.near) & set(self.cores)
 
 
-def _judge_binding(topology: nvidia.Topology, facts: Facts, job: env.Job) -> Verdict:
+def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
     """Whether each rank may use a core next to its own GPU: the first GPU that CUDA shows is local rank 0's."""
     bindings = []
     for rank, (gpu, cores) in enumerate(zip(facts["gpus"], facts["rank_cores"], strict=False)):

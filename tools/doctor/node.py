@@ -222,4 +222,6 @@ def data_facts(job: env.Job, import_errors: dict[str, str]) -> dict[str, Any] | 
         return None
     if any(import_errors.values()):
         return {"train": {"error": f"{job.data.folder}: is not looked at without Paddle and DALI"}}
-    return importlib.import_module("harness.data_check").facts(job)
+    data_check = importlib.import_module("harness.data_check")
+    facts: dict[str, Any] = data_check.facts(job)
+    return facts
