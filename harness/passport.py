@@ -44,7 +44,7 @@ class Samples(Protocol):
 
     @property
     def form(self) -> str:
-        """How the samples are kept, as the log's header has it."""
+        """Name of the form that the samples are kept in, as the log's header has it."""
 
     @property
     def source(self) -> schema.Passport | None:
@@ -52,7 +52,7 @@ class Samples(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know of the samples before a run, a sentence each."""
+        """Sentences that a user should read before a run."""
 
     def __len__(self) -> int:
         """Return the number of samples."""
