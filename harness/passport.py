@@ -42,6 +42,21 @@ class Contents(NamedTuple):
 class Samples(Protocol):
     """A part of a data set, of any workload."""
 
+    @property
+    def form(self) -> str:
+        """Name of the form that the samples are kept in, as the log's header has it."""
+
+    @property
+    def source(self) -> schema.Passport | None:
+        """The passport of the files that the samples were packed from, where they were packed and it is known."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences that a user should read before a run."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+
     def contents(self, look: Look) -> Contents:
         """Tell names, sizes and labels. Raises ValueError for what a run would fail at."""
 
