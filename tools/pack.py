@@ -56,6 +56,7 @@ def pack(source: Path, target: Path, part: str) -> str:
     where the target's disk gave back something else than was written.
     """
     images = folder.find(source, part, recordio.MOST_CLASSES)
+    _warn(images.passed_over)
     listed = _digest(source, images)
     packed = target / recordio.FILE.format(part)
     sizes = target / data.SIZES.format(part)
@@ -94,6 +95,12 @@ def pack(source: Path, target: Path, part: str) -> str:
         growing.rename(packed)
         journal.unlink()
     return f"{packed}: {len(entries)} images, {packed.stat().st_size / 2**30:.3f} GiB, each record checked"
+
+
+def _warn(note: str) -> None:
+    """Print a note on the data set, if there is one."""
+    if note:
+        print(f"warning: {note}", file=sys.stderr, flush=True)
 
 
 def _digest(source: Path, images: folder.ImageList) -> str:
@@ -219,7 +226,9 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
         if part == "val" and labels is not None:
             contents[part] = _flat_list(source / part, labels)
         else:
-            contents[part] = folder.list_text(folder.by_class_folders(source, part, recordio.MOST_CLASSES))
+            images = folder.by_class_folders(source, part, recordio.MOST_CLASSES)
+            _warn(images.passed_over)
+            contents[part] = folder.list_text(images)
 
     said = []
     for part, text in contents.items():
