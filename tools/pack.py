@@ -30,7 +30,7 @@ from harness import encoded, passport
 from harness.decoder import Decoder
 from harness.lists import Folders
 from harness.lists import lines as list_lines
-from paddle_rn50 import data, folder, recordio
+from paddle_rn50 import data, folder, recordio, tfrecord
 from paddle_rn50.records import Records
 from runlog.errors import RunError, one_line
 from runlog.schema import as_json
@@ -291,9 +291,18 @@ def _run(args: argparse.Namespace) -> None:
         return
     if args.target:  # what is absent is said before hours of packing the other part
         for part in PARTS:
-            folder.find(args.source, part, recordio.MOST_CLASSES)
+            _require_files(args.source, part)
     for part in PARTS:
         print(find_sizes(args.source, part) if args.sizes else pack(args.source, args.target, part), flush=True)
+
+
+def _require_files(source: Path, part: str) -> None:
+    """Raise ValueError where a part has no image files, wrong lists, or is packed already."""
+    has_files = (source / folder.LIST.format(part)).is_file() or (source / part).is_dir()
+    packed = [source / recordio.FILE.format(part), *tfrecord.files_of(source, part)]
+    if not has_files and packed[-1].is_file():
+        raise ValueError(f"{packed[-1]}: {source} is packed already: DATADIR takes it as it is")
+    folder.find(source, part, recordio.MOST_CLASSES)
 
 
 if __name__ == "__main__":
