@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from harness.hooks.watchdog import WATCHDOG
+from program.arrays import Array
 from runlog import schema
 
 READERS = 16  # threads: a network disk answers each question late
@@ -33,13 +34,28 @@ class Contents(NamedTuple):
     """The files of a part of a data set: names, sizes and labels."""
 
     names: Sequence[str]
-    sizes: np.ndarray  # [samples] int64, bytes
-    labels: Sequence[object] | np.ndarray | None  # None: not known without reading all
+    sizes: Array  # [samples] int64, bytes
+    labels: Sequence[object] | Array | None  # None: not known without reading all
     is_exact: bool  # whether sizes are those of the encoded images, or of records with more in them
 
 
 class Samples(Protocol):
     """A part of a data set, of any workload."""
+
+    @property
+    def form(self) -> str:
+        """Name of the form that the samples are kept in, as the log's header has it."""
+
+    @property
+    def source(self) -> schema.Passport | None:
+        """The passport of the files that the samples were packed from, where they were packed and it is known."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences that a user should read before a run."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
 
     def contents(self, look: Look) -> Contents:
         """Tell names, sizes and labels. Raises ValueError for what a run would fail at."""
@@ -145,7 +161,7 @@ def passport(contents: Contents) -> schema.Passport:
 # ---- sizes of files
 
 
-def file_sizes(root: Path, paths: Sequence[str], kept: Path, look: Look) -> np.ndarray:
+def file_sizes(root: Path, paths: Sequence[str], kept: Path, look: Look) -> Array:
     """Sizes in bytes [files] of these files; of very many they are kept in the file `kept`.
 
     Raises ValueError for the first that is absent, a folder or empty.
@@ -163,7 +179,7 @@ def file_sizes(root: Path, paths: Sequence[str], kept: Path, look: Look) -> np.n
     return sizes
 
 
-def _asked(root: Path, paths: Sequence[str], look: Look) -> np.ndarray:
+def _asked(root: Path, paths: Sequence[str], look: Look) -> Array:
     """Ask the file system for the sizes of these files."""
     top = os.fspath(root)
 
@@ -191,7 +207,7 @@ def _size(path: str) -> int:
     return status.st_size
 
 
-def _kept(file: Path, digest: bytes, count: int) -> np.ndarray | None:
+def _kept(file: Path, digest: bytes, count: int) -> Array | None:
     """Read the sizes that an earlier run kept; None where there are none, or they are of another list."""
     try:
         content = file.read_bytes()
@@ -202,7 +218,7 @@ def _kept(file: Path, digest: bytes, count: int) -> np.ndarray | None:
     return np.frombuffer(content, dtype="<i8", offset=len(digest))
 
 
-def _keep(file: Path, digest: bytes, sizes: np.ndarray) -> None:
+def _keep(file: Path, digest: bytes, sizes: Array) -> None:
     """Keep the sizes for later runs, where the folder may be written."""
     partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
     try:

@@ -14,6 +14,7 @@ import numpy as np
 
 from harness.lists import Folders, lines, unquoted
 from harness.passport import Contents, Look, file_sizes
+from program.arrays import Array
 from runlog import schema
 
 LIST = "{}_list.txt"
@@ -31,7 +32,7 @@ class ImageList:
     root: Path
     part: str  # train | val
     paths: tuple[str, ...]  # relative to root, or absolute where they lie elsewhere
-    labels: np.ndarray  # [samples] int64
+    labels: Array  # [samples] int64
     largest: Size | None = None  # of the largest image, where known
     source: schema.Passport | None = None  # of packed images alone
     form: str = "files"
@@ -41,7 +42,7 @@ class ImageList:
     def __len__(self) -> int:
         return len(self.paths)
 
-    def read(self, ids: np.ndarray) -> tuple[list[bytes], np.ndarray]:
+    def read(self, ids: Array) -> tuple[list[bytes], Array]:
         """Read the encoded images and labels [N] int64 of these samples."""
         root = os.fspath(self.root)
         images = []

@@ -32,6 +32,8 @@ from harness.lists import Folders
 from harness.lists import lines as list_lines
 from paddle_rn50 import data, folder, recordio, tfrecord
 from paddle_rn50.records import Records
+from program.arrays import Array
+from runlog import named_files
 from runlog.errors import RunError, one_line
 from runlog.schema import as_json
 
@@ -175,12 +177,13 @@ def _size(name: str, content: bytes) -> folder.Size:
     """Width and height in pixels, by the header alone. Raises ValueError where the file is no image."""
     try:
         with Image.open(io.BytesIO(content)) as opened:
-            return opened.size
+            size: folder.Size = opened.size
+            return size
     except (OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"{name}: is no image: replace the file or remove it from the list") from error
 
 
-def _check(packed: Records, entries: list[Entry], labels: np.ndarray, part: str) -> None:
+def _check(packed: Records, entries: list[Entry], labels: Array, part: str) -> None:
     """Raises RunError where a record is not what was written."""
     for ids in _shown(f"check {part}", len(packed)):
         images, found = packed.read(ids)
@@ -207,7 +210,7 @@ def find_sizes(source: Path, part: str) -> str:
     return f"{file}: {file.read_text().strip()}"
 
 
-def _shown(what: str, total: int, *, done: int = 0) -> Iterator[np.ndarray]:
+def _shown(what: str, total: int, *, done: int = 0) -> Iterator[Array]:
     """The sample numbers from `done`, some at once, with a bar where there is a terminal."""
     for start in progress.track(range(done, total, AT_ONCE), what, disable=not sys.stdout.isatty()):
         yield np.arange(start, min(start + AT_ONCE, total))
@@ -269,6 +272,7 @@ def main() -> int:
     parser.add_argument("--lists", action="store_true", help="only write the lists of SOURCE from its class folders")
     parser.add_argument("--labels", type=Path, help="with --lists: lines 'name label' of the images in a flat val/")
     args = parser.parse_args()
+    named_files.check_options(args)
     if (args.target is not None) + args.sizes + args.lists != 1 or (args.labels and not args.lists):
         parser.error("give SOURCE and TARGET, or --sizes and SOURCE, or --lists and SOURCE")
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a path need not be UTF-8

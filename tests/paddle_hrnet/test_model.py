@@ -143,6 +143,9 @@ def test_no_weights(tmp_path, data):
         read_pdparams(path)
     with pytest.raises(ValueError, match="no weights of Paddle"):
         read_pdparams(tmp_path / "absent")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match=r"no weights of Paddle .*is a pipe"):  # and does not wait for a writer
+        read_pdparams(tmp_path / "pipe")
 
 
 def zeros(program: static.Program) -> dict[str, np.ndarray]:
@@ -279,6 +282,18 @@ def test_the_accuracy_mode_as_a_user_starts_it(tmp_path: Path, data_set: Path) -
     names = ("base_learning_rate", "learning_rate_decay_poly_power", "momentum", "weight_decay")
     assert [logged[f"sgd_opt_{name}"] for name in names] == [0.01, 0.9, 0.9, 5e-4] and logged["model_bn_span"] == 2
     assert len(jobs.values(log, "eval_accuracy")) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_a_job_of_weights_that_are_none_says_one_line(tmp_path: Path, data_set: Path) -> None:
+    weights = tmp_path / "weights.pdparams"
+    weights.write_bytes(bytes(range(256)))
+    variables = TRAINING | {"MODE": "throughput", "DGXNGPU": 1, "PRETRAINED": weights}
+    done = jobs.run_and_time(LOGDIR=tmp_path, DATADIR=data_set, timeout_s=1200, **variables)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith(f"error: {weights}: no weights of Paddle (")
+    assert "Traceback" not in done.stdout
 
 
 @pytest.mark.slow
