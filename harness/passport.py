@@ -89,14 +89,16 @@ def looked_at(samples: Samples, what: str, say: Callable[[str], None]) -> Conten
 def notes_on(train: Contents, evaluation: Contents) -> list[str]:
     """Say what a user should know of the two parts: files named twice or in both, and labels of one class alone."""
     notes = []
-    for part, contents in (("training", train), ("evaluation", evaluation)):
-        repeated = _repeated(contents.names)
+    train_names = _without_detours(train.names)
+    eval_names = _without_detours(evaluation.names)
+    for part, names, contents in (("training", train_names, train), ("evaluation", eval_names, evaluation)):
+        repeated = _repeated(names)
         if repeated:
             notes.append(f"the {part} set names {len(repeated)} files more than once, the first is {repeated[0]}")
         if isinstance(contents.labels, np.ndarray) and len(np.unique(contents.labels)) == 1:
             notes.append(f"the {part} set has one class alone, {contents.labels[0]}: there is nothing to tell apart")
     if not _are_numbers(train.names):
-        in_both = sorted(set(train.names) & set(evaluation.names))
+        in_both = sorted(set(train_names) & set(eval_names))
         if in_both:
             notes.append(f"{len(in_both)} files are trained on and evaluated, the first is {in_both[0]}")
     return notes
@@ -105,6 +107,15 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
 def _are_numbers(names: Sequence[str]) -> bool:
     """Tell whether the names are numbers of records, which two parts share without sharing images."""
     return bool(names) and names[0] == "0"
+
+
+def _without_detours(names: Sequence[str]) -> list[str]:
+    """Write names without `./`, `../` and double slashes, so that those of one file are equal."""
+    plain = []
+    for name in names:
+        has_detour = "./" in name or "//" in name
+        plain.append(os.path.normpath(name) if has_detour else name)
+    return plain
 
 
 def _repeated(names: Sequence[str]) -> list[str]:

@@ -30,7 +30,7 @@ from harness import encoded, passport
 from harness.decoder import Decoder
 from harness.lists import Folders
 from harness.lists import lines as list_lines
-from paddle_rn50 import data, folder, recordio
+from paddle_rn50 import data, folder, recordio, tfrecord
 from paddle_rn50.records import Records
 from program.arrays import Array
 from runlog import named_files
@@ -58,6 +58,7 @@ def pack(source: Path, target: Path, part: str) -> str:
     where the target's disk gave back something else than was written.
     """
     images = folder.find(source, part, recordio.MOST_CLASSES)
+    _warn(images.passed_over)
     listed = _digest(source, images)
     packed = target / recordio.FILE.format(part)
     sizes = target / data.SIZES.format(part)
@@ -96,6 +97,12 @@ def pack(source: Path, target: Path, part: str) -> str:
         growing.rename(packed)
         journal.unlink()
     return f"{packed}: {len(entries)} images, {packed.stat().st_size / 2**30:.3f} GiB, each record checked"
+
+
+def _warn(note: str) -> None:
+    """Print a note on the data set, if there is one."""
+    if note:
+        print(f"warning: {note}", file=sys.stderr, flush=True)
 
 
 def _digest(source: Path, images: folder.ImageList) -> str:
@@ -222,7 +229,9 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
         if part == "val" and labels is not None:
             contents[part] = _flat_list(source / part, labels)
         else:
-            contents[part] = folder.list_text(folder.by_class_folders(source, part, recordio.MOST_CLASSES))
+            images = folder.by_class_folders(source, part, recordio.MOST_CLASSES)
+            _warn(images.passed_over)
+            contents[part] = folder.list_text(images)
 
     said = []
     for part, text in contents.items():
@@ -286,9 +295,18 @@ def _run(args: argparse.Namespace) -> None:
         return
     if args.target:  # what is absent is said before hours of packing the other part
         for part in PARTS:
-            folder.find(args.source, part, recordio.MOST_CLASSES)
+            _require_files(args.source, part)
     for part in PARTS:
         print(find_sizes(args.source, part) if args.sizes else pack(args.source, args.target, part), flush=True)
+
+
+def _require_files(source: Path, part: str) -> None:
+    """Raise ValueError where a part has no image files, wrong lists, or is packed already."""
+    has_files = (source / folder.LIST.format(part)).is_file() or (source / part).is_dir()
+    packed = [source / recordio.FILE.format(part), *tfrecord.files_of(source, part)]
+    if not has_files and packed[-1].is_file():
+        raise ValueError(f"{packed[-1]}: {source} is packed already: DATADIR takes it as it is")
+    folder.find(source, part, recordio.MOST_CLASSES)
 
 
 if __name__ == "__main__":
