@@ -129,4 +129,5 @@ class Schedule:
         done = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
         if self.kind == "cosine":
             return self.end + (self.base - self.end) * 0.5 * (1.0 + math.cos(math.pi * done))
-        return self.end + (self.base - self.end) * (1.0 - done) ** self.power
+        remaining: float = (1.0 - done) ** self.power
+        return self.end + (self.base - self.end) * remaining
