@@ -280,7 +280,7 @@ class ProjectLog:
                 yield Fault(None, f"{devices} ranks on {summary.nodes} nodes, and {gpus} GPUs in one of them")
 
     def _said_twice(self, summary: schema.RunSummary) -> list[_SaidTwice]:
-        """What settings, the header, run_summary and events repeat of each other."""
+        """List what settings, the header, run_summary and events repeat of each other."""
         settings = self.run.settings
         workload = workloads.find(str(settings["WORKLOAD"]))
         ranks = settings["DGXNGPU"]
