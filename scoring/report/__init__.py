@@ -17,7 +17,7 @@ from scoring.importers import jsonable
 from scoring.record import FACTS, InputError, Record
 from scoring.report import render
 from scoring.report.build import build, read_findings
-from scoring.report.content import Curve, Group, Report, ReportedRun, ScalingRow
+from scoring.report.content import Curve, Group, Report, ReportedRun, ScalingRow, values_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -162,9 +162,9 @@ def _run(run: ReportedRun) -> dict[str, Any]:
     values["quality"] = getattr(quality, "value", None)
     values["quality_line"] = getattr(quality, "line", None)
 
-    memory_mib = [window.gpu_memory_mib for window in record.windows if window.gpu_memory_mib is not None]
+    memory_mib: list[float] = values_of(record.windows, "gpu_memory_mib")
     values["most_gpu_memory_mib"] = max(memory_mib, default=None)
-    power_w = [window.power_w for window in run.measured if window.power_w is not None]
+    power_w: list[float] = values_of(run.measured, "power_w")
     values["mean_power_w"] = sum(power_w) / len(power_w) if power_w else None
     values["seed"] = run.seed.value if run.seed else None
     values["compliance"] = run.findings["verdict"] if run.findings else None

@@ -39,6 +39,16 @@ class Seed(NamedTuple):
     line: int | None
 
 
+def values_of(windows: Iterable[Window], name: str) -> list[Any]:
+    """Return the values of a field of windows, in its unit; windows that do not say it are left out."""
+    values = []
+    for window in windows:
+        value = getattr(window, name)
+        if value is not None:
+            values.append(value)
+    return values
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReportedRun:
     """One log of the report."""
@@ -293,13 +303,13 @@ def _put_together(neighbours: Sequence[_RatedWindow]) -> Point:
 
 def _axis(windows: Sequence[Window], record: Record) -> _Axis:
     """Return the places of windows on the best axis that the log allows: time, steps, or its rows."""
-    ends = [window.end_s for window in windows if window.end_s is not None]
+    ends: list[float] = values_of(windows, "end_s")
     if len(ends) == len(windows) and ends == sorted(ends) and ends[0] != ends[-1]:
         return _Axis("s", _spans_of_time(windows, ends, record.run_start_s))
-    lengths = [window.seconds for window in windows if window.seconds is not None]
+    lengths: list[float] = values_of(windows, "seconds")
     if len(lengths) == len(windows):
         return _Axis("s", list(itertools.pairwise(itertools.accumulate(lengths, initial=0.0))))
-    steps = [window.step for window in windows if window.step is not None]
+    steps: list[int] = values_of(windows, "step")
     if len(steps) == len(windows) and steps == sorted(set(steps)):
         return _Axis("step", _spans_of_steps(windows, steps))
     return _Axis("row", [(float(at), at + 1.0) for at in range(len(windows))])

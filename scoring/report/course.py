@@ -16,7 +16,7 @@ from scoring.record import Quality, Record, Window
 from scoring.report import blocks, plots
 from scoring.report.blocks import Block, Cell, Figure, Inline, Paragraph, Section, Text, at_line, field, run_link
 from scoring.report.brief import figure_of, of_group
-from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun
+from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, values_of
 from scoring.report.text import bounds, four_digits, interval, number, percent
 
 SHOWN_VALUES = 400  # of a curve
@@ -71,7 +71,7 @@ def _training_share(run: ReportedRun) -> Inline:
     """Return the share of a run's time that its training windows take; evaluation and set-up take the rest."""
     windows = run.record.windows
     run_s = run.record.run_time_s
-    seconds = [window.seconds for window in windows if window.seconds is not None]
+    seconds: list[float] = values_of(windows, "seconds")
     if not run_s or run_s <= 0 or len(seconds) != len(windows) or not seconds:
         return NOT_MEASURED
     return at_line(run, windows[0].line, percent(math.fsum(seconds) / run_s))
@@ -310,7 +310,7 @@ def _most_memory(run: ReportedRun) -> Inline:
 
 def _mean_power(run: ReportedRun) -> Inline:
     """Return the mean power of the measured windows."""
-    watts = [window.power_w for window in run.measured if window.power_w is not None]
+    watts: list[float] = values_of(run.measured, "power_w")
     if not watts:
         return NOT_MEASURED
     return [f"{number(statistics.fmean(watts))} W, lines ", blocks.lines_of(run)]
@@ -404,7 +404,7 @@ def _step_quantiles(group: Group) -> Inline:
     """Return the QUANTILES of the measured windows' step times, in milliseconds."""
     times_s: list[float] = []
     for run in group.runs:
-        times_s += [window.step_s for window in run.measured if window.step_s is not None]
+        times_s += values_of(run.measured, "step_s")
     if not times_s:
         return NOT_MEASURED
     times_s.sort()

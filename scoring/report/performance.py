@@ -12,7 +12,7 @@ from scoring.record import Window, nodes_of
 from scoring.report import blocks
 from scoring.report.blocks import Cell, Inline, Table, Text, run_link
 from scoring.report.brief import of_group
-from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun
+from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, values_of
 from scoring.report.text import number, percent
 
 MOST_HOSTS = 4  # named for a run
@@ -71,7 +71,7 @@ def _measured(group: Group) -> list[Window]:
 
 def _step(group: Group, share: float) -> Inline:
     """Return the quantile of the windows' step times that `share` of them do not exceed, in milliseconds."""
-    times = sorted(window.step_s for window in _measured(group) if window.step_s is not None)
+    times: list[float] = sorted(values_of(_measured(group), "step_s"))
     if not times:
         return NOT_MEASURED
     if share == 0.5:
@@ -104,7 +104,7 @@ def _rate_of_a_device(group: Group) -> Inline:
 
 def _memory(group: Group) -> Inline:
     """Return the most GPU memory that any window shows, in MiB."""
-    used = [window.gpu_memory_mib for window in _measured(group) if window.gpu_memory_mib is not None]
+    used: list[float] = values_of(_measured(group), "gpu_memory_mib")
     return of_group(group, f"{number(max(used))} MiB") if used else NOT_MEASURED
 
 

@@ -11,7 +11,7 @@ from scoring.figure.score import Score
 from scoring.importers.text import weighted_mean, work
 from scoring.published.table import Published, by_devices
 from scoring.record import Record, Window, config_of, section
-from scoring.report.content import Curve, Group, ScalingRow, StepTime
+from scoring.report.content import Curve, Group, ScalingRow, StepTime, values_of
 
 # ---- where a step's time goes
 
@@ -97,7 +97,7 @@ def _mean_step(group: Group) -> _MeanStep | None:
         timed = _mean_of_windows(windows)
         if timed is not None:
             return timed
-        printed = [window.printed_step_time_s for window in windows if window.printed_step_time_s is not None]
+        printed: list[float] = values_of(windows, "printed_step_time_s")
         if len(printed) == len(windows):
             return _MeanStep(weighted_mean(printed, work(windows)), None)
     batch = group.record.global_batch

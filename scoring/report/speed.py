@@ -24,6 +24,7 @@ from scoring.report.content import (
     StepTime,
     Timeline,
     timeline,
+    values_of,
 )
 from scoring.report.text import bounds, interval, number, percent
 
@@ -125,7 +126,7 @@ def _axis_value(value: float) -> str:
 
 def _milliseconds(point: Point) -> str:
     """Return the mean step time of a point's windows in milliseconds, where all of them say it."""
-    times = [window.step_s for window in point.windows if window.step_s is not None]
+    times: list[float] = values_of(point.windows, "step_s")
     if not times or len(times) != len(point.windows):
         return "not said"
     return number(statistics.fmean(times) * 1000)
