@@ -32,6 +32,7 @@ from harness.processes import adopt_orphans, end_descendants, end_with_parent, o
 from launch.hello import RefusedCalls, hello, rank_by_hosts
 from launch.lifeline import Lifeline, say
 from launch.times import TIMES
+from runlog import named_files
 
 EXTRA_USERS = Path("/var/lib/extrausers")  # where libnss-extrausers looks; in the image a link into /tmp
 SIGNAL_S = 1.0  # from a node's loss to the signal that ended it, where it is for this node too
@@ -79,7 +80,10 @@ def user_name() -> str:
 def take_key(key: Path, folder: Path, user: str) -> str:
     """Copies the job's private key into the folder; kind and text of its public half."""
     try:
+        named_files.refuse_unusable(key)
         (folder / "key").write_bytes(key.read_bytes())
+    except named_files.UnusableError as error:
+        fail(f"JOB_KEY={error}", 2)
     except OSError as error:
         fail(f"JOB_KEY={key}: {error.strerror}; mount the job's private ssh key there, readable by {user}", 2)
     command = ["ssh-keygen", "-y", "-P", "", "-f", str(folder / "key")]
@@ -324,15 +328,32 @@ def run_command(words: list[str], settings: dict[str, str], folder: Path, others
     return stopping or (status if status >= 0 else 128 - status)
 
 
+def hosts_of_file(path: Path) -> list[str]:
+    """Return the first word of each line that has one, without comments. Raises ValueError for what is no such file."""
+    try:
+        named_files.refuse_unusable(path)
+        text = path.read_text(encoding="utf-8")
+    except named_files.UnusableError as error:
+        raise ValueError(f"HOSTFILE={error}") from error
+    except OSError as error:
+        raise ValueError(f"HOSTFILE={named_files.explain(error)}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"HOSTFILE={path}: is no text: give a file with a host's name in each line") from error
+
+    hosts = []
+    for line in text.splitlines():
+        words = line.partition("#")[0].split()
+        hosts += words[:1]
+    return hosts
+
+
 def hosts_of(job: env.Job) -> list[str]:
     """Names of the job's nodes; a node that waits needs none, as the first one calls it.
 
-    Raises ValueError where they are not as many as DGXNNODES, or one is named twice; OSError where HOSTFILE cannot be
-    read.
+    Raises ValueError where they are not as many as DGXNNODES, one is named twice, or HOSTFILE cannot be read.
     """
-    hostfile = job.cluster.hostfile
-    words = [line.split("#")[0].split() for line in Path(hostfile).read_text().splitlines()] if hostfile else []
-    hosts = [word[0] for word in words if word] or [host for host in job.cluster.hosts.split(",") if host]
+    hosts = hosts_of_file(Path(job.cluster.hostfile)) if job.cluster.hostfile else []
+    hosts = hosts or [host for host in job.cluster.hosts.split(",") if host]
     if twice := sorted({host for host in hosts if hosts.count(host) > 1}):
         raise ValueError(f"HOSTS names {', '.join(twice)} more than once: give each node once")
     if len(hosts) != job.cluster.dgxnnodes and (hosts or job.cluster.node_rank == 0):
@@ -352,7 +373,7 @@ def main() -> int:
     try:
         job, _ = env.read()
         hosts = hosts_of(job)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         fail(str(error), 2)
     if not job.cluster.job_key:
         fail(

@@ -112,7 +112,7 @@ def _time_to_train_min(training: Training, epochs: float, global_batch: int, dev
 def epochs_to_target(training: Training, global_batch: int) -> float | str:
     """Return the epochs to the target at a global batch, or why they are not known.
 
-    For ResNet-50 on ImageNet the target is 75.9 % top-1, by MLPerf's reference convergence points of ruleset 4.0.0,
+    For ResNet-50 on ImageNet the target is 75.9 % top-1, by the MLPerf reference convergence points of ruleset 4.0.0,
     pruned and interpolated as the checker does.
     """
     if training.epochs is not None:
@@ -137,7 +137,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--batch", type=count, help="images a device, for logs that do not say it")
     add("--devices-per-node", type=count, metavar="N", help="default: the most that a measured node has")
     add("--input-images-per-s", type=positive, metavar="R", help="most that a node's input can feed")
-    add("--epochs", type=positive, help="epochs to the target (default for ResNet-50 on ImageNet: MLPerf's)")
+    add("--epochs", type=positive, help="epochs to the target (default for ResNet-50 on ImageNet: MLPerf reference)")
     add("--json", action="store_true", help="machine-readable output")
 
 
@@ -300,7 +300,7 @@ def _training(args: argparse.Namespace, records: Sequence[Record], base: Point) 
     rate = ASSUMED_EVALUATION_RATE * base.images_per_s / base.devices
     assumptions = []
     if args.epochs is None and imagenet:
-        points = "MLPerf's reference convergence points at the global batch"
+        points = "MLPerf reference convergence points at the global batch"
         assumptions.append(f"epochs to the target are {points} (--epochs)")
     assumptions.append(f"evaluation does {format(rate, '.0f')} images/s a device, 3 x training")
     training = Training(

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -378,3 +379,68 @@ def test_signal_saves_in_the_middle_of_an_epoch_and_fewer_ranks_go_on(tmp_path):
     assert small.train(third, data, ranks=1, **resume, BATCHSIZE=4, CHECKPOINT_MINUTES=0).returncode == 1
     assert steps_of(third) == list(range(step + 1, 21))
     assert all(np.isfinite(jobs.losses(third)))
+
+
+STOPS = 10
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_ten_stops_in_a_row_are_one_straight_run(tmp_path: Path) -> None:
+    """By the user's command, stopped soon after its second step each time; BN statistics are each rank's own."""
+    data = small.data_set(tmp_path / "data")
+    settings = {**small.TRAINING, "MAX_EPOCHS": 10, "DATADIR": data}
+    straight = tmp_path / "straight"
+    done = jobs.run_and_time(cwd=small.checkout(), **settings, LOGDIR=straight)
+    assert done.returncode == 1 and "below the target" in done.stderr, done.stderr
+
+    folder = tmp_path / "stopped" / "CPU/rn50"
+    settings |= {"LOGDIR": tmp_path / "stopped", "RESUME": "auto"}
+    logs = [folder / "result_0.txt", *(folder / f"result_0.resumed_{number}.txt" for number in range(1, STOPS + 1))]
+    for log in logs[:-1]:
+        job = jobs.run_and_time(start=jobs.begin, cwd=small.checkout(), **settings)
+        # The first window is when the ranks begin to heed signals.
+        jobs.until(lambda: jobs.text(log).count("step_window") >= 2, job, every_s=0.01)  # noqa: B023  called at once
+        job.send_signal(signal.SIGTERM)
+        _, said = job.communicate(timeout=jobs.LIMIT_S)
+        assert job.returncode == 143 and "RESUME=auto goes on" in said, said
+    done = jobs.run_and_time(cwd=small.checkout(), **settings)
+    assert done.returncode == 1 and "below the target" in done.stderr, done.stderr
+
+    whole = straight / "CPU/rn50/result_0.txt"
+    losses, evaluations = [], []
+    for log in logs:
+        losses += jobs.losses(log)
+        evaluations += jobs.values(log, "eval_accuracy")
+    assert losses == pytest.approx(jobs.losses(whole), rel=1e-6)
+    assert evaluations == jobs.values(whole, "eval_accuracy")
+    _, of_straight = jobs.checked(whole)
+    _, of_last = jobs.checked(logs[-1])
+    rules_of = [{finding["rule"] for finding in report["findings"]} for report in (of_straight, of_last)]
+    assert rules_of[1] - rules_of[0] == {"run-mode"}, "that it was resumed is all that the checker minds"
+
+
+STEP_S = 12
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_a_job_whose_step_takes_longer_than_a_stopped_one_usually_has_saves_too(tmp_path: Path) -> None:
+    loop = (jobs.REPOSITORY / "harness" / "loop.py").read_text()
+    sends_rate = "            self.step.send_rate(step)\n"
+    assert loop.count(sends_rate) == 1
+    slow = loop.replace(sends_rate, f"{sends_rate}            time.sleep({STEP_S})\n")
+    checkout = jobs.checkout(tmp_path / "checkout", "harness", loop=slow)
+    (checkout / "paddle_rn50").unlink()
+    (checkout / "paddle_rn50").symlink_to(small.checkout() / "paddle_rn50")
+    settings = {**small.TRAINING, "DGXNGPU": 1, "DATADIR": small.data_set(tmp_path / "data"), "LOGDIR": tmp_path}
+    log = tmp_path / "CPU/rn50/result_0.txt"
+    job = jobs.run_and_time(start=jobs.begin, cwd=checkout, **settings)
+    jobs.until(lambda: jobs.trains(log), job)
+    time.sleep(1)  # the ranks begin to heed signals at the end of this window
+    job.send_signal(signal.SIGTERM)
+    _, said = job.communicate(timeout=jobs.LIMIT_S)
+    saved = log.with_name("result_0.checkpoints") / "step_000000002.safetensors"
+    assert job.returncode == 143, said
+    assert f"stopped by signal TERM after step 2; the last good checkpoint is {saved}" in jobs.abort_reason(log)
+    checkpoint.read(saved)
