@@ -1,4 +1,4 @@
-"""The scaling model and its baselines on systems that it has not seen: MLPerf's, submitted at several sizes.
+"""The scaling model and its baselines on systems that it has not seen: of MLPerf, submitted at several sizes.
 
     python benchmarks/scaling_baselines.py [--corpus ../shared/corpus/mlperf_resnet.tar.xz]
 

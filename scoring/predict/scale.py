@@ -177,8 +177,8 @@ def median_errors(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def epochs_to_target(training: Training, global_batch: int) -> float | str:
     """Epochs at a global batch, or why they are not known.
 
-    Of ResNet-50 on ImageNet those to 75.9 % top-1 by MLPerf's reference convergence points of ruleset 4.0.0, pruned and
-    interpolated as the checker does.
+    Of ResNet-50 on ImageNet those to 75.9 % top-1 by the MLPerf reference convergence points of ruleset 4.0.0, pruned
+    and interpolated as the checker does.
     """
     if training.epochs is not None:
         return training.epochs
@@ -201,7 +201,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--batch", type=count, help="images a device, for logs that do not say it")
     add("--devices-per-node", type=count, metavar="N", help="default: the most that a measured node has")
     add("--input-images-per-s", type=positive, metavar="R", help="most that a node's input can feed")
-    add("--epochs", type=positive, help="epochs to the target (default for ResNet-50 on ImageNet: MLPerf's)")
+    add("--epochs", type=positive, help="epochs to the target (default for ResNet-50 on ImageNet: MLPerf reference)")
     add("--json", action="store_true", help="machine-readable output")
 
 
@@ -307,7 +307,7 @@ def _training(args: argparse.Namespace, records: Sequence[Record], base: Point) 
     rate = ASSUMED_EVALUATION_RATE * base.images_per_s / base.devices
     assumptions = [f"evaluation does {rate:.0f} images/s a device, 3 x training"]
     if args.epochs is None and imagenet:
-        points = "MLPerf's reference convergence points at the global batch"
+        points = "MLPerf reference convergence points at the global batch"
         assumptions.insert(0, f"epochs to the target are {points} (--epochs)")
     training = Training(
         epochs=args.epochs,

@@ -120,10 +120,12 @@ def python_takes(words: list[str], monkeypatch: pytest.MonkeyPatch, **settings: 
 
 
 def script_takes(words: list[str], folder: Path, **settings: str) -> None:
-    """Assert that a script of launch/ does its dry run; FILE is a list of eight hosts."""
+    """Assert that a script of launch/ does its dry run; FILE is a list of eight hosts, GOOD a file to write."""
     hosts = folder / "hosts"
     hosts.write_text("".join(f"node{number}\n" for number in range(8)))
-    told = [str(hosts) if word == "FILE" else word for word in words]
+    written = folder / "good"
+    stands_for = {"FILE": str(hosts), "GOOD": str(written)}
+    told = [stands_for.get(word, word) for word in words]
     dry_run = [] if "--dry-run" in told else ["--dry-run"]
     settings = {name: value.replace("$PWD", str(jobs.REPOSITORY)) for name, value in settings.items()}
     done = jobs.run([*told, *dry_run], **settings)
@@ -131,6 +133,7 @@ def script_takes(words: list[str], folder: Path, **settings: str) -> None:
         jobs.refused(done, "make it by launch/lock.sh cuda12 --index URL")
     else:
         assert done.returncode == 0, done.stderr
+    assert not written.exists(), "a dry run writes nothing"
 
 
 @pytest.mark.parametrize(("page", "line"), command_lines())

@@ -402,6 +402,8 @@ def test_ports_of_infiniband_and_the_folder_of_the_logs(tmp_path):
     (port / "rate").write_text("100 Gb/sec (4X EDR)\n")
     assert doctor_node._infiniband(tmp_path) == {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}
     assert doctor_node._infiniband(tmp_path / "none") == {}
+    (port / "link_layer").write_text("Ethernet\n")
+    assert doctor_node._infiniband(tmp_path) == {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR), Ethernet"}
     assert doctor_node._disk(tmp_path / "a" / "b")["writable"]
     assert not doctor_node._disk(port / "state")["writable"]
     if os.geteuid():

@@ -14,7 +14,7 @@ from harness import network, nvidia
 from harness.job import with_values
 from runlog.verdict import FATAL, OK, WARNING, Verdict
 from tests import jobs
-from tests.harness.recorded import A100, V100
+from tests.harness.recorded import A100, V100, recorded_nvml
 from tests.jobs import need
 from tests.tools.test_doctor import GPU_JOB, LINKED, by_check, machine
 from tools.doctor import checks as doctor_checks
@@ -76,6 +76,7 @@ RUN_BY_COMPAT = {"cuda_start": dataclasses.replace(SOUND, version=11080, library
         (A100, TWO_NODES, DOWN_BUT_UNUSED),
         (A100, TWO_NODES, {"infiniband": PORTS, "nccl_settings": {"NCCL_IB_HCA": "=mlx5_0:1,mlx5_10:1"}}),
         (A100, TWO_NODES, {"infiniband": PORTS, "peermem": "nv_peer_mem"}),
+        (A100, TWO_NODES, {"infiniband": {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR), Ethernet"}}),  # RoCE alone
     ],
 )
 def test_nothing_is_wrong_with_a_sound_machine(gpu: dict[str, Any], job: Any, facts: dict[str, Any]) -> None:
@@ -206,6 +207,12 @@ def test_a_driver_of_minor_version_compatibility_is_told_so() -> None:
             "NCCL_IB_HCA=^mlx5_1 takes mlx5_0:1",
             "NCCL_IB_HCA=^=mlx5_1",
         ),
+        (
+            {"infiniband": PORTS | {"mlx5_4:1": "ACTIVE 100 Gb/sec (4X EDR), Ethernet"}},
+            "nccl.ports",
+            "NCCL_IB_HCA= takes mlx5_0:1",
+            "names of the ports",
+        ),
         ({"nccl_settings": {"NCCL_IB_HCA": "mlx5_bond_0"}}, "nccl.ports", "NCCL_IB_HCA=mlx5_bond_0 takes no", "ibstat"),
     ],
 )
@@ -298,6 +305,22 @@ def test_an_nvml_that_hangs_ends_no_doctor(
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setattr(node, "NVML_S", 1.0)
     assert node._nvml_silence() == said
+
+
+def test_nvml_stays_open_until_cuda_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a driver without persistence is unloaded, and loaded again by cuInit; one that hangs is not opened."""
+    monkeypatch.setattr(node, "_import_error", lambda module: "")
+    monkeypatch.setattr(node, "_libraries", dict)
+    is_closed = []
+    for silence, gpus in (("", 8), ("NVML has not answered nvmlInit", 0)):
+        monkeypatch.setattr(node, "_nvml_silence", lambda said=silence: said)
+        with recorded_nvml(*[A100] * 8) as nvml:
+            monkeypatch.setattr(
+                node, "_starts", lambda job, number, of=nvml: is_closed.append(of.nvmlShutdown.called) or {}
+            )
+            facts = node.probe(GPU_JOB)
+            assert (len(facts["gpus"]), facts["gpu_absence"], nvml.nvmlInit.called) == (gpus, silence, bool(gpus))
+    assert is_closed == [False, False]
 
 
 def test_the_topology_says_why_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tools.doctor.child import Talk, talk
 
 SILENT_S = 20.0
+ETHERNET = ", Ethernet"  # ends the words on a port of RoCE
 # NCCL must say where it meets, on its standard output, whatever the job asks of its messages.
 MESSAGES = {"NCCL_DEBUG": "INFO"}
 OTHER_MESSAGES = ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")

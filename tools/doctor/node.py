@@ -24,6 +24,7 @@ from runlog.errors import RunError
 from runlog.schema import as_json
 from tools.doctor import cuda, nccl
 from tools.doctor.child import talk
+from tools.doctor.nccl import ETHERNET
 
 GIB = 2**30
 _FOR_12 = provenance.is_for_cuda_12()
@@ -239,12 +240,15 @@ def _interfaces() -> dict[str, str]:
 
 
 def _infiniband(root: Path) -> dict[str, str]:
-    """State and rate of each port, as "ACTIVE 100 Gb/sec (4X EDR)"."""
+    """State and rate of each port, as "ACTIVE 100 Gb/sec (4X EDR)"; a port of RoCE adds ", Ethernet"."""
     ports = {}
     for port in sorted(root.glob("*/ports/*")):
         try:
             state = (port / "state").read_text().partition(":")[2].strip()
-            ports[f"{port.parts[-3]}:{port.name}"] = f"{state} {(port / 'rate').read_text().strip()}"
+            words = f"{state} {(port / 'rate').read_text().strip()}"
+            if (port / "link_layer").is_file() and (port / "link_layer").read_text().strip() == "Ethernet":
+                words += ETHERNET
+            ports[f"{port.parts[-3]}:{port.name}"] = words
         except OSError as error:
             ports[f"{port.parts[-3]}:{port.name}"] = f"unreadable ({error.strerror})"
     return ports

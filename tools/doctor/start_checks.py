@@ -192,4 +192,8 @@ def _judge_ports(settings: dict[str, str], ports: dict[str, str], job: env.Job) 
         return row(job, "nccl.ports", False, f"{found}; {', '.join(by_prefix)} by the beginning of a name", fix=fix)
     if not up:
         return row(job, "nccl.ports", False, f"{found}, none of them ACTIVE")
+    on_ethernet = [port for port in up if ports[port].endswith(nccl.ETHERNET)]
+    if on_ethernet and len(on_ethernet) < len(up):
+        found += f"; of Ethernet {', '.join(on_ethernet)}, which cannot be joined with a port of InfiniBand"
+        return row(job, "nccl.ports", False, found)
     return row(job, "nccl.ports", True, found)
