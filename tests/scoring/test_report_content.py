@@ -13,7 +13,7 @@ import pytest
 
 from scoring.report.text import markdown, number
 from tests import jobs, make_log
-from tests.compliance.test_strict import with_passports
+from tests.compliance.test_data_distributed import with_passports
 from tests.scoring import pages, samples
 from tests.scoring.pages import Parsed, assert_self_contained, findings_of, page_of, report, values_of, write_log
 from tests.scoring.samples import scoring
