@@ -32,7 +32,7 @@ RUN CUDA="${CUDA}" launch/setup.sh run \
     && find numpy pandas scipy sklearn matplotlib mpi4py joblib -type d -name tests -prune -exec rm -r {} +
 
 # The embedded data set, so that a job needs no writable folder beside its results.
-COPY program/__init__.py program/
+COPY program/__init__.py program/arrays.py program/
 COPY harness/__init__.py harness/digits.txt harness/embedded.py harness/
 COPY paddle_rn50/__init__.py paddle_rn50/digits.py paddle_rn50/
 RUN .venv/bin/python -m paddle_rn50.digits data

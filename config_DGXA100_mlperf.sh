@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# DGX A100 for MLPerf's closed division:  DGXSYSTEM=DGXA100_mlperf DATADIR=/data/imagenet SUBMISSION_ORG="Your organisation" ./run_and_time.sh
+# DGX A100 for the MLPerf closed division:  DGXSYSTEM=DGXA100_mlperf DATADIR=/data/imagenet SUBMISSION_ORG="Your organisation" ./run_and_time.sh
 # Throughput to expect: by this code not measured, nor has a GPU run its strategy. Published for 8 x A100 80 GB by a program
 # of Paddle's with units and a captured step, batch 408: 26548 images/s (Baidu, MLPerf v1.1).
 # SPDX-License-Identifier: Apache-2.0

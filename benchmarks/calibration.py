@@ -252,7 +252,7 @@ def repeats_of_one_system(corpus: Path, most_systems: int | None) -> Iterator[Ce
         of_round.append(at is not None and bool(abs(values[at] / np.median(values) - 1) > 0.01))
     for column, by_round, most in (("pairs", judged, 0.07), ("outlying_run, sets", outlying, 0.05)):
         for published, found in (*by_round.items(), ("all rounds", list(itertools.chain(*by_round.values())))):
-            row = f"MLPerf's repeats, {published}"
+            row = f"MLPerf repeats, {published}"
             yield Cell(row=row, column=column, share=float(np.mean(found)), most=most, of=len(found))
 
 

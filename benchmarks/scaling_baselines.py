@@ -1,4 +1,4 @@
-"""The scaling model and its baselines on systems that it has not seen: MLPerf's, submitted at several sizes.
+"""The scaling model and its baselines on systems that it has not seen: of MLPerf, submitted at several sizes.
 
     python benchmarks/scaling_baselines.py [--corpus ../shared/corpus/mlperf_resnet.tar.xz]
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from scoring.importers import read_record  # noqa: E402
-from scoring.predict.scale import PublishedTable, learn, published_tables  # noqa: E402
+from scoring.predict.loss import PublishedTable, learn, published_tables  # noqa: E402
 from scoring.published.table import read_published  # noqa: E402
 from scoring.record import InputError  # noqa: E402
 

@@ -3,7 +3,7 @@
 COMMANDS = {  # of `python -m compliance`, with what each does; `paddle-reference` has its own `score`
     "check": "may these logs be published: exit status 0 if all pass, 1 if one fails",
     "score": "minutes of a submission: olympic mean, scaled by the reference convergence points where they apply",
-    "system": "write the 33 fields of MLPerf's system description",
+    "system": "write the 33 fields of an MLPerf system description",
     "package": "build the tree that is handed in: logs, system description, code, README and hashes",
     "verify": "re-check a package, or a published folder: hashes, logs, system description and score",
     "publish": "one static page of packages that verify, with the packages, a JSON table and hashes beside it",

@@ -219,18 +219,23 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
     if checker.misread and any(finding.rule == _DAMAGED for finding in findings):
         findings = official_findings(path, findings, ruleset)
         if run.text(schema.SUBMISSION_BENCHMARK) not in ruleset.benchmarks and not run.is_project_log:
-            findings = _refused_officially(findings)
+            findings = _as_the_official_parser_reads(findings)
     if path.is_symlink() and path.resolve().parent != path.parent.resolve():
         actual = f"a link to {printable(str(path.resolve()))}"
         findings = (breach(ruleset.strict["file-link"], actual), *findings)
     return Report(path=path, findings=findings, run=run)
 
 
-def _refused_officially(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The findings of another benchmark's log: lines that the official parser reads only warn."""
+def _as_the_official_parser_reads(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings of another benchmark's log, where lines that the official parser reads only warn.
+
+    An official rule that is broken only because our reader passed over such a line is not broken.
+    """
     judged = []
     for finding in findings:
-        if finding.rule == _DAMAGED and finding.severity == "error" and not finding.official:
-            finding = replace(finding, severity="warning")
-        judged.append(finding)
+        is_laxer = finding.severity == "error" and not finding.official
+        if finding.rule == _DAMAGED and is_laxer:
+            judged.append(replace(finding, severity="warning"))
+        elif not (is_laxer and "." in finding.rule):
+            judged.append(finding)
     return tuple(judged)

@@ -10,6 +10,8 @@ from compliance.check import Report
 from compliance.official.rule_files import VERSION, files, keys, load, read_check
 from compliance.rules import Finding, Ruleset, StrictRule, verdict
 
+_NOT_APPLIED = "not applied: "  # how the note of a rule that does not hold for a log begins
+
 
 def check_replaceable(path: Path, start: str) -> None:
     """Raise ValueError for a folder, and for a file that another command wrote: none is lost by mistake.
@@ -49,8 +51,14 @@ def _lines_of(report: Report) -> list[str]:
             noted.setdefault(finding.actual, []).append(finding.rule)
         else:
             lines += _lines_of_finding(finding)
+    not_applied = []
     for actual, rules in noted.items():
-        lines.append(f"  info: {', '.join(rules)}: {actual}")
+        if actual.startswith(_NOT_APPLIED):
+            not_applied.append(f"{', '.join(rules)} ({actual.removeprefix(_NOT_APPLIED)})")
+        else:
+            lines.append(f"  info: {', '.join(rules)}: {actual}")
+    if not_applied:
+        lines.append(f"  info: {_NOT_APPLIED}{'; '.join(not_applied)}")
     if report.mlperf_logging:
         lines.append(f"  mlperf-logging's checker: {report.mlperf_logging['verdict']}")
         lines += [f"      {message}" for message in report.mlperf_logging["messages"]]

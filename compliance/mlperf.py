@@ -162,7 +162,7 @@ def model_name(benchmark: str) -> str:
 def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
     """How many runs a result takes and how many are dropped at each end; None where that is not known.
 
-    MLPerf's benchmarks have the numbers of mlperf-logging, this project's own the number in benchmarks.yaml.
+    MLPerf benchmarks have the numbers of mlperf-logging, this project's own the number in benchmarks.yaml.
     """
     official = rounds.submission_runs(benchmark, ruleset)
     if official is not None:
@@ -184,7 +184,7 @@ def submission_runs_by_round(benchmark: str) -> dict[str, SubmissionRuns]:
 
 
 def scored(ruleset: str) -> list[str]:
-    """The benchmarks of which `ruleset` has results: MLPerf's of that round, and this project's own."""
+    """The benchmarks of which `ruleset` has results: the MLPerf benchmarks of that round, and this project's own."""
     own = [name for name in _own_rows() if not is_mlperf_benchmark(name) and submission_runs(name, ruleset)]
     return [*rounds.benchmarks(ruleset), *own]
 

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from program.arrays import Array
+
 DIGITS_FILE = Path(__file__).with_name("digits.txt")
 TRAIN_DIGITS = 1437
 EVAL_DIGITS = 360
@@ -23,8 +25,8 @@ LEVELS = 17
 class Digits(NamedTuple):
     """The digits by their numbers in the original file, and the numbers in each half of the split."""
 
-    images: np.ndarray  # [1797, 8, 8] float64, from 0 (paper) to FULL_INK
-    labels: np.ndarray  # [1797] int64, 0 to 9
+    images: Array  # [1797, 8, 8] float64, from 0 (paper) to FULL_INK
+    labels: Array  # [1797] int64, 0 to 9
     train: list[int]
     evaluation: list[int]
 

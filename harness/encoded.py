@@ -2,7 +2,8 @@
 
 A decoder makes up what a truncated JPEG does not hold: DALI warns and repeats the last row it has. So the end of each
 file is looked at before it is decoded, by the one function `fault`, in training, evaluation, the doctor and the packer.
-It does not tell a JPEG that was cut and then closed with an end marker, which Pillow takes too.
+It does not tell a JPEG that was cut and then closed with an end marker, which Pillow takes too, nor bytes of something
+else within the data of a baseline JPEG.
 """
 
 import io
@@ -20,16 +21,22 @@ JPEG_END = b"\xff\xd9"
 START_OF_IMAGE = 0xD8
 END_OF_IMAGE = 0xD9
 START_OF_SCAN = 0xDA
+JPEG_LS_FRAME = 0xF7
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15; the three others are tables
 ONE_PASS_FRAMES = frozenset((0xC0, 0xC1, 0xC3, 0xC9, 0xCB))  # baseline, extended, lossless: no progressive scans
 # A marker with a meaning of its own: not a stuffed byte (00), a restart (D0 to D7), a fill byte (FF) or TEM (01).
 JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
+# The kinds that libjpeg's `read_markers` reads or skips: frames, tables, scans, DNL, restart intervals, APP0 to APP15,
+# comments, and the two markers without a length.
+KNOWN_KINDS = FRAMES | {0xC4, 0xCC, *range(0xD8, 0xDE), *range(0xE0, 0xF0), 0xFE}
+JPEG_BITS = 8  # a channel: all that DALI and Pillow decode
 JPEG_TAIL = 64  # bytes at the end in which most files have their end marker
 
 PNG_START = b"\x89PNG\r\n\x1a\n"
 PNG_CHUNK_EXTRA = 12  # bytes of a chunk beside its content: length, kind and checksum
 
 LEAST_SEGMENT = 4  # bytes of a JPEG's segment: marker and length
+LEAST_FRAME = 10  # bytes of a JPEG's frame: marker, length, bits, height, width, channels
 WEBP_HEAD = 12  # bytes: RIFF, length, WEBP
 
 
@@ -69,12 +76,21 @@ def _jpeg_fault(content: bytes) -> str:
             return "" if has_scan else "it ends before its picture begins"
         if segment.kind == START_OF_IMAGE:
             return f"{TRUNCATED}: another picture begins at byte {segment.start}, before its end marker"
+        if segment.kind == JPEG_LS_FRAME and not has_scan:
+            return "it is a JPEG-LS, which is not supported"
+        if segment.kind not in KNOWN_KINDS:
+            return f"it is damaged: FF {segment.kind:02X} at byte {segment.start} is no marker"
         if segment.end > len(content):
             return f"{TRUNCATED}: its segment at byte {segment.start} goes beyond its end"
         if segment.end < segment.start + LEAST_SEGMENT:
             return f"its segment at byte {segment.start} has no length"
 
         if segment.kind in FRAMES:
+            if segment.end < segment.start + LEAST_FRAME:
+                return f"its segment at byte {segment.start} has no size of the picture"
+            bits = content[segment.start + LEAST_SEGMENT]
+            if bits != JPEG_BITS:
+                return f"it has {bits} bits a channel, not {JPEG_BITS}"
             is_one_pass = segment.kind in ONE_PASS_FRAMES
         if segment.kind == START_OF_SCAN:
             has_scan = True

@@ -18,6 +18,8 @@ from harness import decoder, encoded, memory
 from harness.job import Job
 from harness.memory import PREFETCH_BATCHES
 from harness.sampling import Plan
+from program.arrays import Array
+from runlog import named_files
 from runlog.errors import RunError
 
 
@@ -48,7 +50,7 @@ class Batch:
     image: Any  # image and label in the shapes of the workload (its Loader says them)
     label: Any
     valid: Any = None  # float32, of an evaluation: 0 where a sample only fills up the batch
-    ids: np.ndarray  # [N] sample numbers
+    ids: Array  # [N] sample numbers
 
 
 class Loader(ABC):
@@ -61,7 +63,7 @@ class Loader(ABC):
         self._samples, self._plan, self._reader = samples, plan, reader
         self._device_id = reader.device_id if reader.device == "gpu" else None
         self._ahead: deque[Any] = deque()  # batches being read
-        self._fed: deque[np.ndarray] = deque()  # sample numbers of the batches inside the pipeline
+        self._fed: deque[Array] = deque()  # sample numbers of the batches inside the pipeline
         self._into: dict[str, Any] = {}
         self._pool = ThreadPoolExecutor(max_workers=PREFETCH_BATCHES, thread_name_prefix="read")
         self._pipeline = pipeline(
@@ -77,10 +79,10 @@ class Loader(ABC):
         self._pipeline.build()
 
     @abstractmethod
-    def _read(self, epoch: int, ids: np.ndarray, valid: np.ndarray) -> tuple[Any, ...]:
+    def _read(self, epoch: int, ids: Array, valid: Array) -> tuple[Any, ...]:
         """Return what the pipeline's external source takes for these samples; runs in a thread of its own."""
 
-    def _batch(self, outputs: Any, ids: np.ndarray) -> Batch:
+    def _batch(self, outputs: Any, ids: Array) -> Batch:
         """Make a step's feed of the pipeline's outputs."""
         named = zip(("image", "label", "valid"), outputs, strict=False)
         fed = {name: to_feed(output, self._device_id, self._into.get(name)) for name, output in named}
@@ -111,6 +113,8 @@ class Loader(ABC):
     def __next__(self) -> Batch:
         try:
             outputs = self._pipeline.run()
+        except OSError as error:  # of a file that was there when the run began
+            raise RunError(f"{named_files.explain(error)}; restore the data set, then RESUME=auto goes on") from error
         except RuntimeError as error:
             if memory.OF_DALI.search(str(error)):
                 raise MemoryError(str(error)) from error
@@ -153,7 +157,7 @@ def inputs(source: Any, kinds: Sequence[tuple[Any, int]]) -> Any:
     return fn.external_source(source=source, num_outputs=len(kinds), batch=True, no_copy=True, dtype=types, ndim=ndim)
 
 
-def noise(rng: np.random.Generator, shape: tuple[int, ...], *, half: bool) -> np.ndarray:
+def noise(rng: np.random.Generator, shape: tuple[int, ...], *, half: bool) -> Array:
     """Images of a synthetic batch."""
     return rng.standard_normal(shape, dtype=np.float32).astype(np.float16 if half else np.float32)
 

@@ -31,8 +31,12 @@ NVLINK_RECEIVED_KIB = 139  # nvml.h: NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
 # From this driver on NVML's first memory call counts the memory that the driver keeps for itself as used.
 RESERVE_COUNTED_FROM = 510
 # Errors that pynvml raises for a question without an answer; the second, no subclass of the first, where a driver is
-# older than pynvml.
-UNANSWERED = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)
+# older than pynvml. A pynvml before 12.560 does not have it.
+UNANSWERED = (pynvml.NVMLError, getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError))
+GONE = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)  # a GPU that answers nothing any more
+SERVICE_MIB = 64  # of a process that serves others, as MPS does: a context of CUDA takes over 200
+COMPUTING = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetComputeRunningProcesses_v2")
+DRAWING = ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses_v2")
 
 
 # ---- the GPUs of this process
@@ -67,10 +71,22 @@ def _all_handles() -> tuple[list[Handle], str]:
     handles, lost = [], []
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
-            handles.append(pynvml.nvmlDeviceGetHandleByIndex(index))
+            handles.append(_handle(index))
         except UNANSWERED as error:
             lost.append(f"GPU{index}: {error}")
     return handles, "; ".join(lost)
+
+
+def _handle(index: int) -> Handle:
+    """A GPU's handle. Raises one of UNANSWERED where it has none, or where it answers nothing any more."""
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)  # some drivers have one of a GPU that fell off the bus
+    for question in (pynvml.nvmlDeviceGetUUID, pynvml.nvmlDeviceGetMemoryInfo):
+        try:
+            question(handle)
+        except UNANSWERED as error:
+            if getattr(error, "value", None) in GONE:
+                raise
+    return handle
 
 
 def visible(text: str, uuids: Sequence[str]) -> list[int]:
@@ -131,10 +147,12 @@ def _text(answer: str | bytes | None) -> str | None:
     return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
 
 
-def throttled(handle: Handle) -> list[str]:
-    """Reasons that slow a GPU down now."""
-    bits = _ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
-    return [name for bit, name in THROTTLE_REASONS.items() if bits & bit]
+def throttled(handle: Handle) -> tuple[str, ...] | None:
+    """Reasons that slow a GPU down now; None: no answer."""
+    bits = _ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+    if bits is None:
+        return None
+    return tuple(name for bit, name in THROTTLE_REASONS.items() if bits & bit)
 
 
 def energy_j(handle: Handle) -> float | None:
@@ -227,14 +245,19 @@ class Gpu:
     ecc_uncorrected: int | None = None
     remapped_rows: RemappedRows | None = None
     retired_pages_pending: bool | None = None  # before Ampere: a page of memory is retired at the next reset
-    throttle: tuple[str, ...] = ()  # why it is slowed down now
-    processes: tuple[int, ...] | None = None  # pids
+    throttle: tuple[str, ...] | None = None  # why it is slowed down now
+    processes: tuple[int, ...] | None = None  # pids of those that compute
+    services: tuple[int, ...] = ()  # of these, the ones that hold at most SERVICE_MIB
+    displays: tuple[int, ...] = ()  # pids of those that draw, which may be listed as computing too
 
 
 def gpu_of(handle: Handle) -> Gpu:
     """A GPU as NVML describes it before a run."""
     memory = memory_of(handle)
     mig, mig_after_reset = _ask_newer("nvmlDeviceGetMigMode", handle) or (None, None)
+    processes = _processes(COMPUTING, handle)
+    in_use = memory.used or memory.used_or_reserved or 0
+    displays = _processes(DRAWING, handle) if processes or in_use > SERVICE_MIB * MIB else None
     return Gpu(
         index=_ask(pynvml.nvmlDeviceGetIndex, handle),
         name=_text(_ask(pynvml.nvmlDeviceGetName, handle)),
@@ -254,8 +277,10 @@ def gpu_of(handle: Handle) -> Gpu:
         ecc_uncorrected=_ecc_errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
         remapped_rows=_remapped_rows(handle),
         retired_pages_pending=_flag(_ask_newer("nvmlDeviceGetRetiredPagesPendingStatus", handle)),
-        throttle=tuple(throttled(handle)),
-        processes=_process_ids(handle),
+        throttle=throttled(handle),
+        processes=None if processes is None else tuple(process.pid for process in processes),
+        services=tuple(process.pid for process in processes or () if _is_service(process)),
+        displays=tuple(process.pid for process in displays or ()),
     )
 
 
@@ -304,14 +329,18 @@ def _ecc_errors(handle: Handle, kind: int) -> int | None:
     return errors
 
 
-def _process_ids(handle: Handle) -> tuple[int, ...] | None:
-    """Processes that compute on a GPU, by the newest of NVML's calls that the driver has."""
-    processes = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
-    if processes is None:
-        processes = _ask_newer("nvmlDeviceGetComputeRunningProcesses_v2", handle)
-    if processes is None:
-        return None
-    return tuple(process.pid for process in processes)
+def _processes(questions: Sequence[str], handle: Handle) -> list[Any] | None:
+    """Processes on a GPU, by the newest of NVML's calls that the driver has; None: no answer."""
+    for question in questions:
+        processes: list[Any] | None = _ask_newer(question, handle)
+        if processes is not None:
+            return processes
+    return None
+
+
+def _is_service(process: Any) -> bool:
+    """Whether a process holds some memory, and too little for a context; NVML says 0 or None where it does not know."""
+    return 0 < (getattr(process, "usedGpuMemory", None) or 0) <= SERVICE_MIB * MIB
 
 
 # ---- a GPU during a run
@@ -335,7 +364,7 @@ def sample(handle: Handle, *, nvlink: bool = False) -> dict[str, Any]:
         "sm_clock_mhz": _ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
         "memory_clock_mhz": _ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM),
         "temperature_c": _ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
-        "throttle": throttled(handle),
+        "throttle": list(throttled(handle) or ()),
         "nvlink_tx_kib": sent_kib,  # over all links
         "nvlink_rx_kib": received_kib,
         # NVML measures these over 20 ms each, in KB/s.
@@ -367,6 +396,7 @@ def _field_value(answer: Any) -> int | None:
 
 # ---- topology
 
+SMI_S = 20.0  # for nvidia-smi, which loads the driver on each GPU where persistence is off
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")  # nvidia-smi underlines the heading
 _LINK = r"(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB)"
 
@@ -395,16 +425,19 @@ def parse_topology(text: str) -> Topology:
 
 
 def topology() -> Topology | None:
-    """How this node's GPUs are linked; None without nvidia-smi or GPUs.
+    """How this node's GPUs are linked; None without nvidia-smi.
 
-    Raises ValueError where nvidia-smi prints something else than its matrix.
+    Raises ValueError where nvidia-smi does not answer, fails, or prints something else than its matrix.
     """
     try:
-        done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=5, check=False)
-    except (FileNotFoundError, subprocess.TimeoutExpired):
+        done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=SMI_S, check=False)
+    except FileNotFoundError:
         return None
-    if done.returncode != 0 or "GPU0" not in done.stdout:
-        return None
+    except subprocess.TimeoutExpired as error:
+        raise ValueError(f"nvidia-smi topo -m: no answer in {SMI_S:g} s") from error
+    if done.returncode != 0:
+        words = " ".join((done.stdout + done.stderr).split())
+        raise ValueError(f"nvidia-smi topo -m ended with status {done.returncode}: {words[:200] or 'no message'}")
     return parse_topology(done.stdout)
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from harness.hooks.watchdog import WATCHDOG
+from program.arrays import Array
 from runlog import schema
 
 READERS = 16  # threads: a network disk answers each question late
@@ -33,13 +34,28 @@ class Contents(NamedTuple):
     """The files of a part of a data set: names, sizes and labels."""
 
     names: Sequence[str]
-    sizes: np.ndarray  # [samples] int64, bytes
-    labels: Sequence[object] | np.ndarray | None  # None: not known without reading all
+    sizes: Array  # [samples] int64, bytes
+    labels: Sequence[object] | Array | None  # None: not known without reading all
     is_exact: bool  # whether sizes are those of the encoded images, or of records with more in them
 
 
 class Samples(Protocol):
     """A part of a data set, of any workload."""
+
+    @property
+    def form(self) -> str:
+        """Name of the form that the samples are kept in, as the log's header has it."""
+
+    @property
+    def source(self) -> schema.Passport | None:
+        """The passport of the files that the samples were packed from, where they were packed and it is known."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences that a user should read before a run."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
 
     def contents(self, look: Look) -> Contents:
         """Tell names, sizes and labels. Raises ValueError for what a run would fail at."""
@@ -73,14 +89,16 @@ def looked_at(samples: Samples, what: str, say: Callable[[str], None]) -> Conten
 def notes_on(train: Contents, evaluation: Contents) -> list[str]:
     """Say what a user should know of the two parts: files named twice or in both, and labels of one class alone."""
     notes = []
-    for part, contents in (("training", train), ("evaluation", evaluation)):
-        repeated = _repeated(contents.names)
+    train_names = _without_detours(train.names)
+    eval_names = _without_detours(evaluation.names)
+    for part, names, contents in (("training", train_names, train), ("evaluation", eval_names, evaluation)):
+        repeated = _repeated(names)
         if repeated:
             notes.append(f"the {part} set names {len(repeated)} files more than once, the first is {repeated[0]}")
         if isinstance(contents.labels, np.ndarray) and len(np.unique(contents.labels)) == 1:
             notes.append(f"the {part} set has one class alone, {contents.labels[0]}: there is nothing to tell apart")
     if not _are_numbers(train.names):
-        in_both = sorted(set(train.names) & set(evaluation.names))
+        in_both = sorted(set(train_names) & set(eval_names))
         if in_both:
             notes.append(f"{len(in_both)} files are trained on and evaluated, the first is {in_both[0]}")
     return notes
@@ -89,6 +107,15 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
 def _are_numbers(names: Sequence[str]) -> bool:
     """Tell whether the names are numbers of records, which two parts share without sharing images."""
     return bool(names) and names[0] == "0"
+
+
+def _without_detours(names: Sequence[str]) -> list[str]:
+    """Write names without `./`, `../` and double slashes, so that those of one file are equal."""
+    plain = []
+    for name in names:
+        has_detour = "./" in name or "//" in name
+        plain.append(os.path.normpath(name) if has_detour else name)
+    return plain
 
 
 def _repeated(names: Sequence[str]) -> list[str]:
@@ -134,7 +161,7 @@ def passport(contents: Contents) -> schema.Passport:
 # ---- sizes of files
 
 
-def file_sizes(root: Path, paths: Sequence[str], kept: Path, look: Look) -> np.ndarray:
+def file_sizes(root: Path, paths: Sequence[str], kept: Path, look: Look) -> Array:
     """Sizes in bytes [files] of these files; of very many they are kept in the file `kept`.
 
     Raises ValueError for the first that is absent, a folder or empty.
@@ -152,7 +179,7 @@ def file_sizes(root: Path, paths: Sequence[str], kept: Path, look: Look) -> np.n
     return sizes
 
 
-def _asked(root: Path, paths: Sequence[str], look: Look) -> np.ndarray:
+def _asked(root: Path, paths: Sequence[str], look: Look) -> Array:
     """Ask the file system for the sizes of these files."""
     top = os.fspath(root)
 
@@ -180,7 +207,7 @@ def _size(path: str) -> int:
     return status.st_size
 
 
-def _kept(file: Path, digest: bytes, count: int) -> np.ndarray | None:
+def _kept(file: Path, digest: bytes, count: int) -> Array | None:
     """Read the sizes that an earlier run kept; None where there are none, or they are of another list."""
     try:
         content = file.read_bytes()
@@ -191,7 +218,7 @@ def _kept(file: Path, digest: bytes, count: int) -> np.ndarray | None:
     return np.frombuffer(content, dtype="<i8", offset=len(digest))
 
 
-def _keep(file: Path, digest: bytes, sizes: np.ndarray) -> None:
+def _keep(file: Path, digest: bytes, sizes: Array) -> None:
     """Keep the sizes for later runs, where the folder may be written."""
     partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
     try:

@@ -24,6 +24,8 @@ if not env.is_rank():  # a tool: UCX, which Open MPI loads, would write into its
     env.export({"UCX_LOG_FILE": "stderr", "HOME": "/"})
 from mpi4py import MPI
 
+from program.arrays import Array
+
 _HELD: list[socket.socket] = []  # bound and never listening, to the end of the process
 PEERS_END_S = 10.0  # after which a rank whose peer died ends by itself
 
@@ -44,7 +46,7 @@ class Ranks:
         """Whether this rank writes the log."""
         return self.rank == 0
 
-    def table(self, *values: float) -> np.ndarray | None:
+    def table(self, *values: float) -> Array | None:
         """On rank 0 the `values` of every rank, as (values, ranks); elsewhere None."""
         gathered = np.empty((self.size, len(values))) if self.is_first else None
         self.comm.Gather(np.array(values, dtype=np.float64), gathered)

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from program.arrays import Array
+
 # Streams of random numbers drawn from one seed; a stream's number must never change.
 STREAM_ORDER, STREAM_AUGMENT = 0, 1
 
-Plan = Iterator[tuple[int, np.ndarray, np.ndarray]]  # (epoch from 1, sample numbers [batch], valid [batch])
+Plan = Iterator[tuple[int, Array, Array]]  # (epoch from 1, sample numbers [batch], valid [batch])
 
 
 def training_plan(
@@ -62,7 +64,7 @@ def evaluation_plan(samples: int, *, batch: int, rank: int, ranks: int) -> Plan:
             yield evaluation, np.resize(ids if len(ids) else np.zeros(1, dtype=int), batch), np.arange(batch) < len(ids)
 
 
-def uniform(seed: int, epoch: int, ids: np.ndarray, count: int) -> np.ndarray:
+def uniform(seed: int, epoch: int, ids: Array, count: int) -> Array:
     """Uniform numbers in [0, 1), shape [len(ids), count], that depend on (seed, epoch, id) alone.
 
     SplitMix64 (Steele et al. 2014) over a counter: a generator object for each sample would cost more than
@@ -74,4 +76,5 @@ def uniform(seed: int, epoch: int, ids: np.ndarray, count: int) -> np.ndarray:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     x ^= x >> np.uint64(31)
-    return (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    uniform_numbers: Array = (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return uniform_numbers

@@ -10,6 +10,7 @@ from paddle import static
 
 from harness.ranks import Ranks
 from program import capture, stored
+from program.arrays import Array
 from program.ops import LOSS_VALUE, MERGED
 
 _DENSE = paddle.base.core.VarDesc.VarType.LOD_TENSOR
@@ -55,7 +56,7 @@ def own_names(main: static.Program) -> set[str]:
     }
 
 
-def values(main: static.Program, *, own: bool) -> Iterator[tuple[str, np.ndarray]]:
+def values(main: static.Program, *, own: bool) -> Iterator[tuple[str, Array]]:
     """Yield the names and values of `tensors` in the plain network's form, which a checkpoint holds.
 
     They are either the rank's own or those that all ranks share: reading a value copies it from the device.
@@ -71,18 +72,18 @@ def values(main: static.Program, *, own: bool) -> Iterator[tuple[str, np.ndarray
         yield name, value
 
 
-def assign(tensor: Any, value: np.ndarray) -> None:
+def assign(tensor: Any, value: Array) -> None:
     """Gives a tensor a value, on the device where it is."""
     place = tensor._place()
     tensor.set(value, paddle.CUDAPlace(place.gpu_device_id()) if place.is_gpu_place() else paddle.CPUPlace())
 
 
-def padded(value: np.ndarray, shape: Any) -> np.ndarray:
+def padded(value: Array, shape: Any) -> Array:
     """Filters [O, I, H, W] with zeros for the input channels that `shape` has more."""
     return np.pad(value, [(0, 0), (0, shape[1] - value.shape[1]), (0, 0), (0, 0)]) if value.ndim == 4 else value
 
 
-def set_weights(main: static.Program, weights: dict[str, np.ndarray]) -> None:
+def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
     """Give a training program these FP32 weights: each parameter in its own type, and its FP32 master."""
     unused = set(weights)
     forms = stored.forms(main)

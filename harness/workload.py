@@ -7,7 +7,6 @@ import importlib
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-import numpy as np
 import paddle
 from paddle import static
 
@@ -16,6 +15,7 @@ from harness.job import Job
 from harness.loader import Batch, Loader, ReaderConfig
 from harness.sampling import Plan as SamplePlan
 from program import build
+from program.arrays import Array
 from program.optimizers import Schedule
 from program.precision import PRECISIONS, captured_loss_scale
 
@@ -76,7 +76,7 @@ class Workload(ABC):
         """Say why an evaluation shows nothing, by the same totals; an empty text where it shows something."""
         return ""
 
-    def pretrained(self, path: str, program: static.Program) -> dict[str, np.ndarray]:
+    def pretrained(self, path: str, program: static.Program) -> dict[str, Array]:
         """First weights of the program's variables by PRETRAINED; none where it is empty or the workload reads no file.
 
         Raises ValueError where the file does not have them.

@@ -48,7 +48,10 @@ twice=$(printf '%s\n' "${host[@]}" "${spare[@]}" | sort | uniq -d | paste -sd ' 
 [[ ${nodes} =~ ^[1-9][0-9]*$ || -z ${nodes} ]] || refuse "--nodes ${nodes}: must be a whole number from 1"
 [[ -z ${nodes} || -n ${write_hosts} ]] || refuse "--nodes goes with --write-hosts"
 ((${nodes:-0} <= ${#host[@]})) || refuse "--nodes ${nodes}: there are ${#host[@]} hosts"
-{ [[ -z ${write_hosts} ]] || : >>"${write_hosts}"; } 2>/dev/null || refuse "--write-hosts ${write_hosts}: cannot be written"
+may_write() { # FILE: one that is there, or a new one
+  if [[ -e $1 ]]; then [[ -f $1 && -w $1 ]]; else [[ -d $(dirname "$1") && -w $(dirname "$1") ]]; fi
+}
+[[ -z ${write_hosts} ]] || may_write "${write_hosts}" || refuse "--write-hosts ${write_hosts}: cannot be written"
 ssh+=(-T -o BatchMode=yes -o ConnectTimeout=10 -o "ServerAliveInterval=${ALIVE_S}" -o "ServerAliveCountMax=${ALIVE_COUNT}")
 [[ -n ${no_container} ]] || known_engine docker podman apptainer
 unset HOSTFILE

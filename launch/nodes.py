@@ -29,9 +29,10 @@ from typing import NoReturn
 
 from harness import env
 from harness.processes import adopt_orphans, end_descendants, end_with_parent, on_signals
-from launch.hello import RefusedCalls, hello, rank_by_hosts
+from launch.hello import RefusedCalls, answer_that_unable, hello, rank_by_hosts
 from launch.lifeline import Lifeline, say
 from launch.times import TIMES
+from runlog import named_files
 
 EXTRA_USERS = Path("/var/lib/extrausers")  # where libnss-extrausers looks; in the image a link into /tmp
 SIGNAL_S = 1.0  # from a node's loss to the signal that ended it, where it is for this node too
@@ -79,7 +80,10 @@ def user_name() -> str:
 def take_key(key: Path, folder: Path, user: str) -> str:
     """Copies the job's private key into the folder; kind and text of its public half."""
     try:
+        named_files.refuse_unusable(key)
         (folder / "key").write_bytes(key.read_bytes())
+    except named_files.UnusableError as error:
+        fail(f"JOB_KEY={error}", 2)
     except OSError as error:
         fail(f"JOB_KEY={key}: {error.strerror}; mount the job's private ssh key there, readable by {user}", 2)
     command = ["ssh-keygen", "-y", "-P", "", "-f", str(folder / "key")]
@@ -130,11 +134,14 @@ def job_folder(job: env.Job) -> Iterator[Path]:
 # --- nodes above 0 ----------------------------------------------------------------------------------------------------
 
 
-def start_sshd(folder: Path) -> subprocess.Popen[bytes]:
+def start_sshd(job: env.Job, folder: Path) -> subprocess.Popen[bytes]:
     """The sshd that the first node calls; it writes to sshd.log."""
     path = shutil.which("sshd", path=f"{os.defpath}:/usr/sbin:/sbin:/usr/local/sbin")
     if path is None:
-        fail("sshd is missing on this node: install openssh-server (the image has it)", 2)
+        missing = "sshd is missing on this node: install openssh-server (the image has it)"
+        say(missing)
+        answer_that_unable(job, missing)
+        raise NodeError(missing, 2)
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd's own demand where it runs as root
     command = [path, "-D", "-e", "-f", str(folder / "sshd_config")]
@@ -152,11 +159,14 @@ def say_how_it_ended(me: str, first: str, text: str) -> int:
     return status
 
 
-def fail_for_sshd(me: str, log: list[str]) -> NoReturn:
+def fail_for_sshd(job: env.Job, me: str, log: list[str]) -> NoReturn:
     """End this node because its sshd has ended, with the last lines of its log."""
     last_lines = " / ".join(log[-2:])
     other = ": give the job another SSH_PORT, on all nodes" if "Bind to port" in last_lines else ""
-    fail(f"{me}: sshd ended: {last_lines}{other}")
+    why = f"sshd ended: {last_lines}{other}"
+    say(f"{me}: {why}")
+    answer_that_unable(job, why)
+    raise NodeError(f"{me}: {why}", 1)
 
 
 def tell_refused(me: str, first: str, refused: RefusedCalls, log: list[str]) -> None:
@@ -171,7 +181,7 @@ def serve(job: env.Job, hosts: list[str], folder: Path) -> int:
     """Runs sshd until the first node ends the job, or is lost; the job's exit status."""
     (folder / "hello").write_text(hello(job))
     lifeline = os.open(folder / "lifeline", os.O_RDONLY | os.O_NONBLOCK)
-    sshd = start_sshd(folder)
+    sshd = start_sshd(job, folder)
     me, first = f"node {job.cluster.node_rank}", f"the first node{', ' + hosts[0] if hosts else ''},"
     say(f"{me}: waiting on port {job.cluster.ssh_port} for {first} at most {job.cluster.node_wait_s} s")
     poll = select.poll()
@@ -208,7 +218,7 @@ def serve(job: env.Job, hosts: list[str], folder: Path) -> int:
         has_ended = sshd.poll() is not None  # before its last words are read
         log = (folder / "sshd.log").read_text().splitlines()
         if has_ended:
-            fail_for_sshd(me, log)
+            fail_for_sshd(job, me, log)
         if not received:
             tell_refused(me, first, refused, log)
         late = time.monotonic() > deadline
@@ -324,15 +334,32 @@ def run_command(words: list[str], settings: dict[str, str], folder: Path, others
     return stopping or (status if status >= 0 else 128 - status)
 
 
+def hosts_of_file(path: Path) -> list[str]:
+    """Return the first word of each line that has one, without comments. Raises ValueError for what is no such file."""
+    try:
+        named_files.refuse_unusable(path)
+        text = path.read_text(encoding="utf-8")
+    except named_files.UnusableError as error:
+        raise ValueError(f"HOSTFILE={error}") from error
+    except OSError as error:
+        raise ValueError(f"HOSTFILE={named_files.explain(error)}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"HOSTFILE={path}: is no text: give a file with a host's name in each line") from error
+
+    hosts = []
+    for line in text.splitlines():
+        words = line.partition("#")[0].split()
+        hosts += words[:1]
+    return hosts
+
+
 def hosts_of(job: env.Job) -> list[str]:
     """Names of the job's nodes; a node that waits needs none, as the first one calls it.
 
-    Raises ValueError where they are not as many as DGXNNODES, or one is named twice; OSError where HOSTFILE cannot be
-    read.
+    Raises ValueError where they are not as many as DGXNNODES, one is named twice, or HOSTFILE cannot be read.
     """
-    hostfile = job.cluster.hostfile
-    words = [line.split("#")[0].split() for line in Path(hostfile).read_text().splitlines()] if hostfile else []
-    hosts = [word[0] for word in words if word] or [host for host in job.cluster.hosts.split(",") if host]
+    hosts = hosts_of_file(Path(job.cluster.hostfile)) if job.cluster.hostfile else []
+    hosts = hosts or [host for host in job.cluster.hosts.split(",") if host]
     if twice := sorted({host for host in hosts if hosts.count(host) > 1}):
         raise ValueError(f"HOSTS names {', '.join(twice)} more than once: give each node once")
     if len(hosts) != job.cluster.dgxnnodes and (hosts or job.cluster.node_rank == 0):
@@ -352,7 +379,7 @@ def main() -> int:
     try:
         job, _ = env.read()
         hosts = hosts_of(job)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         fail(str(error), 2)
     if not job.cluster.job_key:
         fail(

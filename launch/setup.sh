@@ -137,6 +137,20 @@ remove_halves() {
   done
 }
 
+# Places the Python scripts that uv leaves among the packages, as it takes a wheel's NAME-VERSION.data folder for what it is
+# only where it is named as the wheel: DALI's has a build number in its name.
+place_scripts() {
+  local script placed
+  for script in "${VENV}"/lib/python3.*/site-packages/*.data/scripts/*; do
+    [[ -f "${script}" ]] || continue
+    placed="${VENV}/bin/${script##*/}"
+    # sh starts Python, as where pip places them: a first line of over 127 bytes, or with a space, names no program.
+    printf '%s\n' '#!/bin/sh' "'''exec' \"${PWD}/${VENV}/bin/python\" \"\$0\" \"\$@\"" "' '''" >"${placed}"
+    tail -n +2 "${script}" >>"${placed}"
+    chmod +x "${placed}"
+  done
+}
+
 install() { # LOCK
   local again=()
   "${VENV}/bin/python" -m pip --version >/dev/null 2>&1 || make_venv
@@ -151,6 +165,7 @@ install() { # LOCK
     remove_halves
     in_background pip_install "$1" --force-reinstall || explain "$1" "${VENV}/$1.log"
   fi
+  place_scripts
   sha256sum <"locks/$1.lock" >"${VENV}/$1.sha256"
   rm "$(begun "$1")"
 }

@@ -22,6 +22,7 @@ from paddle_hrnet import pictures
 from paddle_hrnet.config import IGNORED, Augmentation
 from paddle_hrnet.pairs import PairList, find, image_head, label_rows, require_first_size, require_one_size
 from paddle_hrnet.pictures import Size
+from program.arrays import Array
 from runlog.errors import RunError
 
 __all__ = ["ImageFormat", "Loader", "PairList", "find", "first_size", "synthetic"]
@@ -48,7 +49,7 @@ class ImageFormat:
     half: bool = False  # float16 in place of float32
 
 
-@pipeline_def
+@pipeline_def  # type: ignore[untyped-decorator]  # DALI's
 def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, renumbered: bool) -> Any:
     """Encoded pairs to normalized images and labels, `augmented` for training; labels take their way on the CPU.
 
@@ -96,9 +97,7 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, 
     return images, highest, *(output.gpu() if device == "gpu" else output for output in beside)
 
 
-def _draw(
-    augment: Augmentation, crop: ImageFormat, sizes: np.ndarray, *, seed: int, epoch: int, ids: np.ndarray
-) -> list[np.ndarray]:
+def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, epoch: int, ids: Array) -> list[Array]:
     """Window in the image (start and end [N, 2], pixels), its size in the crop [N, 2], flip [N], colours 4 x [N].
 
     `sizes` [N, 2] are the images' heights and widths.
@@ -112,7 +111,7 @@ def _draw(
     first = np.floor(u[:, 1:3] * (scaled - shown + 1))
     start, end = first * sizes / scaled, (first + shown) * sizes / scaled
 
-    def turned(column: int, share: float) -> np.ndarray:
+    def turned(column: int, share: float) -> Array:
         """A number within +- share, or 0 where this colour stays."""
         return np.where(u[:, column] < augment.colour_probability, (2 * u[:, column + 1] - 1) * share, 0.0)
 
@@ -154,7 +153,7 @@ class Loader(loader.Loader):
         self._renumbered = augment is None or bool(from_ids.any())
         super().__init__(pairs, plan, _pipeline, reader, augmented=augment is not None, renumbered=self._renumbered)
 
-    def _read(self, epoch: int, ids: np.ndarray, valid: np.ndarray) -> tuple[Any, ...]:
+    def _read(self, epoch: int, ids: Array, valid: Array) -> tuple[Any, ...]:
         images = []
         labels = []
         sizes = []
@@ -198,7 +197,7 @@ class Loader(loader.Loader):
         except ValueError as error:
             raise RunError(loader.undecodable(label_name, str(error))) from error
 
-    def _batch(self, outputs: Any, ids: np.ndarray) -> loader.Batch:
+    def _batch(self, outputs: Any, ids: Array) -> loader.Batch:
         images, highest, *beside = outputs
         classes = self._samples.classes
         for i, value in zip(ids, highest.as_array().astype(int) - 1, strict=True):

@@ -23,7 +23,9 @@ from paddle import static
 from paddle.nn import functional
 
 from paddle_hrnet.config import Recipe
+from program.arrays import Array
 from program.layers import Layers
+from runlog import named_files
 
 WIDTHS = (18, 36, 72, 144)  # channels of the branches, from 1/4 to 1/32 of the image
 STEM = 64
@@ -145,12 +147,13 @@ class _Reader(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def read_pdparams(path: Path) -> dict[str, np.ndarray]:
+def read_pdparams(path: Path) -> dict[str, Array]:
     """Arrays of a `.pdparams` file by name.
 
     Raises ValueError where the file cannot be read, is no dictionary of arrays, or asks for code to be run.
     """
     try:
+        named_files.refuse_unusable(path)
         with path.open("rb") as file:
             loaded = _Reader(file).load()
         if not isinstance(loaded, dict):
@@ -170,7 +173,7 @@ def read_pdparams(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def pretrained_weights(path: Path, program: static.Program) -> dict[str, np.ndarray]:
+def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
     """Values of the program's variables from a file of PaddleSeg: of a backbone (ImageNet), or of a whole model.
 
     Raises ValueError where the file cannot be read, or layers of the model are absent from it or have another shape

@@ -14,6 +14,7 @@ from harness import lists
 from harness.passport import READERS, Contents, Look, file_sizes
 from paddle_hrnet import pictures
 from paddle_hrnet.pictures import Size
+from program.arrays import Array
 from runlog import schema
 
 IMAGE_END, LABEL_END, LABEL_IDS_END = "_leftImg8bit.png", "_gtFine_labelTrainIds.png", "_gtFine_labelIds.png"
@@ -204,6 +205,6 @@ def _in_folders(root: Path, part: str) -> Iterator[Listed]:
         yield Listed(str(image), str(image.relative_to(root)), label)
 
 
-def label_rows(pairs: PairList) -> np.ndarray:
+def label_rows(pairs: PairList) -> Array:
     """Tell for each pair whether its label has Cityscapes' label ids: [pairs] bool."""
     return np.array([label.endswith(LABEL_IDS_END) for _, label in pairs.pairs])

@@ -13,6 +13,7 @@ from PIL import Image
 
 from harness import embedded
 from paddle_hrnet.config import SCENES_EVAL, SCENES_TRAIN
+from program.arrays import Array
 
 NAME = "uci-digit-scenes-128x64"
 GROUND = 10
@@ -46,14 +47,14 @@ def write(folder: Path) -> None:
         (folder / f"{part}.txt").write_text("".join(lines))
 
 
-def _order(numbers: list[int], scenes: int) -> np.ndarray:
+def _order(numbers: list[int], scenes: int) -> Array:
     """Shuffle the digits as often as it takes to fill `scenes` scenes."""
     rng = np.random.default_rng(scenes)
     rounds = math.ceil(scenes * DIGITS / len(numbers))
     return np.concatenate([rng.permutation(numbers) for _ in range(rounds)])
 
 
-def scene(shown: list[tuple[np.ndarray, int]], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def scene(shown: list[tuple[Array, int]], rng: np.random.Generator) -> tuple[Array, Array]:
     """Draw a scene of DIGITS digits in rows, each of ink [8, 8] from 0 to 1 with its class.
 
     Returns pixels [H, W, 3] and labels [H, W], both uint8.
@@ -77,7 +78,7 @@ def scene(shown: list[tuple[np.ndarray, int]], rng: np.random.Generator) -> tupl
     return np.clip(np.rint(pixels), 0, 255).astype(np.uint8), labels
 
 
-def _enlarged(values: np.ndarray, height: int, width: int) -> np.ndarray:
+def _enlarged(values: Array, height: int, width: int) -> Array:
     """Resize an array [h, w] to [height, width] by bicubic interpolation."""
     picture = Image.fromarray(values.astype(np.float32))
     return np.asarray(picture.resize((width, height), Image.Resampling.BICUBIC), dtype=np.float64)

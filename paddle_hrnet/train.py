@@ -13,6 +13,7 @@ from harness.loop import COUNTED
 from harness.workload import Workload, add_to_total
 from paddle_hrnet import config, data, scenes
 from paddle_hrnet.model import enlarge, fcn_hrnet_w18, pretrained_weights
+from program.arrays import Array
 from program.passes import sync_bn
 
 CONFUSION = "eval.confusion"
@@ -78,14 +79,14 @@ class HRNet(Workload):
             "number the classes from 0 in the label files"
         )
 
-    def pretrained(self, path: str, program: static.Program) -> dict[str, np.ndarray]:
+    def pretrained(self, path: str, program: static.Program) -> dict[str, Array]:
         return pretrained_weights(Path(path), program) if path else {}
 
 
 WORKLOAD = HRNet
 
 
-def mean_iou(confusion: np.ndarray) -> float:
+def mean_iou(confusion: Array) -> float:
     """Mean over the classes of their intersection over union, from a confusion matrix, as PaddleSeg computes it.
 
     A class that occurs neither in labels nor in predictions has 0 and counts in the mean.

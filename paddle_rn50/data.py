@@ -21,6 +21,7 @@ from paddle_rn50.config import Augmentation
 from paddle_rn50.folder import ImageList, Size
 from paddle_rn50.records import Records
 from paddle_rn50.traits import NVJPEG
+from program.arrays import Array
 from runlog import schema
 
 MEAN = (123.675, 116.28, 103.53)  # ImageNet's RGB mean and deviation, as every recipe in use has them
@@ -76,7 +77,7 @@ def _packed(root: Path, part: str, classes: int) -> Records | None:
     return None
 
 
-@pipeline_def
+@pipeline_def  # type: ignore[untyped-decorator]  # DALI's
 def _pipeline(
     *, source: Any, device: str, image: ImageFormat, augment: Augmentation | None, resize: int, largest: Size | None
 ) -> Any:
@@ -140,7 +141,7 @@ def _crop(image_shape: Any, widths: Any, heights: Any, place: Any, augment: Augm
     return fn.stack((1.0 - crop_h) * place[1], (1.0 - crop_w) * place[0]), fn.stack(crop_h, crop_w)
 
 
-def _draw(augment: Augmentation, seed: int, epoch: int, ids: np.ndarray) -> list[np.ndarray]:
+def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> list[Array]:
     """Crop widths and heights [N, tries], places [N, 2] and flips [N] of one batch."""
     u = sampling.uniform(seed, epoch, ids, 2 * CROP_TRIES + 3).astype(np.float32)
     area = augment.area_min + (augment.area_max - augment.area_min) * u[:, :CROP_TRIES]
@@ -177,7 +178,7 @@ class Loader(loader.Loader):
         self._augment = augment
         super().__init__(images, plan, _pipeline, reader, augment=augment, resize=resize, largest=images.largest)
 
-    def _read(self, epoch: int, ids: np.ndarray, valid: np.ndarray) -> tuple[Any, ...]:
+    def _read(self, epoch: int, ids: Array, valid: Array) -> tuple[Any, ...]:
         images, labels = self._samples.read(ids)
         for number, image in zip(ids, images, strict=True):
             loader.require_whole(self._samples.name(int(number)), image)

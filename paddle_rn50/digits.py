@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from harness import embedded
+from program.arrays import Array
 
 NAME = "uci-digits-64"
 PIXELS = 64  # side of an image
@@ -31,7 +32,7 @@ def write(folder: Path) -> None:
         (folder / f"{part}_list.txt").write_text("".join(lines))
 
 
-def picture(ink: np.ndarray) -> Image.Image:
+def picture(ink: Array) -> Image.Image:
     """Draw a digit's ink [8, 8] in white on black, in RGB."""
     grey = (ink * (WHITE / embedded.FULL_INK)).astype(np.uint8)
     return Image.fromarray(grey).resize((PIXELS, PIXELS), Image.Resampling.BICUBIC).convert("RGB")

@@ -14,6 +14,7 @@ import numpy as np
 
 from harness.lists import Folders, lines, unquoted
 from harness.passport import Contents, Look, file_sizes
+from program.arrays import Array
 from runlog import schema
 
 LIST = "{}_list.txt"
@@ -31,16 +32,17 @@ class ImageList:
     root: Path
     part: str  # train | val
     paths: tuple[str, ...]  # relative to root, or absolute where they lie elsewhere
-    labels: np.ndarray  # [samples] int64
+    labels: Array  # [samples] int64
     largest: Size | None = None  # of the largest image, where known
     source: schema.Passport | None = None  # of packed images alone
     form: str = "files"
     notes: tuple[str, ...] = ()  # what a user is to know of the set before it is trained on
+    passed_over: str = ""  # of class folders: a note on the files that are no images of a class; empty: there are none
 
     def __len__(self) -> int:
         return len(self.paths)
 
-    def read(self, ids: np.ndarray) -> tuple[list[bytes], np.ndarray]:
+    def read(self, ids: Array) -> tuple[list[bytes], Array]:
         """Read the encoded images and labels [N] int64 of these samples."""
         root = os.fspath(self.root)
         images = []
@@ -69,6 +71,7 @@ class ClassFolders(NamedTuple):
     names: list[str]  # of the classes
     paths: list[str]  # relative to the data set
     labels: list[int]
+    others: list[str]  # files that are no images of a class, relative to the data set
 
 
 def find(root: Path, part: str, classes: int) -> ImageList:
@@ -138,8 +141,21 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
         )
     if part != "train":
         _require_same_classes(root, part, found.names)
-    labels = np.array(found.labels, dtype=np.int64)
-    return ImageList(root=root, part=part, paths=tuple(found.paths), labels=labels, notes=tuple(notes))
+    passed_over = ""
+    if found.others:
+        passed_over = (
+            f"{root / part} has {len(found.others)} files that are no images of a class folder and are passed over, "
+            f"the first is {root / found.others[0]}"
+        )
+        notes.append(passed_over)
+    return ImageList(
+        root=root,
+        part=part,
+        paths=tuple(found.paths),
+        labels=np.array(found.labels, dtype=np.int64),
+        notes=tuple(notes),
+        passed_over=passed_over,
+    )
 
 
 def class_folders(root: Path, part: str) -> ClassFolders:
@@ -153,13 +169,15 @@ def class_folders(root: Path, part: str) -> ClassFolders:
         )
     paths: list[str] = []
     labels: list[int] = []
+    others = [f"{part}/{name}" for name in _file_names(root / part)]
     for label, name in enumerate(names):
-        images = _images_below(root, f"{part}/{name}")
+        images, no_images = _files_below(root, f"{part}/{name}")
+        others += no_images
         if not images:
             raise ValueError(f"{root / part / name}: this class folder has no image: fill it or remove it")
         paths += images
         labels += [label] * len(images)
-    return ClassFolders(names, paths, labels)
+    return ClassFolders(names, paths, labels, others)
 
 
 def _folder_names(folder: Path) -> list[str]:
@@ -168,15 +186,24 @@ def _folder_names(folder: Path) -> list[str]:
         return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _images_below(root: Path, folder: str) -> list[str]:
-    """Paths of all images below a folder, relative to the root and sorted."""
-    images = []
+def _file_names(folder: Path) -> list[str]:
+    """Names of the files in a folder, sorted; hidden ones are left out."""
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if not entry.is_dir() and not entry.name.startswith("."))
+
+
+def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
+    """Paths of all images and of all other files below a folder, relative to the root and sorted; no hidden ones."""
+    images: list[str] = []
+    others: list[str] = []
     for place, _, files in os.walk(root / folder, followlinks=True):
         below = os.path.relpath(place, root)
         for file in files:
-            if file.lower().endswith(IMAGE_ENDS) and not file.startswith("."):
-                images.append(f"{below}/{file}")
-    return sorted(images)
+            if file.startswith("."):
+                continue
+            kind = images if file.lower().endswith(IMAGE_ENDS) else others
+            kind.append(f"{below}/{file}")
+    return sorted(images), sorted(others)
 
 
 def _require_same_classes(root: Path, part: str, names: list[str]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from harness.passport import Contents
 from paddle_rn50.records import Form, Parsed, Records, read_index
+from program.arrays import Array
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 HEAD = struct.Struct("<4sI")  # MAGIC, and flag and length
@@ -139,7 +140,7 @@ def _other_kind(further: int, image_bytes: int) -> str:
 # ---- all records, by their heads
 
 
-def contents(records: Records, heads: np.ndarray) -> Contents:
+def contents(records: Records, heads: Array) -> Contents:
     """Tell sizes and labels of all images from the records' heads [records, bytes].
 
     Raises ValueError for the first record that is damaged, of another kind, or with a label out of range.

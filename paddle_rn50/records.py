@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.passport import Contents, Look
+from program.arrays import Array
 from runlog import schema
 from runlog.errors import RunError
 
@@ -46,7 +47,7 @@ class Form:
     first_label: int  # the number that the form has for label 0
     head_bytes: int  # first bytes of a record that are looked at before a run
     parse: Callable[[bytes], Parsed]  # of a whole record; raises ValueError where it is damaged
-    contents: Callable[["Records", np.ndarray], Contents]  # by all heads [records, head_bytes]; raises ValueError
+    contents: Callable[["Records", Array], Contents]  # by all heads [records, head_bytes]; raises ValueError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,7 @@ class Records:
 
     format: Form
     files: tuple[Path, ...]
-    places: np.ndarray  # [records, 3] int64: number of the file, offset, bytes
+    places: Array  # [records, 3] int64: number of the file, offset, bytes
     classes: int
     largest: tuple[int, int] | None = None  # width and height in pixels of the largest image, where known
     source: schema.Passport | None = None  # of the files that they were packed from, where known
@@ -69,7 +70,7 @@ class Records:
         """Name of the form, as the log has it."""
         return self.format.name
 
-    def read(self, ids: np.ndarray) -> tuple[list[bytes], np.ndarray]:
+    def read(self, ids: Array) -> tuple[list[bytes], Array]:
         """Read the encoded images and labels [N] int64 of `ids`.
 
         Raises RunError for a damaged record or a wrong label.
@@ -129,7 +130,7 @@ class Records:
                 look(start + len(block), len(self))
         return self.format.contents(self, heads)
 
-    def _heads(self, start: int) -> np.ndarray:
+    def _heads(self, start: int) -> Array:
         """Read the first bytes [HEADS_AT_ONCE, head_bytes] of records from number `start` on; absent ones are 0."""
         most = self.format.head_bytes
         places = self.places[start : start + HEADS_AT_ONCE]
@@ -142,7 +143,7 @@ class Records:
         return np.frombuffer(bytes(heads), dtype=np.uint8).reshape(-1, most)
 
 
-def read_index(index: Path, make: str) -> np.ndarray:
+def read_index(index: Path, make: str) -> Array:
     """Read an index: [records, 2] int64, the two numbers of each line.
 
     Raises ValueError where it is absent, empty or has other lines; `make` says how to make it.

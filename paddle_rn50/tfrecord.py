@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from harness.passport import Contents
 from paddle_rn50.records import Form, Parsed, Records, read_index
+from program.arrays import Array
 
 # Names that TensorFlow's scripts give the files of a part.
 PATTERNS = {"train": ("train-*-of-*", "train*.tfrecord"), "val": ("validation-*-of-*", "val*.tfrecord")}
@@ -86,7 +87,7 @@ def parse(record: bytes) -> Parsed:
     return Parsed(image, label - FORM.first_label)
 
 
-def contents(records: Records, heads: np.ndarray) -> Contents:
+def contents(records: Records, heads: Array) -> Contents:
     """Tell the sizes of all records from their heads [records, LENGTH_BYTES]; labels are not known without reading all.
 
     Raises ValueError for the first record whose length is not the index's, and where the first is of another kind.

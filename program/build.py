@@ -21,6 +21,7 @@ from paddle.distributed.fleet.meta_optimizers import common as meta_optimizers
 
 from program import capture, elsewhere, replaced
 from program import precision as precisions
+from program.arrays import Array
 from program.count import counts_of
 from program.ops import LOSS_VALUE, Refused
 from program.optimizers import KINDS, OptimizerConfig, Schedule
@@ -34,7 +35,7 @@ from program.strategy import Strategy, resolve
 NCCL_ONLY = ("c_gen_nccl_id", "c_comm_init", "c_broadcast", "c_sync_calc_stream", "c_sync_comm_stream")
 
 
-class StepSchedule(paddle.optimizer.lr.LRScheduler):
+class StepSchedule(paddle.optimizer.lr.LRScheduler):  # type: ignore[misc]  # Paddle has no types
     """Our schedule in the form that Paddle's optimizers take."""
 
     def __init__(self, schedule: Schedule) -> None:
@@ -44,7 +45,7 @@ class StepSchedule(paddle.optimizer.lr.LRScheduler):
     def get_lr(self) -> float:
         return self._schedule(self.last_epoch)
 
-    def ahead(self, count: int) -> np.ndarray:
+    def ahead(self, count: int) -> Array:
         """Return the rates of the next `count` steps, this step's first."""
         return np.array([self._schedule(self.last_epoch + number) for number in range(count)], np.float32)
 
@@ -87,7 +88,7 @@ class Plan:
         return batch // self.strategy.gradient_merge
 
 
-class Executor(static.Executor):
+class Executor(static.Executor):  # type: ignore[misc]  # Paddle has no types
     """Paddle's executor with its buffer-sharing passes disabled, so that a program runs exactly as it was built."""
 
     def run(self, *arguments: Any, **options: Any) -> Any:

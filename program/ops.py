@@ -68,8 +68,9 @@ def type_in(block: Block, name: str) -> str:
 
 def size_bytes(variable: Variable) -> int:
     """Return the bytes that a variable takes; an unknown extent counts as 1."""
-    elements = math.prod(max(1, extent) for extent in variable.shape)
-    return elements * np.dtype(dtype_of(variable)).itemsize
+    elements: int = math.prod(max(1, extent) for extent in variable.shape)
+    element_bytes: int = np.dtype(dtype_of(variable)).itemsize
+    return elements * element_bytes
 
 
 def writers(block: Block) -> dict[str, list[int]]:

@@ -17,7 +17,7 @@ class OptimizerConfig:
     weight_decay: float  # L2, added to the gradient
     decay_bn_and_bias: bool = False
     decay_bias: bool = False  # biases decay even where normalizations do not
-    lars_coefficient: float = 0.001  # factor of the trust ratio, as MLPerf's reference has it
+    lars_coefficient: float = 0.001  # factor of the trust ratio, as the MLPerf reference has it
     lars_epsilon: float = 0.0
 
     def __post_init__(self) -> None:
@@ -90,8 +90,8 @@ class Schedule:
     """Learning rate of the global batch as a pure function of the step, from 0.
 
     Every schedule warms up linearly: step k of a warm-up of w steps has base * (k + 1) / w, so that the last step of
-    the warm-up reaches the base and no step has a rate of 0. MLPerf's reference and NVIDIA's recipe (`from_zero`) have
-    base * k / w, whose first step has a rate of 0.
+    the warm-up reaches the base and no step has a rate of 0. The MLPerf reference and NVIDIA's recipe (`from_zero`)
+    have base * k / w, whose first step has a rate of 0.
     """
 
     kind: Literal["piecewise", "cosine", "polynomial"]
@@ -114,7 +114,7 @@ class Schedule:
 
     @property
     def decay_steps(self) -> int:
-        """The steps that a log calls decay steps: those after the warm-up in MLPerf's reference, else all."""
+        """The steps that a log calls decay steps: those after the warm-up in the MLPerf reference, else all."""
         is_mlperfs = self.from_zero and self.kind == "polynomial"
         return self.total_steps - self.warmup_steps if is_mlperfs else self.total_steps
 
@@ -129,4 +129,5 @@ class Schedule:
         done = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
         if self.kind == "cosine":
             return self.end + (self.base - self.end) * 0.5 * (1.0 + math.cos(math.pi * done))
-        return self.end + (self.base - self.end) * (1.0 - done) ** self.power
+        remaining: float = (1.0 - done) ** self.power
+        return self.end + (self.base - self.end) * remaining

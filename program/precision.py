@@ -140,7 +140,7 @@ def feed_half(main: static.Program, precision: Precision) -> None:
         return
 
     def halves_image(op: Operator) -> bool:
-        return op.type == "cast" and op.input("X") == [image] and op.attr("out_dtype") == paddle.float16
+        return op.type == "cast" and op.input("X") == [image] and bool(op.attr("out_dtype") == paddle.float16)
 
     halved: set[str] = set()  # names of the image in half precision
     for op in block.ops:

@@ -7,17 +7,17 @@ a row in `_PASSES`.
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 from paddle import static
 
+from program.arrays import Array
 from program.passes import resnet_unit
 
 
 class StoredForm(NamedTuple):
     """Conversions of one tensor's value; both return a new array or a view."""
 
-    to_plain: Callable[[np.ndarray], np.ndarray]
-    from_plain: Callable[[np.ndarray], np.ndarray]
+    to_plain: Callable[[Array], Array]
+    from_plain: Callable[[Array], Array]
 
 
 class _Pass(NamedTuple):

@@ -277,7 +277,7 @@ class Checkpoint:
 
 # ---- events
 
-# MLPerf's
+# Keys of MLPerf logs
 SUBMISSION_BENCHMARK = Point("submission_benchmark", str, "resnet or hrnet")
 SUBMISSION_ORG = Point("submission_org", str, "who submits")
 SUBMISSION_DIVISION = Point("submission_division", str, "closed or open")

@@ -15,7 +15,7 @@ def median_set(
     """Choose the runs that are scored where there are more than the `count` of a submission, and say which they are.
 
     `runs` stand in the order of their start. The chosen ones are the `count` consecutive runs whose score is the median
-    of all such sets; one without a score is infinitely slow (MLPerf's training_rules.adoc, section Scoring). An even
+    of all such sets; one without a score is infinitely slow (MLPerf training_rules.adoc, section Scoring). An even
     number of sets has two in the middle: the slower one is taken, as the rules name none.
     """
     sets = [runs[first : first + count] for first in range(len(runs) - count + 1)]
@@ -27,7 +27,7 @@ def median_set(
 
 
 def olympic_mean(values: Sequence[float], dropped: int = 1) -> float:
-    """Return the mean without the `dropped` best and as many worst values, added up as MLPerf's tools do."""
+    """Return the mean without the `dropped` best and as many worst values, added up as the MLPerf tools do."""
     assert len(values) > 2 * dropped > 0
     kept = sorted(values)[dropped:-dropped]
     return sum(kept) / len(kept)

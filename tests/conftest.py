@@ -58,7 +58,7 @@ def published_reports() -> Path:
 
 @pytest.fixture(scope="session")
 def published_corpus() -> Path:
-    """Folder of archives of MLPerf's published rounds, which are read in place."""
+    """Folder of archives of the published MLPerf rounds, which are read in place."""
     return _published("CORPUS", "set PUBLISHED_CORPUS to the folder of the rounds' archives", "shared/corpus")
 
 

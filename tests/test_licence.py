@@ -31,3 +31,11 @@ def test_each_script_says_its_licence() -> None:
     assert len(scripts) > 30
     unmarked = [script.name for script in scripts if MARK not in script.read_text().splitlines()]
     assert unmarked == []
+
+
+def test_the_trademark_of_mlcommons_is_no_possessive() -> None:
+    """MLCommons asks that the name stand as an adjective before a noun."""
+    possessive = "MLPerf" + "'s"
+    files = tracked(".py", ".md", ".yaml", ".html", ".sh")
+    assert len(files) > 300
+    assert [file.name for file in files if possessive in file.read_text()] == []

@@ -1,12 +1,12 @@
 """Recipes against the texts of their sources: schedules, first weights, updates and normalizations of the programs that
-they build, crops and colours, and what the input pipeline subtracts; MLPerf's reference points, and what others
+they build, crops and colours, and what the input pipeline subtracts; MLPerf reference points, and what others
 published at them. Differences that stay are in docs/recipes.md.
 
 NVIDIA: NVIDIA/DeepLearningExamples, PaddlePaddle/Classification/RN50v1.5: utils/config.py at 0376731, lr_scheduler.py,
 optimizer.py and dali.py at 76da854, models/resnet.py at 709e118, program.py at 38934f9.
 PaddleClas: PaddlePaddle/PaddleClas, ppcls/configs/ImageNet/ResNet/ResNet50.yaml at 0c40d1e, optimizer/learning_rate.py
 at 0776f1c, arch/backbone/legendary_models/resnet.py at 0009cb6, data/preprocess/ops/operators.py at 052349e.
-MLPerf's reference: mlcommons/training, image_classification/tensorflow2: lars_optimizer.py and common.py at 615ad0a,
+The MLPerf reference: mlcommons/training, image_classification/tensorflow2: lars_optimizer.py and common.py at 615ad0a,
 imagenet_preprocessing.py at 48c266b.
 PaddleSeg: PaddlePaddle/PaddleSeg, configs/fcn/fcn_hrnetw18_cityscapes_1024x512_80k.yml at 118c7d8,
 configs/_base_/cityscapes.yml at b2c6147, benchmark/hrnet.yml at 6087e53, paddleseg/models/losses/cross_entropy_loss.py
@@ -246,7 +246,7 @@ TRAINED = {
 
 
 def reference_rate(step: int, *, base: float, warmup_steps: int, train_steps: int) -> float:
-    """`PolynomialDecayWithWarmup` of lars_util.py, MLPerf's reference of v1.0 to v4.0, and Keras's PolynomialDecay."""
+    """`PolynomialDecayWithWarmup` of lars_util.py (MLPerf reference, v1.0 to v4.0) and Keras's PolynomialDecay."""
     decay_steps = train_steps - warmup_steps + 1
     if step <= warmup_steps:
         return base * step / warmup_steps
@@ -291,7 +291,7 @@ def test_another_image_size_scales_the_evaluation_too() -> None:
     assert (recipe.image_size, recipe.eval_resize) == (112, 128)
 
 
-# ---- MLPerf's published ResNet logs beside what `mlperf_lars` logs at the same global batch
+# ---- published MLPerf ResNet logs beside what `mlperf_lars` logs at the same global batch
 
 ARCHIVES = ("mlperf_v0.7_v1.0.tar.xz", "mlperf_v1.1_baidu.tar.xz", "mlperf_resnet.tar.xz")
 DECAY_STEPS = "lars_opt_learning_rate_decay_steps"

@@ -30,8 +30,10 @@ from harness import encoded, passport
 from harness.decoder import Decoder
 from harness.lists import Folders
 from harness.lists import lines as list_lines
-from paddle_rn50 import data, folder, recordio
+from paddle_rn50 import data, folder, recordio, tfrecord
 from paddle_rn50.records import Records
+from program.arrays import Array
+from runlog import named_files
 from runlog.errors import RunError, one_line
 from runlog.schema import as_json
 
@@ -56,6 +58,7 @@ def pack(source: Path, target: Path, part: str) -> str:
     where the target's disk gave back something else than was written.
     """
     images = folder.find(source, part, recordio.MOST_CLASSES)
+    _warn(images.passed_over)
     listed = _digest(source, images)
     packed = target / recordio.FILE.format(part)
     sizes = target / data.SIZES.format(part)
@@ -94,6 +97,12 @@ def pack(source: Path, target: Path, part: str) -> str:
         growing.rename(packed)
         journal.unlink()
     return f"{packed}: {len(entries)} images, {packed.stat().st_size / 2**30:.3f} GiB, each record checked"
+
+
+def _warn(note: str) -> None:
+    """Print a note on the data set, if there is one."""
+    if note:
+        print(f"warning: {note}", file=sys.stderr, flush=True)
 
 
 def _digest(source: Path, images: folder.ImageList) -> str:
@@ -168,12 +177,13 @@ def _size(name: str, content: bytes) -> folder.Size:
     """Width and height in pixels, by the header alone. Raises ValueError where the file is no image."""
     try:
         with Image.open(io.BytesIO(content)) as opened:
-            return opened.size
+            size: folder.Size = opened.size
+            return size
     except (OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"{name}: is no image: replace the file or remove it from the list") from error
 
 
-def _check(packed: Records, entries: list[Entry], labels: np.ndarray, part: str) -> None:
+def _check(packed: Records, entries: list[Entry], labels: Array, part: str) -> None:
     """Raises RunError where a record is not what was written."""
     for ids in _shown(f"check {part}", len(packed)):
         images, found = packed.read(ids)
@@ -200,7 +210,7 @@ def find_sizes(source: Path, part: str) -> str:
     return f"{file}: {file.read_text().strip()}"
 
 
-def _shown(what: str, total: int, *, done: int = 0) -> Iterator[np.ndarray]:
+def _shown(what: str, total: int, *, done: int = 0) -> Iterator[Array]:
     """The sample numbers from `done`, some at once, with a bar where there is a terminal."""
     for start in progress.track(range(done, total, AT_ONCE), what, disable=not sys.stdout.isatty()):
         yield np.arange(start, min(start + AT_ONCE, total))
@@ -219,7 +229,9 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
         if part == "val" and labels is not None:
             contents[part] = _flat_list(source / part, labels)
         else:
-            contents[part] = folder.list_text(folder.by_class_folders(source, part, recordio.MOST_CLASSES))
+            images = folder.by_class_folders(source, part, recordio.MOST_CLASSES)
+            _warn(images.passed_over)
+            contents[part] = folder.list_text(images)
 
     said = []
     for part, text in contents.items():
@@ -260,6 +272,7 @@ def main() -> int:
     parser.add_argument("--lists", action="store_true", help="only write the lists of SOURCE from its class folders")
     parser.add_argument("--labels", type=Path, help="with --lists: lines 'name label' of the images in a flat val/")
     args = parser.parse_args()
+    named_files.check_options(args)
     if (args.target is not None) + args.sizes + args.lists != 1 or (args.labels and not args.lists):
         parser.error("give SOURCE and TARGET, or --sizes and SOURCE, or --lists and SOURCE")
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a path need not be UTF-8
@@ -282,9 +295,18 @@ def _run(args: argparse.Namespace) -> None:
         return
     if args.target:  # what is absent is said before hours of packing the other part
         for part in PARTS:
-            folder.find(args.source, part, recordio.MOST_CLASSES)
+            _require_files(args.source, part)
     for part in PARTS:
         print(find_sizes(args.source, part) if args.sizes else pack(args.source, args.target, part), flush=True)
+
+
+def _require_files(source: Path, part: str) -> None:
+    """Raise ValueError where a part has no image files, wrong lists, or is packed already."""
+    has_files = (source / folder.LIST.format(part)).is_file() or (source / part).is_dir()
+    packed = [source / recordio.FILE.format(part), *tfrecord.files_of(source, part)]
+    if not has_files and packed[-1].is_file():
+        raise ValueError(f"{packed[-1]}: {source} is packed already: DATADIR takes it as it is")
+    folder.find(source, part, recordio.MOST_CLASSES)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""MLPerf's own rules and tools, and what they say of a log."""
+"""The official MLPerf rules and tools, and what they say of a log."""

@@ -6,10 +6,10 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from compliance.logged_run import is_number, own_metadata
 from compliance.official.language import State, holds
@@ -24,58 +24,75 @@ _MINUTE_MS = 60_000
 
 
 class Judge:
-    """Takes the events of one log; `finish` collects what the official rules of `version` have against it."""
+    """Takes the events of one log; `finish` collects the violations of the official rules of `version`."""
 
     def __init__(self, version: str, collected: Collected) -> None:
-        self._version, self._collected = version, collected
+        self._version = version
+        self._collected = collected
         self._keys = keys(version)
         self._events: list[Event] = []
 
     def take(self, event: Event) -> None:
-        if event.key in self._keys:
-            if isinstance(event.metadata, dict):  # half the memory: no rule asks for the place in the code
-                where = {sys.intern(name): value for name, value in own_metadata(event.metadata).items()}
-                event = event._replace(key=sys.intern(event.key), metadata=where)
-            self._events.append(event)
+        """Keep an event that any rule is about."""
+        if event.key not in self._keys:
+            return
+        if isinstance(event.metadata, dict):  # half the memory: no rule asks for the place in the code
+            where = {sys.intern(name): value for name, value in own_metadata(event.metadata).items()}
+            event = event._replace(key=sys.intern(event.key), metadata=where)
+        self._events.append(event)
 
     def finish(self) -> None:
-        """Applies common.yaml and each file that the log's events name, one after the other."""
-        collected = self._collected
-        waiting, done = [f"training_{self._version}/common.yaml"], set[str]()
-        last: dict[str, _Key] = {}
-        while waiting:
-            done.add(name := waiting.pop(0))
-            applied = _Applied(load(name), self._events, collected)
-            for named, by in applied.state.enqueued:
-                if named in names() and named not in done:
-                    waiting += [named] if named not in waiting else []
-                else:  # the official checker ends, or never does
-                    self._refuse(applied.keys[by.key], by, named)
-            last |= applied.keys
-        for key in last.values():
-            key.finish_last(collected)
+        """Apply common.yaml and each file that the log's events name, one after the other.
 
-    def _refuse(self, key: "_Key", by: Event, name: str) -> None:
-        if by.key == schema.SUBMISSION_BENCHMARK.key:
-            having = [version for version in versions() if by.value in benchmarks(version)]
-            others = f"rulesets {', '.join(having)} have it" if having else "no ruleset has it"
-            actual = f"{by.key} {printable(by.value, 60)}: mlperf-logging {VERSION} has no {printable(name)}; {others}"
-            self._collected.breach("known-benchmark", by.line, actual)
+        Where several files have rules for a key, the last file's rules for it stand.
+        """
+        waiting = [f"training_{self._version}/common.yaml"]
+        applied_names: set[str] = set()
+        last_by_key: dict[str, _Key] = {}
+        while waiting:
+            name = waiting.pop(0)
+            applied_names.add(name)
+            applied = _Applied(load(name), self._events, self._collected)
+            for further_file, event in applied.state.enqueued:
+                if further_file not in names() or further_file in applied_names:
+                    # Here the official checker ends with an error, or never ends.
+                    self._refuse(applied.keys[event.key], event, further_file)
+                elif further_file not in waiting:
+                    waiting.append(further_file)
+            last_by_key |= applied.keys
+        for key in last_by_key.values():
+            key.finish_last(self._collected)
+
+    def _refuse(self, key: "_Key", event: Event, name: str) -> None:
+        """Collect that an event names the rule file `name`, which there is not."""
+        if event.key == schema.SUBMISSION_BENCHMARK.key:
+            having = [version for version in versions() if event.value in benchmarks(version)]
+            others = "no ruleset has it"
+            if having:
+                others = f"rulesets {', '.join(having)} have it"
+            benchmark = printable(event.value, 60)
+            actual = f"{event.key} {benchmark}: mlperf-logging {VERSION} has no {printable(name)}; {others}"
+            self._collected.breach("known-benchmark", event.line, actual)
         elif not key.failed:
-            key.fail(by, "value", "a value that has rules of its own", printable(by.value))
+            key.fail(event, "value", "a value that has rules of its own", printable(event.value))
 
 
 class _Applied:
     """The rules of one file, applied to the events of a log."""
 
     def __init__(self, file: RuleFile, events: Sequence[Event], collected: Collected) -> None:
-        self.file, self.state = file, State()
+        self.file = file
+        self.state = State()
         self.keys = {key: _Key(rule, self) for key, rule in file.rules.items()}
         self.ended: Finding | None = None  # where the official checker ends with a traceback
+
         for step in file.begin:
             step(None, self.state)
-        for event in [*events, *self._aggregated(events)] if file.aggregates else events:
-            if (key := self.keys.get(event.key)) is not None:
+        if file.aggregates:
+            events = [*events, *self._aggregated(events)]
+        for event in events:
+            key = self.keys.get(event.key)
+            if key is not None:
                 key.take(event)
         for key in self.keys.values():
             key.finish(collected)
@@ -85,135 +102,210 @@ class _Applied:
             self._check_end(check, collected)
 
     def _aggregated(self, events: Iterable[Event]) -> list[Event]:
-        """Joins the metrics of one evaluation, as stable_diffusion's BEGIN does."""
+        """Return one event for the metrics of each evaluation, as stable_diffusion's BEGIN joins them.
+
+        Where an evaluation lacks the metadata for that, the official checker ends: the first such event is noted.
+        """
         joined: dict[Any, Event] = {}
         for event in events:
             try:
                 if event.key == schema.EVAL_ACCURACY.key and "metric" in event.metadata:
-                    at = event.metadata[self.file.aggregates]
-                    first = Event(_AGGREGATED, {self.file.aggregates: at}, {}, 0, "", event.line, 0)
-                    joined.setdefault(at, first).value[event.metadata["metric"]] = event.value
+                    evaluation = event.metadata[self.file.aggregates]
+                    values = {self.file.aggregates: evaluation}
+                    first = Event(_AGGREGATED, values, {}, time_ms=0, event_type="", line=event.line, offset=0)
+                    joined.setdefault(evaluation, first).value[event.metadata["metric"]] = event.value
             except (KeyError, TypeError):
                 wanted = f"{self.file.aggregates} and a metric in the metadata"
-                found = self.keys[_AGGREGATED].finding("metadata", event.line, wanted, _shown(event, "metadata"))
-                self.ended = self.ended or found
+                actual = _shown(event, "metadata")
+                self.end(self.keys[_AGGREGATED].finding("metadata", event.line, wanted, actual))
         return list(joined.values())
 
+    def end(self, finding: Finding) -> None:
+        """Note why the official checker ends; only the first reason counts."""
+        if self.ended is None:
+            self.ended = finding
+
     def _check_end(self, check: Check, collected: Collected) -> None:
-        """A check of the state after the last event: of a list that the events of a key made."""
+        """Check the state after the last event: a list that the events of a key made.
+
+        Where there is no such event, another finding says so.
+        """
         key = self.keys[check.other]
-        if key.count and not holds(check.code, None, self.state):  # that there is none is another finding
-            made, wanted = (Counter(map(printable, side(None, self.state))) for side in check.sides)
-            actual = f"missing {[*wanted - made][:3]}, unknown or twice {[*made - wanted][:3]}"
-            collected.found.append(key.finding("metadata", key.line or None, check.words, actual))
+        if not key.count or holds(check.code, None, self.state):
+            return
+        made_side, wanted_side = check.sides
+        made = Counter(map(printable, made_side(None, self.state)))
+        wanted = Counter(map(printable, wanted_side(None, self.state)))
+        missing = [*wanted - made][:3]
+        unknown = [*made - wanted][:3]
+        actual = f"missing {missing}, unknown or twice {unknown}"
+        collected.found.append(key.finding("metadata", key.line or None, check.words, actual))
 
 
 def _shown(event: Event, aspect: str) -> str:
-    """Return what a check of `aspect` looks at."""
+    """Return the part of an event that a check of `aspect` looks at."""
     if aspect == "metadata":
-        metadata = own_metadata(event.metadata) if isinstance(event.metadata, dict) else event.metadata
+        metadata = event.metadata
+        if isinstance(metadata, dict):
+            metadata = own_metadata(metadata)
         return f"metadata {printable(metadata)}"
-    plain = isinstance(event.value, str) and re.search("[A-Za-z]", event.value)  # "0.33" keeps its quotes
-    return printable(event.value) if plain else visible(as_json(event.value), 160)
+    if isinstance(event.value, str) and re.search("[A-Za-z]", event.value):
+        return printable(event.value)
+    return visible(as_json(event.value), 160)  # in which "0.33" keeps its quotes
+
+
+class _Best(NamedTuple):
+    """The largest value of a key, and its line."""
+
+    value: float
+    line: int
+
+
+class _Objection(NamedTuple):
+    """An unmet check: what it wanted of an event, and what the log has instead."""
+
+    wanted: str
+    actual: str
 
 
 class _Key:
     """The events of a rule's key in a log, and the rule's objections to them."""
 
     def __init__(self, rule: Rule, file: _Applied) -> None:
-        self.rule, self._file, self._once = rule, file, "submission_" in rule.key
-        self.count, self.line, self.failed = 0, 0, 0
-        self.value: Any = None
-        self.differs = self.any_met = False
-        self._best: tuple[float, int] | None = None  # value and line, of what any_check looks at
+        self.rule = rule
+        self._file = file
+        self._once = "submission_" in rule.key  # whether only the first event is checked
+        self.count = 0
+        self.line = 0  # of the first event
+        self.value: Any = None  # of the first event
+        self.differs = False  # whether another event has another value
+        self.any_met = False  # whether an event met the rule's any_check
+        self.failed = 0
+        self._best: _Best | None = None
         self._failures: list[Finding] = []  # dropped where a later file has rules for the key
 
     def take(self, event: Event) -> None:
-        rule, state = self.rule, self._file.state
+        """Apply the rule to the next event of the key."""
         self.count += 1
         if self.count == 1:
-            self.value, self.line = event.value, event.line
+            self.value = event.value
+            self.line = event.line
         elif not self.differs:
             self.differs = event.value not in (self.value,)  # one NaN is another's equal, as in list.count
         if self.count == 1 or not self._once:
-            failed = self.failed
-            for check in rule.checks:
-                self._check(check, event)
-            try:
-                for step in rule.post:
-                    step(event, state)
-            except Exception:  # noqa: BLE001  as the official checker takes it
-                if self.failed == failed:
-                    wanted = "a value that the later rules can be computed from"
-                    self.fail(event, "value", wanted, _shown(event, "value"))
-        if rule.first_check and self.count == 1:
-            self._check(rule.first_check, event)
-        if rule.any_check:
-            if is_number(event.value) and (self._best is None or event.value > self._best[0]):
-                self._best = event.value, event.line
-            try:
-                self.any_met = bool(rule.any_check.code(event, state)) or self.any_met
-            except Exception:  # noqa: BLE001  the official checker ends here
-                check = rule.any_check
-                wanted = "a number" if check.aspect == "value" and not is_number(event.value) else check.words
-                found = self.finding(check.aspect, event.line, wanted, _shown(event, check.aspect))
-                self._file.ended = self._file.ended or found
+            self._check_each(event)
+        if self.rule.first_check and self.count == 1:
+            self._check(self.rule.first_check, event)
+        if self.rule.any_check:
+            self._look_for_any(self.rule.any_check, event)
+
+    def _check_each(self, event: Event) -> None:
+        """Apply the checks of every event, then change the state as the rule says."""
+        failed_before = self.failed
+        for check in self.rule.checks:
+            self._check(check, event)
+        try:
+            for step in self.rule.post:
+                step(event, self._file.state)
+        except Exception:  # noqa: BLE001  as the official checker takes it
+            if self.failed == failed_before:
+                wanted = "a value that the later rules can be computed from"
+                self.fail(event, "value", wanted, _shown(event, "value"))
+
+    def _look_for_any(self, check: Check, event: Event) -> None:
+        """Note whether an event meets the check that one event of the key must meet."""
+        has_number = is_number(event.value)
+        if has_number and (self._best is None or event.value > self._best.value):
+            self._best = _Best(event.value, event.line)
+        try:
+            if check.code(event, self._file.state):
+                self.any_met = True
+        except Exception:  # noqa: BLE001  the official checker ends here
+            wanted = check.words
+            if check.aspect == "value" and not has_number:
+                wanted = "a number"
+            self._file.end(self.finding(check.aspect, event.line, wanted, _shown(event, check.aspect)))
 
     def _check(self, check: Check, event: Event) -> None:
+        """Apply one check to an event."""
         if holds(check.code, event, self._file.state):
             return
-        wanted, actual = check.words, _shown(event, check.aspect)
+        objection = _Objection(check.words, _shown(event, check.aspect))
         if check.aspect == "order":
-            other = check.other
-            line = self._file.keys[other].line
-            actual = f"after the {other} of line {line}" if check.before else f"no {other} before it"
+            objection = self._objection_to_order(check)
         elif check.aspect == "time":
-            since_ms, limit_ms = (side(event, self._file.state) for side in check.sides)
-            wanted = f"under {limit_ms / _MINUTE_MS:g} min after the first init_start"
-            actual = f"{since_ms / _MINUTE_MS:.1f} min after it"
-            if not limit_ms:
-                wanted, actual = "submission_division before it, for its time limit", "no submission_division"
-        self.fail(event, check.aspect, wanted, actual)
+            objection = self._objection_to_time(check, event)
+        self.fail(event, check.aspect, objection.wanted, objection.actual)
+
+    def _objection_to_order(self, check: Check) -> _Objection:
+        """Return which event came before this one, or did not."""
+        if check.before:
+            line = self._file.keys[check.other].line
+            return _Objection(check.words, f"after the {check.other} of line {line}")
+        return _Objection(check.words, f"no {check.other} before it")
+
+    def _objection_to_time(self, check: Check, event: Event) -> _Objection:
+        """Return how long after the first init_start an event came, and how long it may take."""
+        since, limit = check.sides
+        since_ms = since(event, self._file.state)
+        limit_ms = limit(event, self._file.state)
+        if not limit_ms:
+            return _Objection("submission_division before it, for its time limit", "no submission_division")
+        wanted = f"under {limit_ms / _MINUTE_MS:g} min after the first init_start"
+        return _Objection(wanted, f"{since_ms / _MINUTE_MS:.1f} min after it")
 
     def fail(self, event: Event, aspect: str, wanted: str, actual: str) -> None:
-        """A breach, which counts unless a later file has rules for the key."""
+        """Note a breach, which counts unless a later file has rules for the key."""
         self.failed += 1
         if self.failed <= FINDINGS_PER_RULE:
             self._failures.append(self.finding(aspect, event.line, wanted, actual))
 
     def finding(self, aspect: str, line: int | None, wanted: str, actual: str) -> Finding:
+        """Return a finding of the official checker about one aspect of the key, with what to do."""
         key = self.rule.key
-        fix = {
+        fixes = {
             "value": f"make {key} {wanted}",
             "metadata": f"give {key} this metadata: {wanted.removeprefix('metadata has ')}",
             "order": f"log {key} {wanted}",
             "time": "log submission_* first; do less before init_stop: compile less, or warm up with fewer steps",
-        }.get(aspect, f"log {wanted}")
-        rule, source = f"{key}.{aspect}", self._file.file.source
-        wanted = wanted if aspect == "count" else f"{key}: {wanted}"
-        return Finding(rule=rule, line=line, expected=wanted, actual=actual, fix=fix, source=source, official=True)
+        }
+        return Finding(
+            rule=f"{key}.{aspect}",
+            line=line,
+            expected=wanted if aspect == "count" else f"{key}: {wanted}",
+            actual=actual,
+            fix=fixes.get(aspect, f"log {wanted}"),
+            source=self._file.file.source,
+            official=True,
+        )
 
     def finish(self, collected: Collected) -> None:
-        """Collects what no later file takes back."""
+        """Collect violations that no later rule file overrides."""
         rule = self.rule
         if rule.other and not self.count and not self._file.keys[rule.other].count:
             collected.found.append(self.finding("count", None, rule.count_in_words, "none"))
         if rule.any_check and self.count and not self.any_met:
-            best, line = (f"the best is {self._best[0]:.6g}", self._best[1]) if self._best else ("no number", None)
-            found = self.finding("value", line, f"one event with {rule.any_check.words}", best)
-            collected.found.append(replace(found, fix="train until the target is reached, then log run_stop"))
+            best = "no number"
+            line = None
+            if self._best is not None:
+                best = f"the best is {self._best.value:.6g}"
+                line = self._best.line
+            finding = self.finding("value", line, f"one event with {rule.any_check.words}", best)
+            collected.found.append(replace(finding, fix="train until the target is reached, then log run_stop"))
 
     def finish_last(self, collected: Collected) -> None:
-        """Collects the rest, where no later file names the key."""
-        rule, count, found = self.rule, self.count, self._failures
-        collected.found += found
-        if self.failed > len(found):
-            collected.more(found[-1], self.failed - len(found))
-        if rule.count == "EXACTLY_ONE" and count > 1 and not self.differs:
-            collected.breach("exactly-once", self.line, f"{count} {rule.key}, all with the same value")
-        elif count < rule.least or (rule.count == "EXACTLY_ONE" and count > 1):
-            first = f"{count}, with different values; the first is {printable(self.value)}"
-            actual = first if self.differs else str(count or "none")
+        """Collect the other violations, once no later file can have rules for the key."""
+        rule = self.rule
+        collected.found += self._failures
+        if self.failed > len(self._failures):
+            collected.more(self._failures[-1], self.failed - len(self._failures))
+        is_repeated = rule.count == "EXACTLY_ONE" and self.count > 1
+        if is_repeated and not self.differs:
+            collected.breach("exactly-once", self.line, f"{self.count} {rule.key}, all with the same value")
+        elif is_repeated or self.count < rule.least:
+            actual = str(self.count or "none")
+            if self.differs:
+                actual = f"{self.count}, with different values; the first is {printable(self.value)}"
             collected.found.append(self.finding("count", self.line or None, rule.count_in_words, actual))
 
 
@@ -223,37 +315,50 @@ _TOKEN = ":::MLLOG "
 _LONGEST = 1 << 24  # characters of a line; a longer one is refused unread
 
 
-def official_findings(path: Path, found: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
-    """`found`, each marked by whether the official checker finds it too, and what only that one finds.
+def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
+    """Return our findings, each marked by whether the official checker has it too, and what only that one finds.
 
     Our reader passes over, or splits, what it cannot take as one event; the official parser takes some of it and ends
     at the rest.
     """
-    if all(finding.rule.startswith("line-") for finding in found):
-        last = max(finding.line or 0 for finding in found)
-        bad_lines = _read(path, lambda event: None, last)
-        if any(_is_bad(one, bad_lines) for one in found):  # the rest can change nothing
-            return tuple(replace(one, official=_is_bad(one, bad_lines)) for one in found)
+    if all(_is_about_a_line(finding) for finding in ours):
+        last_line = max(finding.line or 0 for finding in ours)
+        bad_lines = _read(path, None, last_line)
+        if any(_is_bad(finding, bad_lines) for finding in ours):  # the rest can change nothing
+            return tuple(replace(finding, official=_is_bad(finding, bad_lines)) for finding in ours)
+
     collected = Collected(ruleset.strict)
     judge = Judge(ruleset.version, collected)
-    bad_lines = _read(path, judge.take)
+    bad_lines = _read(path, judge)
     judge.finish()
     theirs = [finding for finding in collected.found if finding.official]
-    named = {finding.rule for finding in theirs}
-    marked = [replace(one, official=one.rule in named or _is_bad(one, bad_lines)) for one in found]
-    if bad_lines and not any(_is_bad(one, bad_lines) for one in marked):
-        blamed = next(one for one in marked if one.rule.startswith("line-"))
+    rules_of_theirs = {finding.rule for finding in theirs}
+    marked = []
+    names_bad_line = False
+    for finding in ours:
+        is_bad = _is_bad(finding, bad_lines)
+        names_bad_line = names_bad_line or is_bad
+        marked.append(replace(finding, official=is_bad or finding.rule in rules_of_theirs))
+    if bad_lines and not names_bad_line:
+        blamed = next(finding for finding in marked if _is_about_a_line(finding))
         marked.append(replace(blamed, severity="error", line=min(bad_lines), official=True))
-    ours = {finding.rule for finding in found}
-    return (*marked, *(one for one in theirs if one.rule not in ours))
+    rules_of_ours = {finding.rule for finding in ours}
+    marked += [finding for finding in theirs if finding.rule not in rules_of_ours]
+    return tuple(marked)
 
 
-def _read(path: Path, take: Callable[[Event], None], last: float = math.inf) -> set[int]:
-    """Gives `take` the events as the official parser reads them, to line `last`; the lines that it cannot read."""
+def _read(path: Path, judge: Judge | None, last_line: float = math.inf) -> set[int]:
+    """Read a log's events to `last_line` as the official parser does, and give them to `judge`.
+
+    Return the lines that it cannot read.
+    """
     bad_lines: set[int] = set()
     with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
         number = 0
-        while number < last and (line := stream.readline(_LONGEST)):
+        while number < last_line:
+            line = stream.readline(_LONGEST)
+            if not line:
+                break
             number += 1
             if len(line) == _LONGEST:
                 bad_lines.add(number)
@@ -265,19 +370,30 @@ def _read(path: Path, take: Callable[[Event], None], last: float = math.inf) -> 
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 bad_lines.add(number)
                 continue
-            take(event)
+            if judge is not None:
+                judge.take(event)
     return bad_lines
 
 
+def _is_about_a_line(finding: Finding) -> bool:
+    """Return whether a finding is about a line as such, before any rule of its key."""
+    return finding.rule.startswith("line-")
+
+
 def _is_bad(finding: Finding, bad_lines: set[int]) -> bool:
-    return finding.rule.startswith("line-") and finding.severity == "error" and finding.line in bad_lines
+    """Return whether a finding is an error about a line that the official parser cannot read."""
+    return _is_about_a_line(finding) and finding.severity == "error" and finding.line in bad_lines
 
 
 def _event(text: str, line: int) -> Event:
-    """Raises what the official parser raises."""
+    """Return the event of a text. Raises what the official parser raises."""
     if not text.startswith(_TOKEN):
         raise ValueError("no event")
     fields: dict[str, Any] = json.loads(text[len(_TOKEN) :])
-    time_ms, key, value, metadata = float(fields["time_ms"]), fields["key"], fields["value"], fields["metadata"]
-    known = key if isinstance(key, str) else ""  # no rule is of such a key
-    return Event(known, value, metadata, time_ms, "", line, 0)
+    time_ms = float(fields["time_ms"])
+    key = fields["key"]
+    value = fields["value"]
+    metadata = fields["metadata"]
+    if not isinstance(key, str):
+        key = ""  # no rule is about such a key
+    return Event(key, value, metadata, time_ms, event_type="", line=line, offset=0)

@@ -6,7 +6,6 @@ are one only where all that they state is equal.
 
 import itertools
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -192,15 +191,24 @@ def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] |
     For this project's benchmarks it is the number, for others the number and the line that logged it.
     """
     value = seed.value
-    if isinstance(value, str) and re.fullmatch(r"\s*\d{1,19}\s*", value):
-        value = int(value)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
+    if value is None:
+        return None
+    if not isinstance(value, float) or value.is_integer():
+        number = whole_seed(value)
+        value = value if number is None else number
     if benchmark in ruleset.benchmarks:
         return (str(value),)
     if ruleset.version >= ruleset.strict["seed-present"].since:
         return (str(value), str(seed.metadata.get("file")), str(seed.metadata.get("lineno")))
     return None
+
+
+def whole_seed(value: object) -> int | None:
+    """A seed as seed_checker takes it, by int(); None where that fails."""
+    try:
+        return int(value)  # type: ignore[call-overload, no-any-return]
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def accuracy_of_many(runs: Sequence[LoggedRun], least: int) -> float | None:

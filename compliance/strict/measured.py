@@ -99,8 +99,6 @@ class Measured:
         self._last_epoch: int | None = None
         self._last_epoch_ms: float | None = None  # its time less evaluation
         self._of_open_epoch: list[_Throughput] = []
-        self._throughputs_before = 0  # epoch_throughput events above the last epoch_start
-        self._ended: Fault | None = None  # that the last epoch has no epoch_throughput, until it has one
         self._checkpoints: dict[int, float] = {}  # step: what training waited for it in ms
         self._short: list[_ShortTime] = []
         self._handlers: dict[str, Callable[[Event], None]] = {
@@ -129,31 +127,18 @@ class Measured:
         self._sums = _Sums(since_ms=event.time_ms)
 
     def epoch_starts(self, event: Event, number: int | None) -> None:
-        """Begin an epoch; the one before has had its throughput."""
-        self._demand_throughput()
+        """Begin an epoch."""
         self._epoch = number
-        self._throughputs_before = self._run.number(schema.EPOCH_THROUGHPUT)
         self.run_starts(event)
 
-    def epoch_stops(self, number: int | None, start_line: int, trained_ms: float) -> None:
+    def epoch_stops(self, number: int | None, trained_ms: float) -> None:
         """End an epoch that trained for so long, less evaluation."""
         self._epoch = None
         self._last_epoch = number
         self._last_epoch_ms = trained_ms
-        self._ended = Fault(start_line, f"no epoch_throughput of epoch {number}")
         for throughput in self._of_open_epoch:
             self._compare_time(throughput)
         self._of_open_epoch.clear()
-
-    def run_stops(self) -> None:
-        """End the run; the last epoch has had its throughput."""
-        self._demand_throughput()
-
-    def _demand_throughput(self) -> None:
-        """An epoch that ended has its epoch_throughput, above or below its epoch_stop."""
-        if self._ended is not None and self._run.number(schema.EPOCH_THROUGHPUT) == self._throughputs_before:
-            self.fault(*self._ended)
-        self._ended = None
 
     def succeeds(self, line: int) -> None:
         """Check what a run that ended with success at `line` must have."""
@@ -177,7 +162,7 @@ class Measured:
 
     # --- step windows ---
 
-    def _begin(self, first_step: Any, steps: Any) -> None:
+    def _begin(self, first_step: int, steps: int) -> None:
         """Read the plan at the first window; a resumed run begins behind step 0."""
         settings = self._run.settings
         samples = int(self._run.count(schema.TRAIN_SAMPLES))
@@ -189,63 +174,53 @@ class Measured:
         if settings.get("MODE") == "throughput":
             self._plan.warmup_end = _whole_or_0(settings.get("WARMUP_STEPS"))
             self._plan.measured_end = self._plan.warmup_end + _whole_or_0(settings.get("MEASURED_STEPS"))
-        summary = self._run.of(schema.RUN_SUMMARY).value
-        resumed = isinstance(summary, dict) and summary.get("resumed")
-        if resumed and type(first_step) is int and type(steps) is int:
+        summary = self._run.summary
+        if summary is not None and summary.resumed:
             self._step = first_step - steps
 
     def _step_window(self, event: Event) -> None:
-        value: dict[str, Any] = event.value if type(event.value) is dict else {}
-        where = event.metadata
-        if self._run.number(schema.STEP_WINDOW) == 1:
-            self._begin(where.get("step"), value.get("steps"))
+        window = table_of(schema.StepWindow, event.value)
+        where = table_of(schema.InWindow, event.metadata)
         if len(self._run.losses) < LOSSES_KEPT:
-            loss: Any = value.get("loss")
-            time_s: Any = value.get("time_s")
-            self._run.losses.append(loss if is_number(loss) else None)
-            self._run.took(event.key, time_s if is_number(time_s) else 0.0)
-        if len(self.faults) >= FINDINGS_PER_RULE:
-            return
-
-        if not _is_window(value, where):
+            self._run.losses.append(window.loss if window else None)
+            self._run.took(event.key, window.time_s if window else 0.0)
+        if window is None or where is None or not _is_possible(window):
             self.fault(event.line, f"a step_window is not as the schema has it: {printable(event.value)}")
             return
+        if self._run.number(schema.STEP_WINDOW) == 1:
+            self._begin(where.step, window.steps)
+        if len(self.faults) >= FINDINGS_PER_RULE:
+            return
         start = self._step
-        self._step = where["step"]
-        self._add(value)
-        self._compare_window(event, start)
-        if value["time_s"] > 0:
-            rate = value["images"] / value["time_s"]
-            self.fastest = max(self.fastest, Fastest(images_per_s=rate, line=event.line))
-
-    def _add(self, window: dict[str, Any]) -> None:
-        self.all_images += window["images"]
+        self._step = where.step
+        self.all_images += window.images
         self._sums.windows += 1
-        self._sums.images += window["images"]
-        self._sums.time_s += window["time_s"]
-        self._sums.wait_s += window["data_wait_s"]
+        self._sums.images += window.images
+        self._sums.time_s += window.time_s
+        self._sums.wait_s += window.data_wait_s
+        self._compare_window(event.line, window, where, start)
+        self._compare_clock(event)
+        if window.time_s > 0:
+            self.fastest = max(self.fastest, Fastest(images_per_s=window.images / window.time_s, line=event.line))
 
-    def _compare_window(self, event: Event, start: int) -> None:
-        """Compare a window that begins after step `start` with the plan and with the clock."""
-        value = event.value
-        where = event.metadata
-        line = event.line
-        steps = value["steps"]
-        images = value["images"]
-        time_s = value["time_s"]
-        wait_s = value["data_wait_s"]
-        wanted, phase = self._plan.next_window(start, where["epoch_num"])
+    def _compare_window(self, line: int, window: schema.StepWindow, where: schema.InWindow, start: int) -> None:
+        """Compare a window that begins after step `start` with the plan."""
+        steps = window.steps
+        wait_s = window.data_wait_s
+        wanted, phase = self._plan.next_window(start, where.epoch_num)
         epoch = 1 if self._plan.measured_end else self._epoch
-        if steps != wanted or self._step != start + steps or images != steps * self._plan.batch:
-            self.fault(line, f"a window of {steps} steps, {images} images, to step {self._step}; {start} was the last")
-        elif where["phase"] != phase or where["epoch_num"] != epoch:
-            self.fault(line, f"a window of phase {printable(where['phase'])} and epoch {where['epoch_num']} here")
-        elif not 0 <= wait_s <= time_s + _ROUNDED_S or not time_s > 0:
-            self.fault(line, f"a window of {time_s} s, of which {wait_s} s waited for data")
+        if steps != wanted or where.step != start + steps or window.images != steps * self._plan.batch:
+            of = f"{steps} steps, {window.images} images"
+            self.fault(line, f"a window of {of}, to step {where.step}; {start} was the last")
+        elif where.phase != phase or where.epoch_num != epoch:
+            self.fault(line, f"a window of phase {printable(where.phase)} and epoch {where.epoch_num} here")
+        elif not 0 <= wait_s <= window.time_s + _ROUNDED_S or not window.time_s > 0:
+            self.fault(line, f"a window of {window.time_s} s, of which {wait_s} s waited for data")
 
+    def _compare_clock(self, event: Event) -> None:
         passed_ms = event.time_ms - self._sums.since_ms
         if self._sums.time_s * 1000 > passed_ms * (1 + self._share) + self._run.clock_tolerance_ms:
-            self.fault(line, f"windows of {self._sums.time_s:.6g} s in the {passed_ms / 1000:.6g} s up to here")
+            self.fault(event.line, f"windows of {self._sums.time_s:.6g} s in the {passed_ms / 1000:.6g} s up to here")
 
     @property
     def _share(self) -> float:
@@ -339,7 +314,7 @@ class Measured:
             value = value.get("throughput", value.get("imgs_sec"))
         samples = self._run.count(schema.TRAIN_SAMPLES)
         epoch_ms = self._last_epoch_ms
-        if not is_number(value) or not samples or self._epoch is not None or epoch_ms is None or epoch_ms <= 0:
+        if not is_number(value) or not samples or self._epoch is not None or not epoch_ms or epoch_ms < 0:
             return
         allowed_ms = self._share * epoch_ms + self._run.clock_tolerance_ms
         if value <= 0 or abs(samples / value * 1000 - epoch_ms) > allowed_ms:
@@ -357,14 +332,7 @@ def _number_or_0(said: schema.EpochThroughput) -> list[float]:
     return [value if is_number(value) else 0 for value in (said.images, said.time_s, said.images_per_s)]
 
 
-def _is_window(value: dict[str, Any], where: dict[str, Any]) -> bool:
-    """Whether a step_window has what the schema demands."""
-    counts = (value.get("steps"), value.get("images"), where.get("step"))
-    times = (value.get("time_s"), value.get("data_wait_s"))
-    loss = value.get("loss")
-    if not all(type(count) is int for count in counts):
-        return False
-    if not all(map(is_number, counts + times)):
-        return False
-    good_loss = loss is None or (is_number(loss) and loss >= 0)
-    return good_loss and table_of(schema.InWindow, where) is not None
+def _is_possible(window: schema.StepWindow) -> bool:
+    """Whether its counts and its loss are numbers that a window can have; JSON's integers have no bound."""
+    good_loss = window.loss is None or window.loss >= 0
+    return good_loss and max(window.steps, window.images) < 2**63

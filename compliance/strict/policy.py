@@ -1,14 +1,14 @@
 """The rules of a whole run, once its log has ended."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from compliance import passports
 from compliance.logged_run import COUNT, LoggedRun, has_type, is_number, own_metadata
 from compliance.official.language import State, holds
 from compliance.official.rule_files import read_check
-from compliance.rules import FINDINGS_PER_RULE, Benchmark, Collected, Finding, Ruleset, WrittenRule
+from compliance.rules import Benchmark, Collected, Finding, Ruleset
 from compliance.strict.accuracies import check_curve, check_samples, check_schedule, counts_batches, is_own_data
+from compliance.strict.copies import whole_seed
 from compliance.strict.pace import check_pace
 from compliance.strict.project_log import ProjectLog
 from compliance.strict.run_order import RunOrder
@@ -17,6 +17,7 @@ from runlog.reader import Event
 from runlog.text import printable
 
 _NOT_CLEARED = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})
+_OF_A_WHOLE_RUN = {"mode": "train", "data": "real", "resumed": False, "profiled": False}  # fields of run_summary
 _OF_OWN_DATA = ("eval-schedule", "eval-samples", "accuracy-curve", "rcp-hyperparameters", "rcp-convergence")
 
 
@@ -73,35 +74,28 @@ class Policy:
         if summary is None:
             self.collected.note("run-mode", "not applied: the log has no run_summary that says so")
             return
-        if summary.resumed:
-            self._breach("run-mode", line, "it was resumed from a checkpoint", "a run from the start")
-        if summary.profiled:
-            self._breach("run-mode", line, "it was profiled", "a run without a profiler")
-        if summary.mode != "train":
-            self._breach("run-mode", line, f"mode is {printable(summary.mode)}", "mode is train")
-        if summary.data != "real":
-            self._breach("run-mode", line, f"data is {printable(summary.data)}", "data is real")
+        for name, wanted in _OF_A_WHOLE_RUN.items():
+            value = getattr(summary, name)
+            if value != wanted:
+                said = f"run_summary's {name} is"
+                self._breach("run-mode", line, f"{said} {printable(value)}", f"{said} {printable(wanted)}")
 
     def _check_caches(self) -> None:
         """Find caches that were kept, or cleared after the start alone; nodes have clocks of their own."""
         cleared: list[Event] = []
-        reasons: list[tuple[int, str]] = []
         for event in self.run.kept[schema.CACHE_CLEAR.key]:
             said = str(event.value).strip().lower()
             if said in _NOT_CLEARED and event.value is not None:
-                reasons.append((event.line, f"the value is {printable(event.value)}"))
+                self._breach("cache-cleared", event.line, f"not cleared: the value is {printable(event.value)}")
             elif event.metadata.get("status", "done") != "done":
-                reasons.append((event.line, printable(own_metadata(event.metadata))))
+                actual = f"not cleared: {printable(own_metadata(event.metadata))}"
+                self._breach("cache-cleared", event.line, actual)
             else:
                 cleared.append(event)
-        for line, reason in reasons[:FINDINGS_PER_RULE]:
-            self._breach("cache-cleared", line, f"not cleared: {reason}")
-
-        start_ms = self.run.start_ms
-        if not cleared or start_ms is None:
+        if not cleared or self.run.start_ms is None:
             return
         first = min(cleared, key=lambda event: event.time_ms)
-        late_ms = first.time_ms - start_ms
+        late_ms = first.time_ms - self.run.start_ms
         if late_ms > self.collected.strict["cache-cleared"].bounds["late_ms"]:
             self._breach("cache-cleared", first.line, f"{late_ms:.0f} ms after run_start")
 
@@ -203,15 +197,28 @@ class Policy:
     # --- the written rules of single values ---
 
     def _written_findings(self) -> list[Finding]:
+        """The written rules that the first event of their key breaks; what is no number is judged by log-form."""
         first_values = State(self.run.values.items())
         first_values["epochs_trained"] = self.order.epochs_counted
         findings = []
         for rule in self.ruleset.written:
             event = self.run.first.get(rule.key)
-            if event is not None and rule.opt_name in (None, self.run.text(schema.OPT_NAME)):
-                finding = _written_finding(rule, event, first_values)
-                if finding is not None:
-                    findings.append(finding)
+            if event is None or rule.opt_name not in (None, self.run.text(schema.OPT_NAME)):
+                continue
+            check = read_check("written.yaml", rule.key, rule.check)
+            of_value = check.aspect == "value"
+            if (of_value and not is_number(event.value)) or holds(check.code, event, first_values):
+                continue
+            finding = Finding(
+                rule=f"{rule.key}.{check.aspect}",
+                severity=rule.severity,
+                line=event.line,
+                expected=f"{rule.key}: {check.words}",
+                actual=printable(event.value if of_value else own_metadata(event.metadata)),
+                fix=f"make {rule.key} {check.words}",
+                source=rule.source,
+            )
+            findings.append(finding)
         return findings
 
     # --- a log of this project ---
@@ -223,30 +230,3 @@ class Policy:
         for finding in list(self.collected.found):
             if finding.kind == "form" and finding.severity != "info":
                 self._breach("own-log", finding.line, f"{finding.rule}: {finding.actual}")
-
-
-def whole_seed(value: Any) -> int | None:
-    """A seed as seed_checker takes it, by int(); None where that fails."""
-    try:
-        return int(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _written_finding(rule: WrittenRule, event: Event, first_values: State) -> Finding | None:
-    """The finding that an event breaks a written rule; None where it keeps it, or is no number to judge."""
-    check = read_check("written.yaml", rule.key, rule.check)
-    if check.aspect == "value" and not is_number(event.value):
-        return None  # log-form says so
-    if holds(check.code, event, first_values):
-        return None
-    shown: Any = event.value if check.aspect == "value" else own_metadata(event.metadata)
-    return Finding(
-        rule=f"{rule.key}.{check.aspect}",
-        severity=rule.severity,
-        line=event.line,
-        expected=f"{rule.key}: {check.words}",
-        actual=printable(shown),
-        fix=f"make {rule.key} {check.words}",
-        source=rule.source,
-    )

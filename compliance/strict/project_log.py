@@ -24,15 +24,26 @@ _OF_TRAINING = (
     *(schema.BLOCK_START, schema.BLOCK_STOP, schema.EPOCH_START, schema.EPOCH_STOP, schema.EVAL_START),
     *(schema.EVAL_STOP, schema.EVAL_ACCURACY),
 )
-_OF_SUMMARY = {  # the setting that a field of run_summary repeats
-    **{"mode": "MODE", "data": "DATA", "precision": "PRECISION", "math_mode": "PRECISION"},
-    **{"batch_per_device": "BATCHSIZE", "nodes": "DGXNNODES"},
+# What the log says in two places: by its first name, which is `section.field` or an event, and as a setting.
+_REPEATED = {
+    **{"run_summary.mode": "MODE", "run_summary.data": "DATA", "run_summary.nodes": "DGXNNODES"},
+    **{"run_summary.precision": "PRECISION", "run_summary.math_mode": "PRECISION"},
+    **{"run_summary.batch_per_device": "BATCHSIZE", "hardware.math_mode": "PRECISION", "hardware.device": "DEVICE"},
+    **{"submission_org": "SUBMISSION_ORG", "submission_division": "SUBMISSION_DIVISION"},
+    **{"submission_status": "SUBMISSION_STATUS", "opt_name": "RECIPE.optimizer.kind"},
 }
-_OF_SUBMISSION = (schema.SUBMISSION_ORG, schema.SUBMISSION_DIVISION, schema.SUBMISSION_STATUS)
+_REPEATED_OF_OPTIMIZER = {  # the hyperparameters, by the setting
+    **{"end_learning_rate": "RECIPE.end_learning_rate", "momentum": "RECIPE.optimizer.momentum"},
+    **{"weight_decay": "RECIPE.optimizer.weight_decay"},
+}
 _SETTINGS = {
     *("WORKLOAD", "MODE", "DATA", "PRECISION", "DEVICE", "BATCHSIZE", "DGXNNODES", "DGXNGPU", "DGXSYSTEM", "SEED"),
     *("STRATEGY", "PROFILE", "RESUME", "TELEMETRY_S", "PRINT_STEPS", "WARMUP_STEPS", "MEASURED_STEPS"),
     *("SUBMISSION_ORG", "SUBMISSION_DIVISION", "SUBMISSION_STATUS", "SUBMISSION_PLATFORM", "RECIPE.epochs"),
+}
+_OF_RECIPE = {  # settings beyond the optimizer's that the recipes of a workload have
+    "rn50": ("RECIPE.base_learning_rate", "RECIPE.image_size", "RECIPE.target_top1"),
+    "hrnet": ("RECIPE.base_learning_rate",),
 }
 _SOURCE = {"commit": "[0-9a-f]{40}", "lock_sha256": "[0-9a-f]{64}", "image_digest": "sha256:[0-9a-f]{64}"}
 _ENERGY_TOLERANCE = 0.01
@@ -41,11 +52,9 @@ _UNFUSED_CONVOLUTIONS = 0.5  # of the model's, at least, are left as operators w
 
 
 class _SaidTwice(NamedTuple):
-    """A value that the log says in two places: where and how it is named, and what the other place says."""
+    """A value that the log says in two places: the name of one, and of the other with what it says."""
 
-    line: int
     name: str
-    value: Any
     other_place: str
     other_value: Any
 
@@ -60,40 +69,36 @@ class ProjectLog:
 
     def faults(self) -> Iterator[Fault]:
         """Yield what the log lacks, says twice and differently, or cannot be."""
-        whole = yield from self._header()
+        misfits = self._misfits()
+        yield from misfits
         yield from self._events()
         summary = self.run.of(schema.RUN_SUMMARY)
         if summary.line and not fits(schema.RunSummary, summary.value):
             yield Fault(summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}")
-        elif self.run.summary and whole:
+        elif self.run.summary and not misfits:
             yield from self._contradictions(self.run.summary)
-        if self.run.settings.get("STRATEGY") != "auto":  # else the optimizer is Paddle's choice
-            yield from self._optimizer()
         yield from self._ending()
         yield from self.order.measured.faults
         yield from self._too_fast()
         yield from self._too_short()
         yield from self._telemetry()
         yield from self._accuracies()
-        if whole:
+        if not misfits:
             yield from self._program()
 
     # --- what must be there ---
 
-    def _header(self) -> typing.Generator[Fault, None, bool]:
-        """Yield sections that are missing or not as the schema has them. Returns whether there were none."""
-        headers = self.run.headers
-        whole = True
+    def _misfits(self) -> list[Fault]:
+        """Sections of the header that are missing or not as the schema has them."""
+        found = []
         for name, section in schema.SECTIONS.items():
-            if name not in headers:
-                yield Fault(None, f"no header section {name}")
-            elif not fits(section.value, headers[name]):
-                shown = printable(headers[name])
-                yield Fault(None, f"the header section {name} is not as the schema has it: {shown}")
-            else:
-                continue
-            whole = False
-        return whole
+            stated = self.run.headers.get(name)
+            if name not in self.run.headers:
+                found.append(Fault(None, f"no header section {name}"))
+            elif not fits(section.value, stated):
+                what = f"the header section {name} is not as the schema has it: {printable(stated)}"
+                found.append(Fault(None, what))
+        return found
 
     def _events(self) -> Iterator[Fault]:
         """Yield events that are missing, or there more often than a run writes them."""
@@ -102,23 +107,21 @@ class ProjectLog:
             count = run.number(once)
             if count > 1:
                 yield Fault(run.of(once).line, f"{count} {once.key}; a run writes one")
-        summary = run.of(schema.RUN_SUMMARY).value
+        epochs = run.number(schema.EPOCH_STOP)
+        if run.number(schema.EPOCH_THROUGHPUT) != epochs:
+            yield Fault(None, f"{run.number(schema.EPOCH_THROUGHPUT)} epoch_throughput of {epochs} epochs")
         due: list[schema.Point[Any] | schema.Mark] = list(_OF_A_RUN)
-        if run.status == "success" and isinstance(summary, dict) and summary.get("mode") == "train":
+        if run.status == "success" and run.summary is not None and run.summary.mode == "train":
             due += _OF_TRAINING
+        if run.settings.get("STRATEGY") != "auto":  # else the optimizer is Paddle's choice
+            kind = run.text(schema.OPT_NAME)
+            if kind in schema.OPTIMIZER:
+                due += [schema.WARMUP_EPOCHS[kind], *schema.OPTIMIZER[kind].values()]
+            else:
+                yield Fault(run.of(schema.OPT_NAME).line or None, f"opt_name is {printable(kind) or 'absent'}")
         for event in due:
             if not run.number(event):
                 yield Fault(None, f"no {event.key}")
-
-    def _optimizer(self) -> Iterator[Fault]:
-        kind = self.run.text(schema.OPT_NAME)
-        if kind not in schema.OPTIMIZER:
-            yield Fault(self.run.of(schema.OPT_NAME).line or None, f"opt_name is {printable(kind) or 'absent'}")
-            return
-        points = [schema.WARMUP_EPOCHS[kind], *schema.OPTIMIZER[kind].values()]
-        missing = [point.key for point in points if not self.run.number(point)]
-        if missing:
-            yield Fault(None, f"no {', '.join(missing)} beside the rest of the recipe")
 
     def _ending(self) -> Iterator[Fault]:
         """Yield what does not belong to the status of a run that ended."""
@@ -157,7 +160,10 @@ class ProjectLog:
         nodes = self._nodes()
         pixels = self.run.settings.get("RECIPE.image_size")
         resnet = self.run.text(schema.SUBMISSION_BENCHMARK) == "resnet"
-        if not nodes or not resnet or type(pixels) is not int or not has_type(pixels, COUNT):
+        if not nodes or not resnet:
+            return
+        if type(pixels) is not int or not has_type(pixels, COUNT):
+            yield Fault(None, f"RECIPE.image_size is {printable(pixels)}, no number of pixels")
             return
         cores = sum(node["cores"] for node in nodes)
         cards: list[str] = []
@@ -199,20 +205,16 @@ class ProjectLog:
         summary = run.of(schema.TELEMETRY_SUMMARY)
         every_s: Any = run.settings.get("TELEMETRY_S")
         samples: Any = summary.value.get("samples") if isinstance(summary.value, dict) else None
-        init = run.first.get(schema.INIT_START.key)
         if not is_number(samples) or not is_number(every_s) or every_s <= 0 or run.start_ms is None:
             return
         nodes = max(len(self._nodes()), 1)
         per_ms = nodes / 1000 / every_s
-        if run.stop_ms is not None and samples < _FEWEST_SAMPLES * (run.stop_ms - run.start_ms) * per_ms:
-            due = (run.stop_ms - run.start_ms) * per_ms
-            what = f"{samples} samples of telemetry; {due:.0f} were due"
-            yield Fault(summary.line, f"{what}, by TELEMETRY_S and the run's time")
-        began_ms = run.start_ms if init is None else min(init.time_ms, run.start_ms)
+        due = ((run.stop_ms or run.start_ms) - run.start_ms) * per_ms
+        began_ms = min(run.first.get(schema.INIT_START.key, summary).time_ms, run.start_ms)
         most = _MOST_SAMPLES * (summary.time_ms - began_ms) * per_ms + _MORE_SAMPLES * nodes
-        if samples > most:
-            what = f"{samples} samples of telemetry; there was time for {most:.0f}"
-            yield Fault(summary.line, f"{what}, by TELEMETRY_S and the log's")
+        if not _FEWEST_SAMPLES * due <= samples <= most:
+            what = f"{samples} samples of telemetry; {due:.0f} were due by TELEMETRY_S and the run's time"
+            yield Fault(summary.line, f"{what}, and there was time for {most:.0f}")
 
     def _program(self) -> Iterator[Fault]:
         """Yield a program that has not the convolutions of the benchmark's model."""
@@ -237,19 +239,31 @@ class ProjectLog:
             if text is not None and not re.fullmatch(form, text):
                 yield Fault(None, f"source's {name} is {printable(text)}")
         needed = set(_SETTINGS)
-        if settings.get("WORKLOAD") == "rn50":
-            needed.add("RECIPE.image_size")
+        if settings.get("WORKLOAD") in _OF_RECIPE:
+            needed |= {*_OF_RECIPE[settings["WORKLOAD"]], *self._hyperparameters().values()}
         missing = sorted(needed - settings.keys())
         if missing:
             yield Fault(None, f"the header section config lacks {', '.join(missing)}")
             return
 
         yield from self._machine(summary)
-        for place in (self._summary_twice, self._header_twice, self._recipe_twice):
-            for said in place(summary):
-                if said.value != said.other_value:
-                    other = f"by {said.other_place} it is {printable(said.other_value)}"
-                    yield Fault(said.line, f"{said.name} is {printable(said.value)}; {other}")
+        for said in self._said_twice(summary):
+            line, value = self._stated(said.name)
+            if value != said.other_value:
+                other = f"by {said.other_place} it is {printable(said.other_value)}"
+                yield Fault(line, f"{said.name} is {printable(value)}; {other}")
+
+    def _stated(self, name: str) -> tuple[int | None, Any]:
+        """Line and value of a setting, `section.field`, `run_summary.field` or event; run_summary's for the header."""
+        if name in self.run.settings:
+            return self.run.of(schema.RUN_SUMMARY).line, self.run.settings[name]
+        place, _, field = name.partition(".")
+        if place in self.run.headers:
+            return self.run.of(schema.RUN_SUMMARY).line, self.run.headers[place][field]
+        event = self.run.first.get(place)
+        if event is None:
+            return None, None
+        return event.line, event.value[field] if field else event.value
 
     def _machine(self, summary: schema.RunSummary) -> Iterator[Fault]:
         nodes = self._nodes()
@@ -265,75 +279,51 @@ class ProjectLog:
             if gpus * summary.nodes < devices:
                 yield Fault(None, f"{devices} ranks on {summary.nodes} nodes, and {gpus} GPUs in one of them")
 
-    def _summary_twice(self, summary: schema.RunSummary) -> Iterator[_SaidTwice]:
-        """Yield the fields of run_summary that a setting repeats."""
+    def _said_twice(self, summary: schema.RunSummary) -> list[_SaidTwice]:
+        """List what settings, the header, run_summary and events repeat of each other."""
         settings = self.run.settings
-        line = self.run.of(schema.RUN_SUMMARY).line
         workload = workloads.find(str(settings["WORKLOAD"]))
-        model = None if workload is None else workload.model
         ranks = settings["DGXNGPU"]
-        resumes = settings["RESUME"] == "auto"
-        devices = ranks * summary.nodes if type(ranks) is int else None
-        for name, setting in _OF_SUMMARY.items():
-            yield _SaidTwice(line, f"run_summary's {name}", getattr(summary, name), setting, settings[setting])
-        yield _SaidTwice(line, "run_summary's model", summary.model, "WORKLOAD", model)
-        yield _SaidTwice(line, "run_summary's devices", summary.devices, "DGXNGPU", devices)
-        yield _SaidTwice(line, "run_summary's profiled", summary.profiled, "PROFILE", settings["PROFILE"] != "")
-        yield _SaidTwice(line, "run_summary's resumed", summary.resumed, "RESUME", resumes and summary.resumed)
-
-    def _header_twice(self, summary: schema.RunSummary) -> Iterator[_SaidTwice]:
-        """Yield what header sections, settings and events of the submission repeat."""
-        settings = self.run.settings
-        dataset = self.run.section(schema.DATASET)
-        hardware = self.run.section(schema.HARDWARE)
-        line = self.run.of(schema.RUN_SUMMARY).line
-        workload = workloads.find(str(settings["WORKLOAD"]))
-        benchmark = None if workload is None else workload.benchmark
-        yield _SaidTwice(line, "hardware's math_mode", hardware["math_mode"], "PRECISION", settings["PRECISION"])
-        if settings["DEVICE"] == "cpu":
-            yield _SaidTwice(line, "PRECISION", settings["PRECISION"], "DEVICE", "fp32")
-        yield _SaidTwice(line, "hardware's device", hardware["device"], "DEVICE", settings["DEVICE"])
-        yield _SaidTwice(line, "dataset's synthetic", dataset["synthetic"], "DATA", settings["DATA"] == "synthetic")
-        for point in _OF_SUBMISSION:
-            yield self._event_twice(point, point.key.upper(), settings[point.key.upper()])
-        yield self._event_twice(schema.SUBMISSION_BENCHMARK, "WORKLOAD", benchmark)
         platform = settings["SUBMISSION_PLATFORM"] or settings["DGXSYSTEM"]
-        yield self._event_twice(schema.SUBMISSION_PLATFORM, "SUBMISSION_PLATFORM", platform)
-        yield self._event_twice(schema.TRAIN_SAMPLES, "dataset", dataset["train_samples"])
-        yield self._event_twice(schema.EVAL_SAMPLES, "dataset", dataset["eval_samples"])
+        repeated = _REPEATED | self._hyperparameters()
+        rows = [_SaidTwice(name, other, settings[other]) for name, other in repeated.items() if other in settings]
+        rows += [
+            _SaidTwice("run_summary.model", "WORKLOAD", workload and workload.model),
+            _SaidTwice("submission_benchmark", "WORKLOAD", workload and workload.benchmark),
+            _SaidTwice("run_summary.devices", "DGXNGPU", ranks * summary.nodes if type(ranks) is int else None),
+            _SaidTwice("run_summary.profiled", "PROFILE", settings["PROFILE"] != ""),
+            _SaidTwice("run_summary.resumed", "RESUME", settings["RESUME"] == "auto" and summary.resumed),
+            _SaidTwice("dataset.synthetic", "DATA", settings["DATA"] == "synthetic"),
+            _SaidTwice("submission_platform", "SUBMISSION_PLATFORM", platform),
+            _SaidTwice("train_samples", "dataset", self.run.section(schema.DATASET)["train_samples"]),
+            _SaidTwice("eval_samples", "dataset", self.run.section(schema.DATASET)["eval_samples"]),
+            _SaidTwice("global_batch_size", "run_summary", summary.devices * summary.batch_per_device),
+        ]
+        if settings["DEVICE"] == "cpu":
+            rows.append(_SaidTwice("PRECISION", "DEVICE", "fp32"))
         if not summary.resumed and settings["SEED"] != -1:
-            yield self._event_twice(schema.SEED, "SEED", settings["SEED"])
+            rows.append(_SaidTwice("seed", "SEED", settings["SEED"]))
+        optimizer = schema.OPTIMIZER.get(self.run.text(schema.OPT_NAME))
+        if optimizer is not None and "RECIPE.base_learning_rate" in settings:
+            rate = self._base_rate(summary.devices * summary.batch_per_device)
+            rows.append(_SaidTwice(optimizer["base_learning_rate"].key, "the recipe and the batch", rate))
+        return rows
 
-    def _recipe_twice(self, summary: schema.RunSummary) -> Iterator[_SaidTwice]:
-        """Yield the hyperparameters that the recipe's settings repeat."""
-        settings = self.run.settings
-        batch = summary.devices * summary.batch_per_device
-        yield self._event_twice(schema.GLOBAL_BATCH_SIZE, "run_summary", batch)
+    def _hyperparameters(self) -> dict[str, str]:
+        """The hyperparameters of the run's optimizer, each with the setting of the recipe that repeats it."""
         kind = self.run.text(schema.OPT_NAME)
-        optimizer = schema.OPTIMIZER.get(kind)
-        if optimizer is None:
-            return
-        repeated: dict[str, schema.Point[Any]] = {
-            "RECIPE.optimizer.kind": schema.OPT_NAME,
-            "RECIPE.warmup_epochs": schema.WARMUP_EPOCHS[kind],
-            "RECIPE.end_learning_rate": optimizer["end_learning_rate"],
-            "RECIPE.optimizer.momentum": optimizer["momentum"],
-            "RECIPE.optimizer.weight_decay": optimizer["weight_decay"],
-        }
-        for name, point in repeated.items():
-            if name in settings:
-                yield self._event_twice(point, name, settings[name])
-        rate: Any = settings.get("RECIPE.base_learning_rate")
-        of_batch: Any = settings.get("RECIPE.base_batch")
-        if is_number(rate) and of_batch is None:
-            yield self._event_twice(optimizer["base_learning_rate"], "the recipe and the batch", float(rate))
-        elif is_number(rate) and is_number(of_batch) and of_batch > 0:
-            scaled = float(rate) * (batch / of_batch)
-            yield self._event_twice(optimizer["base_learning_rate"], "the recipe and the batch", scaled)
+        if kind not in schema.OPTIMIZER:
+            return {}
+        of_optimizer = {schema.OPTIMIZER[kind][name].key: other for name, other in _REPEATED_OF_OPTIMIZER.items()}
+        return of_optimizer | {schema.WARMUP_EPOCHS[kind].key: "RECIPE.warmup_epochs"}
 
-    def _event_twice(self, point: schema.Point[Any], other_place: str, other_value: Any) -> _SaidTwice:
-        event = self.run.of(point)
-        return _SaidTwice(event.line, point.key, event.value, other_place, other_value)
+    def _base_rate(self, batch: int) -> float | None:
+        """The base learning rate that the recipe has for this global batch; None where it states no numbers."""
+        rate: Any = self.run.settings["RECIPE.base_learning_rate"]
+        of_batch: Any = self.run.settings.get("RECIPE.base_batch") or batch  # null: it is not scaled
+        if not is_number(rate) or not is_number(of_batch):
+            return None
+        return float(rate) * (batch / of_batch) if of_batch > 0 else None
 
 
 def fits(kind: Any, value: Any) -> bool:
@@ -344,12 +334,9 @@ def fits(kind: Any, value: Any) -> bool:
         return True
     if origin in (typing.Union, UnionType):
         return any(fits(one, value) for one in arguments)
-    if kind is type(None):
-        return value is None
-    if origin is list:
-        return isinstance(value, list) and all(fits(arguments[0], item) for item in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(fits(arguments[1], item) for item in value.values())
+    if origin in (list, dict):
+        items = value.values() if isinstance(value, dict) else value
+        return isinstance(value, origin) and all(fits(arguments[-1], item) for item in items)
     if is_dataclass(kind):
         return isinstance(value, dict) and _has_fields(kind, value)
     if type(value) is int:  # JSON's has no bound

@@ -13,7 +13,9 @@ from runlog.text import printable
 
 ORDER = "event-order"  # the rule of form that labels and closing events break
 _STARTS = frozenset({schema.BLOCK_START.key, schema.EPOCH_START.key, schema.EVAL_START.key})
-_PARTS = _STARTS | {schema.BLOCK_STOP.key, schema.EPOCH_STOP.key, schema.EVAL_STOP.key, schema.EVAL_ACCURACY.key}
+_STOPS = frozenset({schema.BLOCK_STOP.key, schema.EPOCH_STOP.key, schema.EVAL_STOP.key})
+_CLOSED_BY = {"block": ("block", "epoch"), "epoch": ("epoch",), "eval": ("eval",)}  # what is over when a part starts
+_PARTS = _STARTS | _STOPS | {schema.EVAL_ACCURACY.key}
 # Keys whose times a score or a rate rests on. All others are labels, which some log at any time.
 OF_THE_CLOCK = _PARTS | {schema.RUN_START.key, schema.RUN_STOP.key, schema.STEP_WINDOW.key}
 OF_THE_CLOCK |= {schema.EPOCH_THROUGHPUT.key, "throughput", "tracked_stats"}
@@ -22,7 +24,7 @@ _OF_OTHER_RANKS = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})  # 
 
 @dataclass(frozen=True)
 class _Open:
-    """An epoch, an evaluation, or a block of epochs that was started. `number` is None where its label is none."""
+    """A part of the run that was started. `number` is None where its label is none; only a block has more epochs."""
 
     start: Event
     number: int | None
@@ -32,13 +34,8 @@ class _Open:
     def last(self) -> int | None:
         return None if self.number is None else self.number + self.epochs - 1
 
-    def holds(self, number: int | None) -> bool:
-        """Whether the epoch of this number may lie in the block; True where a label is none."""
-        return number is None or self.number is None or self.number <= number < self.number + self.epochs
-
     def __str__(self) -> str:
-        kind = self.start.key.removesuffix("_start")
-        return f"the {kind} of line {self.start.line}"
+        return f"the {_kind(self.start)} of line {self.start.line}"
 
 
 class TrainedPart(NamedTuple):
@@ -61,28 +58,20 @@ class RunOrder:
         self._last_ms: float | None = None  # of the clock's events
         self._early: Event | None = None  # the first part that started above run_start
         self._epochs_seen = False
-        self._epoch: _Open | None = None
-        self._block: _Open | None = None
-        self._evaluation: _Open | None = None
+        self._open: dict[str, _Open] = {}  # the block, epoch and eval that are open
         self._unscored: _Open | None = None  # the evaluation that has no accuracy yet
         self._eval_in_epoch_ms = 0.0
         self._handlers: dict[str, Callable[[Event], None]] = {
             schema.RUN_START.key: self._run_start,
             schema.RUN_STOP.key: self._run_stop,
-            schema.BLOCK_START.key: self._block_start,
-            schema.BLOCK_STOP.key: self._block_stop,
-            schema.EPOCH_START.key: self._epoch_start,
-            schema.EPOCH_STOP.key: self._epoch_stop,
-            schema.EVAL_START.key: self._eval_start,
-            schema.EVAL_STOP.key: self._eval_stop,
             schema.EVAL_ACCURACY.key: self._eval_accuracy,
         }
+        self._handlers |= dict.fromkeys(_STARTS, self._part_starts)
+        self._handlers |= dict.fromkeys(_STOPS, self._part_stops)
 
     def take(self, event: Event) -> None:
         """Follow the next event, of any key."""
         self._check_clock(event)
-        if event.key in _STARTS:
-            self._check_start(event)
         handle = self._handlers.get(event.key)
         if handle is not None:
             handle(event)
@@ -123,13 +112,6 @@ class RunOrder:
         if stop is not None and of_the_clock and event.key != schema.RUN_STOP.key:
             self._breach(ORDER, event, f"{event.key} after the run_stop of line {stop.line}")
 
-    def _check_start(self, event: Event) -> None:
-        """A part of the run starts after run_start, by the clock."""
-        if self.run.start_ms is None:
-            self._early = self._early or event
-        else:
-            self._not_before_start(event, self.run.start_ms)
-
     def _not_before_start(self, part: Event, start_ms: float) -> None:
         before_ms = start_ms - part.time_ms
         if before_ms > self._collected.strict["before-run-start"].bounds["before_ms"]:
@@ -154,15 +136,13 @@ class RunOrder:
                 that = f"that of line {first.line} is {printable(self.run.status)}"
                 self._collected.breach("run-status", event.line, f"status {printable(status)}; {that}")
             return
-        self.measured.run_stops()
         if self.run.start_ms is not None and event.time_ms <= self.run.start_ms:
             self._breach("run-time", event, f"run_stop {self.run.start_ms - event.time_ms} ms before run_start")
         if self.run.status != "success":
             return
         self.measured.succeeds(event.line)
-        for part in (self._epoch, self._block, self._evaluation):
-            if part is not None:
-                self._breach(ORDER, event, f"{part} is open")
+        for part in self._open.values():
+            self._breach(ORDER, event, f"{part} is open")
         if self._unscored is not None:
             self._breach(ORDER, event, f"{self._unscored} has no accuracy")
 
@@ -174,13 +154,73 @@ class RunOrder:
             actual = f"another {event.key}, {apart_ms:.10g} ms from that of line {first.line}"
             self._breach("run-time" if far else ORDER, event, actual)
 
-    # --- blocks and epochs ---
+    # --- blocks, epochs and evaluations ---
 
-    def _took(self, event: Event, started: _Open) -> None:
-        took_ms = event.time_ms - started.start.time_ms
+    def _part_starts(self, event: Event) -> None:
+        kind = _kind(event)
+        if self.run.start_ms is None:
+            self._early = self._early or event
+        else:
+            self._not_before_start(event, self.run.start_ms)
+        for other in _CLOSED_BY[kind]:
+            if other in self._open:
+                self._breach(ORDER, event, f"{self._open[other]} is still open")
+        number = self._number(event, "first_epoch_num" if kind == "block" else "epoch_num")
+        part = _Open(event, number)
+        if kind == "eval":
+            self._evaluation_starts(part)
+        else:
+            self._expect(event, f"{event.key} of epoch", number, self._next_epoch())
+            if kind == "epoch":
+                self._epoch_starts(part)
+            else:
+                count = self._number(event, "epoch_count")
+                part = _Open(event, number, 1 if count is None else count)
+                if not self._epochs_seen:
+                    self.epochs_counted += part.epochs
+        self._open[kind] = part
+
+    def _epoch_starts(self, epoch: _Open) -> None:
+        self.epochs_counted = self.epochs_counted + 1 if self._epochs_seen else 1
+        self._epochs_seen = True
+        self._eval_in_epoch_ms = 0.0
+        self.measured.epoch_starts(epoch.start, epoch.number)
+
+    def _evaluation_starts(self, evaluation: _Open) -> None:
+        if self._unscored is not None and "eval" not in self._open:
+            self._breach(ORDER, evaluation.start, f"{self._unscored} has no accuracy")
+        trained = self._trained_epoch()
+        if evaluation.number != trained:
+            what = f"evaluation of epoch {evaluation.number}; the last trained is {trained}"
+            self._breach(ORDER, evaluation.start, what)
+        self._unscored = evaluation
+
+    def _part_stops(self, event: Event) -> None:
+        kind = _kind(event)
+        number = self._number(event, "first_epoch_num" if kind == "block" else "epoch_num")
+        part = self._open.pop(kind, None)
+        if part is None:
+            self._breach(ORDER, event, f"{event.key}, and no {kind} is open")
+            return
+        self._expect(event, f"{event.key} of epoch", number, part.number)
+        took_ms = event.time_ms - part.start.time_ms
+        if kind == "block" and self._epochs_seen:  # its epochs have their own times
+            if "epoch" in self._open or self.last_epoch != part.last:
+                announced = f"{part} announces epochs {part.number} to {part.last}"
+                self._breach(ORDER, event, f"{announced}; the last one done is {self.last_epoch}")
+            return
+        self._took(event, took_ms)
+        if kind == "eval":
+            self._eval_in_epoch_ms += took_ms if "epoch" in self._open else 0
+            return
+        self.last_epoch = part.last
+        if len(self.trained) < EVENTS_KEPT:
+            self.trained.append(TrainedPart(epoch_ms=took_ms / max(part.epochs, 1), line=event.line))
+        if kind == "epoch":
+            self.measured.epoch_stops(part.number, took_ms - self._eval_in_epoch_ms)
+
+    def _took(self, event: Event, took_ms: float) -> None:
         self.run.took(event.key, took_ms)
-        if event.key != schema.EVAL_STOP.key and len(self.trained) < EVENTS_KEPT:
-            self.trained.append(TrainedPart(epoch_ms=took_ms / max(started.epochs, 1), line=event.line))
         if took_ms < 0 or (took_ms == 0 and self.run.tick_ms == 1):
             self._breach("epoch-time", event, f"{event.key} {took_ms} ms after its start")
 
@@ -194,94 +234,13 @@ class RunOrder:
     def _next_epoch(self) -> int | None:
         return None if self.last_epoch is None else self.last_epoch + 1
 
-    def _block_start(self, event: Event) -> None:
-        first = self._number(event, "first_epoch_num")
-        count = self._number(event, "epoch_count")
-        for part in (self._block, self._epoch):
-            if part is not None:
-                self._breach(ORDER, event, f"{part} is still open")
-        self._expect(event, "a block starts at epoch", first, self._next_epoch())
-        self._block = _Open(event, first, 1 if count is None else count)
-        if not self._epochs_seen:
-            self.epochs_counted += self._block.epochs
-
-    def _block_stop(self, event: Event) -> None:
-        first = self._number(event, "first_epoch_num")
-        block = self._block
-        self._block = None
-        if block is None:
-            self._breach(ORDER, event, "block_stop, and no block is open")
-            return
-        self._expect(event, "block_stop of epoch", first, block.number)
-        if not self._epochs_seen:
-            self.last_epoch = block.last
-            self._took(event, block)
-        elif self._epoch is not None or self.last_epoch != block.last:
-            announced = f"{block} announces epochs {block.number} to {block.last}"
-            self._breach(ORDER, event, f"{announced}; the last one done is {self.last_epoch}")
-
-    def _epoch_start(self, event: Event) -> None:
-        number = self._number(event, "epoch_num")
-        block = self._block
-        if self._epoch is not None:
-            self._breach(ORDER, event, f"{self._epoch} is still open")
-        self._expect(event, "epoch_start of epoch", number, self._next_epoch())
-        if block is None and self.run.number(schema.BLOCK_START):
-            self._breach(ORDER, event, f"epoch {number} lies in no block")
-        elif block is not None and not block.holds(number):
-            self._breach(ORDER, event, f"epoch {number} in a block of epochs {block.number} to {block.last}")
-
-        self._epoch = _Open(event, number)
-        self.epochs_counted = self.epochs_counted + 1 if self._epochs_seen else 1
-        self._epochs_seen = True
-        self._eval_in_epoch_ms = 0.0
-        self.measured.epoch_starts(event, number)
-
-    def _epoch_stop(self, event: Event) -> None:
-        number = self._number(event, "epoch_num")
-        epoch = self._epoch
-        self._epoch = None
-        if epoch is None:
-            self._breach(ORDER, event, "epoch_stop, and no epoch is open")
-            return
-        self._expect(event, "epoch_stop of epoch", number, epoch.number)
-        self.last_epoch = epoch.number
-        self._took(event, epoch)
-        trained_ms = event.time_ms - epoch.start.time_ms - self._eval_in_epoch_ms
-        self.measured.epoch_stops(epoch.number, epoch.start.line, trained_ms)
-
-    # --- evaluations ---
-
     def _trained_epoch(self) -> int | None:
         """The number of the epoch that an evaluation here is of."""
-        if self._epoch is not None:
-            return self._epoch.number
-        if self._block is not None and not self._epochs_seen:
-            return self._block.last
+        if "epoch" in self._open:
+            return self._open["epoch"].number
+        if "block" in self._open and not self._epochs_seen:
+            return self._open["block"].last
         return self.last_epoch
-
-    def _eval_start(self, event: Event) -> None:
-        number = self._number(event, "epoch_num")
-        if self._evaluation is not None:
-            self._breach(ORDER, event, f"{self._evaluation} is still open")
-        elif self._unscored is not None:
-            self._breach(ORDER, event, f"{self._unscored} has no accuracy")
-        trained = self._trained_epoch()
-        if number != trained:
-            self._breach(ORDER, event, f"evaluation of epoch {number}; the last trained is {trained}")
-        self._evaluation = self._unscored = _Open(event, number)
-
-    def _eval_stop(self, event: Event) -> None:
-        number = self._number(event, "epoch_num")
-        evaluation = self._evaluation
-        self._evaluation = None
-        if evaluation is None:
-            self._breach(ORDER, event, "eval_stop, and no evaluation is open")
-            return
-        self._expect(event, "eval_stop of epoch", number, evaluation.number)
-        self._took(event, evaluation)
-        if self._epoch is not None:
-            self._eval_in_epoch_ms += event.time_ms - evaluation.start.time_ms
 
     def _eval_accuracy(self, event: Event) -> None:
         if "epoch_num" not in event.metadata:  # of another benchmark, by samples or steps
@@ -308,3 +267,8 @@ class RunOrder:
             del self.run.evaluations[EVENTS_KEPT - 1 :]  # the last one stays
             accuracy = float(event.value)
             self.run.evaluations.append(Evaluation(number, accuracy, event.line, self.epochs_counted, event.time_ms))
+
+
+def _kind(event: Event) -> str:
+    """Whether a start or stop is one of a block, an epoch or an eval."""
+    return event.key.partition("_")[0]

@@ -135,7 +135,7 @@ def as_csv(submissions: Sequence[Submission]) -> str:
 
 
 def as_text(submissions: Sequence[Submission]) -> str:
-    """A line a submission with its questions below, a line that counts all, and the notes on MLPerf's name."""
+    """A line a submission with its questions below, a line that counts all, and the notes on the MLPerf name."""
     lines = []
     for one in submissions:
         name = f"{one.round or '-'} {one.submitter} {one.system} {one.benchmark}"

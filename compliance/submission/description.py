@@ -1,10 +1,9 @@
 """The system description of a submission, and where a log says otherwise."""
 
-import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from compliance.check import LoggedRun
 from compliance.logged_run import COUNT, NUMBER, has_type
@@ -13,8 +12,13 @@ from runlog import schema
 from runlog.reader import open_log, parse_json
 from runlog.text import printable
 
+Description: TypeAlias = dict[str, Any]  # the fields of a system description
+Node: TypeAlias = dict[str, Any]  # a machine as the header of a log describes it
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])i?B", re.IGNORECASE)
-_ACCELERATORS = ("number_of_nodes", "accelerators_per_node")
+_GIB_OF_UNIT = {"M": 1 / 1024, "G": 1, "T": 1024}
+MOST_DEVICES = 2**63  # a log with more, or as many nodes, holds garbage
+MOST_DIGITS = 6  # of a described number that is computed with
 _NO_LINUX = re.compile(r"\b(windows|mac ?os|\w*bsd)\b", re.IGNORECASE)
 LARGEST_JSON_BYTES = 1 << 20
 STATUS_WORDS = {
@@ -25,8 +29,8 @@ STATUS_WORDS = {
 }
 
 
-def read_description(path: Path) -> dict[str, Any]:
-    """The JSON object of a system description. Raises ValueError if it is none."""
+def read_description(path: Path) -> Description:
+    """Read the JSON object of a system description. Raises ValueError for a file that holds none."""
     try:
         with open_log(path) as stream:
             text = stream.read(LARGEST_JSON_BYTES + 1)
@@ -40,79 +44,170 @@ def read_description(path: Path) -> dict[str, Any]:
     return description
 
 
-def compare_description(run: LoggedRun, description: dict[str, Any], rule: StrictRule) -> list[Finding]:
-    values, found = run.values, over_peak(run, description, rule)
+def compare_description(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
+    """Return a finding for each field of the description that the log contradicts; fields come in a fixed order."""
+    findings = over_peak(run, description, rule)
+    for logged in _logged_fields(run, description):
+        stated = description.get(logged.field)
+        if str(stated).casefold() != str(logged.value).casefold():
+            of_log = f"by the log's {logged.key} it is {printable(logged.value)}"
+            actual = f"{logged.field} is {printable(stated)}; {of_log}"
+            findings.append(breach(rule, actual, line=run.lines.get(logged.key)))
+    return findings
 
-    def compare(key: str, name: str, logged: object) -> None:
-        if logged is not None and str(description.get(name)).casefold() != str(logged).casefold():
-            shown = f"{name} is {printable(description.get(name))}"
-            actual = f"{shown}; by the log's {key} it is {printable(logged)}"
-            found.append(breach(rule, actual, line=run.lines.get(key)))
 
-    compare("submission_org", "submitter", values.get("submission_org"))
-    compare("submission_division", "division", values.get("submission_division"))
+class _LoggedField(NamedTuple):
+    """The value of a field of the description by a log, and the log's key that says it."""
+
+    key: str
+    field: str
+    value: object
+
+
+def _logged_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
+    """Return the fields that the log says, of its hardware only those that do not suit the description."""
+    fields = [
+        _LoggedField("submission_org", "submitter", run.values.get("submission_org")),
+        _LoggedField("submission_division", "division", run.values.get("submission_division")),
+    ]
     status = run.text(schema.SUBMISSION_STATUS)
     if description.get("status") != status:  # descriptions of the older rounds have the log's word
-        compare("submission_status", "status", STATUS_WORDS.get(status))
-    summary, key = run.summary, schema.RUN_SUMMARY.key
-    nodes_of_log = hardware_nodes(run)
-    if summary and 0 < summary.nodes < 2**63 and 0 <= summary.devices < 2**63:
-        on_cpu = bool(nodes_of_log) and not any(gpu_names(node) for node in nodes_of_log)
-        compare(key, "number_of_nodes", summary.nodes)
-        compare(key, "accelerators_per_node", 0 if on_cpu else summary.devices // summary.nodes)
-    if summary and summary.framework.casefold() not in str(description.get("framework")).casefold():
-        compare(key, "framework", summary.framework)
-    for name, logged in dict(pair for node in nodes_of_log for pair in _machine_differs(node, description)).items():
-        compare(schema.HARDWARE.name, name, logged)
+        fields.append(_LoggedField("submission_status", "status", STATUS_WORDS.get(status)))
+
+    nodes = hardware_nodes(run)
+    fields += _fields_of_summary(run, description, nodes)
+    differing: dict[str, str] = {}  # of several nodes that differ in a field the last one stands
+    for node in nodes:
+        differing.update(_machine_differs(node, description))
+    fields += [_LoggedField(schema.HARDWARE.name, name, value) for name, value in differing.items()]
+    other_gpu = _other_gpu(nodes, description)
+    fields.append(_LoggedField(schema.HARDWARE.name, "accelerator_model_name", other_gpu))
+    return [field for field in fields if field.value is not None]
+
+
+def _fields_of_summary(run: LoggedRun, description: Description, nodes: Sequence[Node]) -> list[_LoggedField]:
+    """Return nodes and accelerators by the log's run_summary, and its framework where the description has another."""
+    summary = run.summary
+    key = schema.RUN_SUMMARY.key
+    fields: list[_LoggedField] = []
+    if not summary:
+        return fields
+    if 0 < summary.nodes < MOST_DEVICES and 0 <= summary.devices < MOST_DEVICES:
+        on_cpu = bool(nodes) and not any(gpu_names(node) for node in nodes)
+        accelerators = 0 if on_cpu else summary.devices // summary.nodes
+        fields.append(_LoggedField(key, "number_of_nodes", summary.nodes))
+        fields.append(_LoggedField(key, "accelerators_per_node", accelerators))
+    if summary.framework.casefold() not in str(description.get("framework")).casefold():
+        fields.append(_LoggedField(key, "framework", summary.framework))
+    return fields
+
+
+def _other_gpu(nodes: Sequence[Node], description: Description) -> str | None:
+    """Return the first GPU of the log that the description's accelerators are not; None where they are all."""
     model = str(description.get("accelerator_model_name")).casefold()
-    if others := [name for node in nodes_of_log for name in gpu_names(node) if name.casefold() not in model]:
-        compare(schema.HARDWARE.name, "accelerator_model_name", others[0])
-    return found
+    for node in nodes:
+        for name in gpu_names(node):
+            if name.casefold() not in model:
+                return name
+    return None
 
 
-def over_peak(run: LoggedRun, description: dict[str, Any], rule: StrictRule) -> list[Finding]:
+def over_peak(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
     """Report a ResNet run that took less time for its epochs than the peak of the described accelerators allows."""
-    samples, counts = run.count(schema.TRAIN_SAMPLES), [description.get(name) for name in _ACCELERATORS]
-    known = run.text(schema.SUBMISSION_BENCHMARK) == "resnet" and samples
-    if not (known and run.evaluations and (run.minutes or 0) > 0 and all(str(count).isdecimal() for count in counts)):
+    samples = run.count(schema.TRAIN_SAMPLES)
+    is_resnet = run.text(schema.SUBMISSION_BENCHMARK) == "resnet"
+    if not (is_resnet and samples and run.evaluations and run.minutes is not None and run.minutes > 0):
         return []
-    number, model = math.prod(int(str(count)[:6]) for count in counts), str(description.get("accelerator_model_name"))
-    most = most_images_per_s([model], 0) if number else None
-    rate = samples * run.evaluations[-1].epoch / (run.minutes or 1) / 60
-    if most is None or rate <= most * number:
+    accelerators = _accelerators(description)
+    if not accelerators:
         return []
-    actual = f"{rate:.6g} images/s by its epochs and time; {number} {printable(model)} do {most * number:.6g} at most"
+    model = str(description.get("accelerator_model_name"))
+    most_of_one = most_images_per_s([model], 0)
+    if most_of_one is None:
+        return []
+    rate = samples * run.evaluations[-1].epoch / run.minutes / 60
+    most = most_of_one * accelerators
+    if rate <= most:
+        return []
+    actual = f"{rate:.6g} images/s by its epochs and time; {accelerators} {printable(model)} do {most:.6g} at most"
     return [breach(rule, actual, line=run.lines.get(schema.RUN_STOP.key))]
 
 
-def _machine_differs(node: dict[str, Any], description: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    def number(name: str) -> int:
-        text = str(description.get(name))
-        return int(text) if text.isdecimal() else 0
+def _accelerators(description: Description) -> int:
+    """Return the number of accelerators on all nodes; 0 where the description does not say it in whole numbers."""
+    nodes = str(description.get("number_of_nodes"))
+    per_node = str(description.get("accelerators_per_node"))
+    if not (nodes.isdecimal() and per_node.isdecimal()):
+        return 0
+    return int(nodes[:MOST_DIGITS]) * int(per_node[:MOST_DIGITS])
 
-    model, stated = str(node.get("cpu")).casefold(), str(description.get("host_processor_model_name", "")).casefold()
-    models = [{word for word in re.findall(r"[\w-]{3,}", said) if re.search(r"\d", word)} for said in (model, stated)]
-    if node.get("cpu") and stated.strip() and model not in stated and not models[0] & models[1]:
+
+def _machine_differs(node: Node, description: Description) -> Iterator[tuple[str, str]]:
+    """Yield each field of the description that a node of the log contradicts, and the node's value."""
+    if _is_other_processor(node, description):
         yield "host_processor_model_name", str(node["cpu"])
-    cores, logged = number("host_processors_per_node") * number("host_processor_core_count"), node.get("cores")
-    threads = max(number("host_processor_vcpu_count"), 2 * cores)
-    if cores and has_type(logged, COUNT) and not cores / 2 <= logged <= threads:  # type: ignore[operator]
-        yield "host_processor_core_count", f"{logged} cores a node that the job may use"
-    size, memory = _SIZE.search(str(description.get("host_memory_capacity"))), node.get("memory_gib")
-    if size and has_type(memory, NUMBER) and memory:
-        gib = float(size[1]) * {"M": 1 / 1024, "G": 1, "T": 1024}[size[2].upper()]
-        if not 0.75 <= gib / memory <= 1.35:
-            yield "host_memory_capacity", f"{memory} GiB"
+
+    cores = _number(description, "host_processors_per_node") * _number(description, "host_processor_core_count")
+    threads = max(_number(description, "host_processor_vcpu_count"), 2 * cores)
+    usable = node.get("cores")
+    if cores and has_type(usable, COUNT) and not cores / 2 <= usable <= threads:  # type: ignore[operator]
+        yield "host_processor_core_count", f"{usable} cores a node that the job may use"
+
+    stated_gib = _memory_gib(description)
+    memory_gib = node.get("memory_gib")
+    has_both = stated_gib is not None and has_type(memory_gib, NUMBER) and memory_gib
+    if has_both and not 0.75 <= stated_gib / memory_gib <= 1.35:  # type: ignore[operator]
+        yield "host_memory_capacity", f"{memory_gib} GiB"
+
     if _NO_LINUX.search(str(description.get("operating_system"))):
         yield "operating_system", f"Linux {node.get('kernel')}"
 
 
-def gpu_names(node: dict[str, Any]) -> list[str]:
+def _is_other_processor(node: Node, description: Description) -> bool:
+    """Return whether a node's processor and the described one have neither their names nor a model number in common."""
+    logged = str(node.get("cpu")).casefold()
+    stated = str(description.get("host_processor_model_name", "")).casefold()
+    if not node.get("cpu") or not stated.strip() or logged in stated:
+        return False
+    return not _model_numbers(logged) & _model_numbers(stated)
+
+
+def _model_numbers(processor: str) -> set[str]:
+    """Return the words of a processor's name that have a digit."""
+    words = re.findall(r"[\w-]{3,}", processor)
+    return {word for word in words if re.search(r"\d", word)}
+
+
+def _number(description: Description, field: str) -> int:
+    """Return a whole number that the description states; 0 where it is none."""
+    text = str(description.get(field))
+    return int(text) if text.isdecimal() else 0
+
+
+def _memory_gib(description: Description) -> float | None:
+    """Return the described memory of a host; None where it states none with a unit."""
+    size = _SIZE.search(str(description.get("host_memory_capacity")))
+    if size is None:
+        return None
+    number, unit = size.groups()
+    return float(number) * _GIB_OF_UNIT[unit.upper()]
+
+
+def gpu_names(node: Node) -> list[str]:
+    """Return the names of a node's GPUs; none for a node that the log describes in another form."""
     gpus = node.get("gpus")
-    names = [gpu.get("name") if isinstance(gpu, dict) else gpu for gpu in gpus] if isinstance(gpus, list) else []
-    return [printable(name) for name in names]
+    if not isinstance(gpus, list):
+        return []
+    names = []
+    for gpu in gpus:
+        name = gpu.get("name") if isinstance(gpu, dict) else gpu
+        names.append(printable(name))
+    return names
 
 
-def hardware_nodes(run: LoggedRun) -> list[dict[str, Any]]:
+def hardware_nodes(run: LoggedRun) -> list[Node]:
+    """Return the nodes that the log's header describes."""
     nodes = run.section(schema.HARDWARE).get("nodes")
-    return [node for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []
+    if not isinstance(nodes, list):
+        return []
+    return [node for node in nodes if isinstance(node, dict)]

@@ -1,4 +1,4 @@
-"""`python -m compliance publish`: one static page of packages that verify, with the packages beside it.
+"""`python -m compliance publish`: one static page of packages that verify, together with the packages.
 
 No result here was reviewed; the page names each as MLCommons' messaging guidelines ask.
 """
@@ -8,6 +8,7 @@ import json
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from compliance.submission.package import HASHES, hashes
@@ -18,37 +19,25 @@ from runlog.verdict import FATAL
 
 
 def command(options: argparse.Namespace) -> int:
-    """`python -m compliance publish`; 1 if a package does not verify, and then nothing is written.
+    """Run `python -m compliance publish`. Returns 1 if a package does not verify, and then nothing is written.
 
     Raises ValueError if the folder to write exists, a package is given twice or the key cannot sign.
     """
     out: Path = options.out
     for folder in options.folders:
-        if not folder.is_dir():
-            raise ValueError(f"{folder}: no folder: give the folder ORG of a package")
-        if not (folder / MANIFEST).is_file():
-            raise ValueError(f"{folder}: no {MANIFEST} in it: give the folder ORG of a package")
-    refused = [
-        f"{folder}: {answer.check}: {answer.found}"
-        for folder in options.folders
-        for answer in verify(folder)
-        if answer.status == FATAL
-    ]
-    for line in refused:
-        print(f"refused: {printable(line, 5000)}")
-    if refused:
+        _refuse_other_folder(folder)
+    failures = _failures(options.folders)
+    if failures:
+        for line in failures:
+            print(f"refused: {printable(line, 5000)}")
         return 1
     if out.exists() or out.is_symlink():
         raise ValueError(f"{out}: exists; what was published is never overwritten, name another --out")
+
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix="publishing-") as scratch:
         stage = Path(scratch) / "site"
-        for folder in options.folders:
-            package = folder.resolve()
-            place = Path(PACKAGES) / sha256(package / HASHES)[:16] / package.name
-            if (stage / place).exists():
-                raise ValueError(f"{folder}: the same package as another one that was given")
-            shutil.copytree(package, stage / place)
+        _copy_packages(options.folders, stage)
         for name, text in pages_of(stage).items():
             (stage / name).write_text(text, encoding="utf-8")
         (stage / HASHES).write_text(hashes(stage), encoding="utf-8")
@@ -59,8 +48,37 @@ def command(options: argparse.Namespace) -> int:
     return 0
 
 
+def _refuse_other_folder(folder: Path) -> None:
+    """Raise ValueError for a path that is no package's folder."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no folder: give the folder ORG of a package")
+    if not (folder / MANIFEST).is_file():
+        raise ValueError(f"{folder}: no {MANIFEST} in it: give the folder ORG of a package")
+
+
+def _failures(folders: Sequence[Path]) -> list[str]:
+    """Return why packages do not verify, a line for each failed check."""
+    failures = []
+    for folder in folders:
+        for answer in verify(folder):
+            if answer.status == FATAL:
+                failures.append(f"{folder}: {answer.check}: {answer.found}")
+    return failures
+
+
+def _copy_packages(folders: Sequence[Path], stage: Path) -> None:
+    """Copy each package below `stage`, to a place named by its id. Raises ValueError where two are the same."""
+    for folder in folders:
+        package = folder.resolve()
+        package_id = sha256(package / HASHES)
+        place = stage / PACKAGES / package_id[:16] / package.name
+        if place.exists():
+            raise ValueError(f"{folder}: the same package as another one that was given")
+        shutil.copytree(package, place)
+
+
 def _summary(out: Path) -> str:
-    """A line that counts the results by their kind, and the notes that must stand with them."""
+    """Return a line that counts the results by their kind, and the notes that must be shown with them."""
     table = json.loads((out / TABLE).read_text(encoding="utf-8"))
     counts = Counter(result["status"] for result in table["results"])
     kinds = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))

@@ -1,15 +1,15 @@
-"""A results repository, as a folder or a tar archive: which files of it an audit reads, and whose they are."""
+"""A results repository, as a folder or a tar archive: which of its files an audit reads, and whose they are."""
 
 import bz2
 import gzip
+import io
 import lzma
 import re
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from compliance.official.rule_files import versions
 from runlog.reader import HeldLog
@@ -20,7 +20,6 @@ LOG = "result_*.txt"
 SYSTEM = "systems/*.json"
 SCALING = "scaling.json"  # the factor that the review committee set, which result_summarizer applies
 _PATTERNS = (LOG, SYSTEM, SCALING)
-_PACKED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 _ROUND = re.compile(r"(?<![A-Za-z0-9])v(\d+\.\d+)(?!\d)")
 _OTHER_FORM_ROUNDS = ("0.5", "0.6")
 _OTHER_FORM_LINE = re.compile(rb":::MLPv0\.|:::MLL ")  # v0.5 and v0.6 wrote their events so
@@ -46,25 +45,34 @@ class Owner:
 
 
 def files_of(path: Path) -> Iterator[TreeFile]:
-    """The logs, system descriptions and scaling files below a folder or in a tar archive.
+    """Yield the logs, system descriptions and scaling files below a folder or in a tar archive.
 
-    Raises ValueError for an archive that is damaged or none.
+    Raises ValueError for an archive that is damaged, or a file that is no archive.
     """
     if path.is_dir():
-        found = {file for pattern in _PATTERNS for file in path.rglob(pattern)}
-        for file in sorted(found):
-            yield TreeFile(name=PurePosixPath(file.relative_to(path)), content=file)
-        return
+        yield from _files_of_folder(path)
+    else:
+        yield from _files_of_archive(path)
+
+
+def _files_of_folder(folder: Path) -> Iterator[TreeFile]:
+    """Yield the files below a folder, sorted."""
+    files: set[Path] = set()
+    for pattern in _PATTERNS:
+        files.update(folder.rglob(pattern))
+    for file in sorted(files):
+        yield TreeFile(name=PurePosixPath(file.relative_to(folder)), content=file)
+
+
+def _files_of_archive(path: Path) -> Iterator[TreeFile]:
+    """Yield the files of a tar archive in its order. Raises ValueError for an archive that is damaged or none."""
     with path.open("rb") as stream:
         try:
-            start = stream.peek(6)
-            # not unpacked by tarfile, which passes over a wrong checksum
-            unpack = next((opened for magic, opened in _PACKED.items() if start.startswith(magic)), None)
-            unpacked = unpack(stream) if unpack else stream
+            unpacked = _unpacked(stream)
             with tarfile.open(fileobj=unpacked, mode="r|", tarinfo=_Header) as members:
                 for member in members:
                     name = PurePosixPath(member.name)
-                    if any(map(name.match, _PATTERNS)):
+                    if any(name.match(pattern) for pattern in _PATTERNS):
                         yield TreeFile(name=name, content=_held(member, members))
             while unpacked.read(1 << 20):
                 pass  # the checksum comes last
@@ -72,11 +80,30 @@ def files_of(path: Path) -> Iterator[TreeFile]:
             raise ValueError(f"{path}: neither a folder nor a whole tar archive: {printable(str(error))}") from None
 
 
+def _unpacked(stream: io.BufferedReader) -> io.BufferedIOBase:
+    """Return an archive's stream without its compression, by its first bytes.
+
+    tarfile would unpack it too, but passes over a wrong checksum.
+    """
+    start = stream.peek(6)
+    if start.startswith(b"\x1f\x8b"):
+        return gzip.open(stream)
+    if start.startswith(b"BZh"):
+        return bz2.open(stream)
+    if start.startswith(b"\xfd7zXZ"):
+        return lzma.open(stream)
+    return stream
+
+
 class _Header(tarfile.TarInfo):
-    """A damaged header is an error: tarfile takes one that is not the first for the end of the archive."""
+    """A member's header, which is an error where it is damaged.
+
+    tarfile itself takes a damaged header that is not the first one for the end of the archive.
+    """
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> "_Header":  # Debian's 3.11.2 calls no frombuf
+        """Read the next header. Raises ReadError where it is damaged."""
         try:
             return super().fromtarfile(tarfile_)
         except tarfile.HeaderError as error:
@@ -86,6 +113,7 @@ class _Header(tarfile.TarInfo):
 
 
 def _held(member: tarfile.TarInfo, members: tarfile.TarFile) -> Path | str:
+    """Return a log of an archive, held in memory; or why it cannot be read."""
     content = members.extractfile(member) if member.isfile() else None
     if content is None:
         return "no file but a link or folder in the archive"
@@ -97,16 +125,16 @@ def _held(member: tarfile.TarInfo, members: tarfile.TarFile) -> Path | str:
 
 
 def ruleset_named(root: Path, folder: PurePosixPath) -> str | None:
-    """The ruleset of the round that the innermost folder (or archive) above SUBMITTER/results names.
+    """Return the ruleset of the round that the innermost folder (or archive) above SUBMITTER/results names.
 
-    None where no folder names one round, or where the one that is named has no rules.
+    None where no folder names a single round, or where there are no rules of that round.
     """
     version = f"{_round_named(root, folder)}.0"
     return version if version in versions() else None
 
 
 def has_another_form(root: Path, file: TreeFile) -> bool:
-    """Whether a log without a readable event is of v0.5 or v0.6, whose form of events this project does not read."""
+    """Return whether a log without a readable event is of v0.5 or v0.6, whose events have another form."""
     if _round_named(root, file.name.parent) in _OTHER_FORM_ROUNDS:
         return True
     if isinstance(file.content, HeldLog):
@@ -120,29 +148,33 @@ def has_another_form(root: Path, file: TreeFile) -> bool:
 
 
 def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
-    """Read who the logs of `folder` belong to off the layout ROUND/SUBMITTER/results/SYSTEM/BENCHMARK.
+    """Return the owner of the logs in `folder`, by the layout ROUND/SUBMITTER/results/SYSTEM/BENCHMARK.
 
     `root` may be any folder of that layout, so the names above it count, too. Where the audited tree begins below
     SUBMITTER, the `organisation` that the logs name is the submitter: the folder above may be anybody's.
     """
     above = root.resolve().parts if root.is_dir() else ()
     parts = (*above, *folder.parts)
-    at = _last_index(parts, "results")
-    if at is None or len(parts) - at != 3:
+    results_at = _last_index(parts, "results")
+    if results_at is None or len(parts) - results_at != 3:
         return Owner(round="", submitter=organisation, system="", benchmark=parts[-1] if parts else "")
-    submitter_at = at - 1
-    inside = submitter_at >= len(above) - 1 and submitter_at >= 0
-    submitter = parts[submitter_at] if inside else organisation
-    round_parts = parts[len(above) : submitter_at]
-    if not round_parts and _round_named(root, folder):
-        round_parts = (f"v{_round_named(root, folder)}",)
-    return Owner(round="/".join(round_parts), submitter=submitter, system=parts[at + 1], benchmark=parts[at + 2])
+
+    submitter_at = results_at - 1
+    submitter = organisation
+    if submitter_at >= 0 and submitter_at >= len(above) - 1:
+        submitter = parts[submitter_at]
+    round_name = "/".join(parts[len(above) : submitter_at])
+    if not round_name:
+        number = _round_named(root, folder)
+        round_name = f"v{number}" if number else ""
+    return Owner(round=round_name, submitter=submitter, system=parts[results_at + 1], benchmark=parts[results_at + 2])
 
 
 def _round_named(root: Path, folder: PurePosixPath) -> str:
+    """Return the round, as `4.0`, that the innermost folder above `results` names; empty where it names several."""
     parts = (*root.resolve().parts, *folder.parts)
-    at = _last_index(parts, "results")
-    above = parts if at is None else parts[:at]
+    results_at = _last_index(parts, "results")
+    above = parts if results_at is None else parts[:results_at]
     for part in reversed(above):
         rounds = set(_ROUND.findall(part))
         if len(rounds) > 1:
@@ -153,6 +185,7 @@ def _round_named(root: Path, folder: PurePosixPath) -> str:
 
 
 def _last_index(parts: tuple[str, ...], name: str) -> int | None:
+    """Return where a name stands last among the parts of a path; None where it does not."""
     for index in range(len(parts) - 1, -1, -1):
         if parts[index] == name:
             return index

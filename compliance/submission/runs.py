@@ -162,24 +162,22 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, ruleset: Ruleset) -> str:
 def _one_end(members: Sequence[Report], rule: StrictRule) -> Found:
     value = accuracy_of_many([one.run for one in members], int(rule.bounds["runs_at_one_accuracy"]))
     for one in members[1:]:
-        last = one.run.evaluations[-1] if one.run.evaluations else None
-        if value is not None and last is not None and last.value == value:
-            yield one, breach(rule, f"several runs end at an accuracy of {value!r}", line=last.line)
+        for last in one.run.evaluations[-1:]:
+            if last.value == value:
+                yield one, breach(rule, f"several runs end at an accuracy of {value!r}", line=last.line)
 
 
 def _hosts_at_once(run: LoggedRun, other: LoggedRun) -> str:
     """Say on which host of their headers two runs trained at one time; others' logs name no host."""
     hosts = {str(node.get("host")) for node in hardware_nodes(run)}
     hosts &= {str(node.get("host")) for node in hardware_nodes(other)}
-    start_ms = run.start_ms
-    stop_ms = run.stop_ms
-    other_start_ms = other.start_ms
-    other_stop_ms = other.stop_ms
-    if not hosts or start_ms is None or stop_ms is None or other_start_ms is None or other_stop_ms is None:
-        return ""
-    if start_ms < other_stop_ms and other_start_ms < stop_ms:
+    if hosts and _start_before_end(run, other) and _start_before_end(other, run):
         return f"its host {printable(min(hosts))} and hours are"
     return ""
+
+
+def _start_before_end(run: LoggedRun, other: LoggedRun) -> bool:
+    return run.start_ms is not None and other.stop_ms is not None and run.start_ms < other.stop_ms
 
 
 def configuration(run: LoggedRun) -> dict[str, Any]:

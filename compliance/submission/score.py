@@ -1,11 +1,11 @@
-"""Score of a submission: minutes to train, over its runs."""
+"""The score of a submission: minutes to train, over its runs."""
 
 import argparse
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from compliance import mlperf
 from compliance.check import Report, check_file
@@ -19,23 +19,35 @@ from runlog import schema
 from runlog.stats import median_set
 from runlog.text import printable
 
-# errors of a run that trained as it should and did not reach the target: so many runs may be dropped
+# errors of a run that only missed the target, which a submission may drop
 NOT_CONVERGED = frozenset({"run-status", "eval_accuracy.value", "target-status"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredRun:
-    """One run: its minutes, the epoch (or samples) of its last evaluation, and why it does not count."""
+    """One run: its minutes, the epoch (or samples) at which it reached the target, and why it does not count."""
 
     file: str
     minutes: float | None
     epochs: float | None
-    dropped: str  # empty if it counts
+    broken_rules: tuple[str, ...]  # none if it counts
+
+    @property
+    def dropped(self) -> str:
+        """Return why the run does not count; empty if it does."""
+        return f"fails {', '.join(self.broken_rules)}" if self.broken_rules else ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the run for JSON."""
+        return {"file": self.file, "minutes": self.minutes, "epochs": self.epochs, "dropped": self.dropped}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """`minutes` is the olympic mean times `scaling`; None where there is no score, and then `problem` says why."""
+    """The score of a submission's runs.
+
+    `minutes` is the olympic mean times `scaling`; None where there is no score, and then `problem` says why.
+    """
 
     benchmark: str
     division: str
@@ -45,33 +57,34 @@ class Score:
     unscaled_minutes: float | None
     scaling: float | None  # None: not known
     runs_wanted: int
-    provisional: bool  # not the number of runs that a submission has
+    provisional: bool  # whether there are fewer or more runs than a submission has
     reduction: str
     olympic: bool  # whether the runs suffice for an olympic mean
     rcp: str  # pass, fail, not applied or not known
     convergence: str
     problem: str
     refused: tuple[str, ...]  # rules that leave no strict score; they must be read with an official one
-    chosen: str = ""  # which of more runs than a submission has these are; empty where there are no more
+    chosen: str = ""  # how these runs were chosen of more than a submission has; empty where there were no more
     runs: tuple[ScoredRun, ...]
     standing: Standing
 
     @property
     def scaled_minutes(self) -> float | None:
-        """Minutes that result_summarizer prints whatever the test of convergence says; None without an olympic mean."""
+        """Return the minutes by result_summarizer, which ignores the convergence test; None without an olympic mean."""
         if self.unscaled_minutes is None or not self.olympic:
             return None
-        return self.unscaled_minutes * (1.0 if self.scaling is None else self.scaling)
+        return _scaled(self.unscaled_minutes, self.scaling)
 
     @property
     def figure(self) -> str:
-        """The score with its unit, named as the result's standing asks; empty where there is none."""
+        """Return the score with its unit, named as the result's standing asks; empty where there is none."""
         return "" if self.minutes is None else f"{self.minutes!r} {self.standing.unit('min')}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The score as JSON has it."""
-        plain = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("runs", "standing")}
-        runs = [vars(run) for run in self.runs]
+        """Return the score's fields for JSON; its standing is `result`, with the footnotes that it asks for."""
+        plain = dict(vars(self))
+        del plain["runs"], plain["standing"]
+        runs = [run.as_dict() for run in self.runs]
         return plain | {"runs": runs, "result": self.standing.as_dict(), "footnotes": self.standing.footnotes()}
 
 
@@ -84,8 +97,15 @@ class _Mean:
     olympic: bool
 
 
+def _scaled(minutes: float, scaling: float | None) -> float:
+    """Return minutes times the scaling by the reference convergence points; unscaled where that is not known."""
+    if scaling is None:
+        return minutes
+    return minutes * scaling
+
+
 def command(options: argparse.Namespace) -> int:
-    """`python -m compliance score`; 1 where there is no score."""
+    """Run `python -m compliance score`. Returns 1 where there is no score."""
     ruleset = load(options.ruleset)
     checked = [check_file(log, ruleset) for log in expand(options.logs)]
     runs, chosen = nearest_the_median(checked, ruleset, options.verdict)
@@ -104,15 +124,21 @@ def nearest_the_median(
         return checked, ""
 
     def minutes(runs: Sequence[Report]) -> float:
+        """Return the score of some of the runs; infinite where they have none."""
         scored = score_runs(runs, ruleset, by).minutes
         return math.inf if scored is None else scored
 
-    ordered = sorted(checked, key=lambda one: (one.run.start_ms or 0, one.path.name))
+    ordered = sorted(checked, key=_start_and_name)
     return median_set(ordered, wanted.runs, minutes)
 
 
+def _start_and_name(report: Report) -> tuple[float, str]:
+    """Return the key by which runs are put in the order of their start."""
+    return report.run.start_ms or 0, report.path.name
+
+
 def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = None) -> Score:
-    """The score of a submission; `by` None is strict for our own logs and official for others.
+    """Return the score of a submission; `by` None is strict for our own logs and official for others.
 
     A submission may drop a run that did not converge (training_rules.adoc, section Benchmark Results), of unet3d four.
     official drops what mlperf-logging's checker refuses, as its result_summarizer does; strict gives no score where a
@@ -122,7 +148,7 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
     benchmark = one_submission(checked, ruleset)
     by = by or first.by
     _refuse_mixed_batches(checked, by)
-    runs, faults = _runs(checked, ruleset, by)
+    runs, faults = _judged(checked, ruleset, by)
     kept = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
     dropped = len(runs) - len(kept)
     mean = _mean(kept, dropped, benchmark.runs)
@@ -133,7 +159,7 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
         problem = _problem_of_convergence(test, len(runs) >= benchmark.runs.runs, by)
     minutes = None
     if mean.minutes is not None and not problem:
-        minutes = mean.minutes * (1.0 if test.scaling is None else test.scaling)
+        minutes = _scaled(mean.minutes, test.scaling)
     return Score(
         benchmark=benchmark.name,
         division=printable(first.run.of(schema.SUBMISSION_DIVISION).value, 20),
@@ -157,8 +183,10 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
 
 def _refuse_mixed_batches(checked: Sequence[Report], by: str) -> None:
     """Raise ValueError where a strict score would be one of runs with different batches."""
-    stated = [one.run.global_batch or one.run.of(schema.GLOBAL_BATCH_SIZE).value for one in checked]
-    batches = {json.dumps(batch) for batch in stated}
+    batches = set()
+    for report in checked:
+        batch = report.run.global_batch or report.run.of(schema.GLOBAL_BATCH_SIZE).value
+        batches.add(json.dumps(batch))
     if by == "strict" and len(batches) > 1:
         shown = printable(", ".join(sorted(batches)))
         raise ValueError(
@@ -166,29 +194,40 @@ def _refuse_mixed_batches(checked: Sequence[Report], by: str) -> None:
         )
 
 
-def _runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> tuple[list[ScoredRun], set[str]]:
-    """Each run with what drops it, and the rules that leave no strict score."""
-    faults: set[str] = set()
+class _Judged(NamedTuple):
+    """The runs as they are scored, and the broken rules that forbid a strict score."""
+
+    runs: list[ScoredRun]
+    faults: set[str]
+
+
+def _judged(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _Judged:
+    """Return each run with the rules that drop it: `strict` counts all that it breaks, `official` the official ones."""
     runs = []
-    for one in check_between(checked, ruleset):
-        errors = [f for f in one.findings if f.severity == "error" and f.rule != "rcp-convergence"]
-        faults |= {f.rule for f in errors} - NOT_CONVERGED
-        rules = sorted({f.rule for f in errors if by == "strict" or f.official})
-        read = one.run.as_tools_read
-        to_target = None if read.to_target == convergence.NOT_CONVERGED else read.to_target
+    faults: set[str] = set()
+    for report in check_between(checked, ruleset):
+        dropping: set[str] = set()
+        for finding in report.findings:
+            if finding.severity != "error" or finding.rule == "rcp-convergence":
+                continue
+            if finding.rule not in NOT_CONVERGED:
+                faults.add(finding.rule)
+            if by == "strict" or finding.official:
+                dropping.add(finding.rule)
+        read = report.run.as_tools_read
         runs.append(
             ScoredRun(
-                file=one.file,
-                minutes=read.minutes if by == "official" else one.run.minutes,
-                epochs=to_target,
-                dropped=f"fails {', '.join(rules)}" if rules else "",
+                file=report.file,
+                minutes=read.minutes if by == "official" else report.run.minutes,
+                epochs=None if read.to_target == convergence.NOT_CONVERGED else read.to_target,
+                broken_rules=tuple(sorted(dropping)),
             )
         )
-    return runs, faults
+    return _Judged(runs, faults)
 
 
 def _mean(minutes: Sequence[float], dropped: int, runs: SubmissionRuns) -> _Mean:
-    """The olympic mean, with runs that were dropped as the slowest; of too few runs the plain mean."""
+    """Return the olympic mean, in which dropped runs are the slowest; the plain mean of too few runs."""
     least = 2 * runs.dropped + 1
     olympic = len(minutes) + dropped >= least
     reduction = "olympic mean" if olympic else f"mean (an olympic mean takes {least} runs)"
@@ -203,10 +242,12 @@ def _mean(minutes: Sequence[float], dropped: int, runs: SubmissionRuns) -> _Mean
 def _problem_of_runs(
     runs: Sequence[ScoredRun], dropped: int, mean: _Mean, wanted: SubmissionRuns, faults: set[str]
 ) -> str:
-    """Why the runs leave no score; empty if they leave one. `faults` are rules that leave no strict score."""
+    """Return why the runs give no score; empty if they give one. `faults` are rules that forbid a strict score."""
     allowed = "one" if wanted.dropped == 1 else str(wanted.dropped)
     if dropped > wanted.dropped:
-        broken = {rule for run in runs for rule in run.dropped.removeprefix("fails ").split(", ") if rule}
+        broken: set[str] = set()
+        for run in runs:
+            broken.update(run.broken_rules)
         rules = ", ".join(sorted(broken))
         problem = f"{dropped} runs fail their check ({rules}); a submission may drop {allowed}"
         if "weights_initialization" in rules:
@@ -221,24 +262,32 @@ def _problem_of_runs(
 
 
 def _problem_of_convergence(test: ConvergenceTest, enough_runs: bool, by: str) -> str:
-    """Why a failed test of convergence leaves no score; empty where it leaves one."""
+    """Return why a failed test of convergence forbids a score; empty where it does not."""
     if test.result is None:
         return f"failed: {test.reason}" if by == "strict" else ""
     return "fails the test against the reference convergence points" if enough_runs else ""
 
 
+def _run_in_words(run: ScoredRun, unit: str) -> str:
+    """Return a line of a run: its minutes, how far it trained, and why it was dropped."""
+    words = "no time"
+    if run.minutes is not None:
+        words = f"{run.minutes:.6f} min"
+    if run.epochs is not None:
+        words += f", {run.epochs:g} {unit}"
+    if run.dropped:
+        words += f" (dropped: {run.dropped})"
+    return f"  {run.file}: {words}"
+
+
 def as_text(score: Score) -> str:
-    """The score with its runs, its name and the notes that must stand with it."""
+    """Return the score as text, with its runs, its name and the notes that must be shown with it."""
     batch = score.global_batch or "not stated"
     lines = [f"{score.benchmark}, {score.division}, global batch {batch}, by the {score.by} rules"]
     lines.append(f"  result: {score.standing.name}")
     lines.append(f"  data set: {score.standing.dataset_in_words}; target: {score.standing.target_in_words}")
     unit = convergence.unit_of(score.benchmark, score.standing.facts.ruleset or "")
-    for run in score.runs:
-        shown = "no time" if run.minutes is None else f"{run.minutes:.6f} min"
-        to_target = "" if run.epochs is None else f", {run.epochs:g} {unit}"
-        dropped = f" (dropped: {run.dropped})" if run.dropped else ""
-        lines.append(f"  {run.file}: {shown}{to_target}{dropped}")
+    lines += [_run_in_words(run, unit) for run in score.runs]
     lines.append(f"  reference convergence points: {score.convergence}")
     if score.unscaled_minutes is not None:
         scaling = "not known" if score.scaling is None else repr(score.scaling)
@@ -250,7 +299,9 @@ def as_text(score: Score) -> str:
     if score.minutes is None:
         lines.append(f"no score: {score.problem}")
         return "\n".join(lines) + "\n"
-    refused = f", refused by the strict rules: {', '.join(score.refused)}" if score.refused else ""
+    refused = ""
+    if score.refused:
+        refused = f", refused by the strict rules: {', '.join(score.refused)}"
     lines.append(f"score: {score.figure}{refused}")
     lines += score.standing.footnotes()
     return "\n".join(lines) + "\n"

@@ -1,6 +1,6 @@
 """The system description of MLPerf: 33 fields, by a log, and by this machine where the log was written on it.
 
-The machine says what no log has. What neither has is asked for.
+The machine says what no log has. Fields that neither has must be given by `--set`.
 """
 
 import argparse
@@ -10,102 +10,144 @@ import platform
 import re
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from compliance.check import LoggedRun, check_file
 from compliance.rules import load, read_rules
-from compliance.submission.description import STATUS_WORDS, gpu_names, hardware_nodes
+from compliance.submission.description import STATUS_WORDS, Node, gpu_names, hardware_nodes
 from runlog import schema
 from runlog.text import printable
 
 FIELDS = tuple(read_rules("system_description.yaml")["fields"])
-NOTES = ("hw_notes", "sw_notes")  # free text: no note is a fact too
-NOT_STATED = "not stated"  # what a log says where SUBMISSION_ORG was left unset
+NOTES = ("hw_notes", "sw_notes")  # free text: an empty note is valid too
+MOST_DEVICES = 2**63  # a log with more holds garbage
+NOT_STATED = "not stated"  # in a log whose SUBMISSION_ORG was left unset
+CHOICES = {"status": tuple(STATUS_WORDS.values()), "division": ("closed", "open")}
+# The official summarizer computes with these.
+WHOLE_NUMBERS = ("number_of_nodes", "host_processors_per_node", "accelerators_per_node")
+_FIRST_CPU = "sys/devices/system/cpu/cpu0"
 
 
 def command(options: argparse.Namespace) -> int:
-    """`python -m compliance system`. Raises ValueError if a field is unknown, naming all that are."""
+    """Run `python -m compliance system`. Raises ValueError if a field is unknown, naming all that are."""
     out: Path = options.out
     if out.exists() and not options.force:
         raise ValueError(f"{out}: exists; --force replaces it")
+    given = _given(options.set)
+    fields = _found(options.log, out.stem) | given
+    _refuse_invalid(fields)
+    description = {name: fields[name] for name in FIELDS}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(description, indent=4, ensure_ascii=False) + "\n", encoding="utf-8")
+    if options.json:
+        origins = {name: "given" if name in given else "found" for name in FIELDS}
+        print(json.dumps({"file": str(out), "fields": description, "origins": origins}, indent=2))
+        return 0
+    print(f"{out}: {len(FIELDS)} fields, {len(given)} of them given")
+    for name, value in description.items():
+        print(f"  {name}: {printable(value, 1000)}")
+    return 0
+
+
+def _given(settings: Sequence[str]) -> dict[str, str]:
+    """Return the fields that were given as FIELD=VALUE. Raises ValueError for another form or field."""
     given = {}
-    for setting in options.set:
+    for setting in settings:
         name, separator, value = setting.partition("=")
         if not separator or name not in FIELDS:
             raise ValueError(f"--set {setting}: must be FIELD=VALUE with a field of the system description")
         given[name] = value
-    found: dict[str, str] = {"system_name": out.stem, **dict.fromkeys(NOTES, "")}
-    run = check_file(options.log, load("4.0.0")).run
-    found |= from_log(run)
-    if socket.gethostname() in [machine.get("host") for machine in hardware_nodes(run)]:  # it was written here
+    return given
+
+
+def _found(log: Path, system_name: str) -> dict[str, str]:
+    """Return the fields that the log says, and those that this machine says where the log was written on it."""
+    run = check_file(log, load("4.0.0")).run
+    found = {"system_name": system_name, **dict.fromkeys(NOTES, "")} | from_log(run)
+    hosts = [machine.get("host") for machine in hardware_nodes(run)]
+    if socket.gethostname() in hosts:
         found = from_machine(Path("/")) | found
-    fields = found | given
+    return found
+
+
+def _refuse_invalid(fields: Mapping[str, str]) -> None:
+    """Raise ValueError for a description that lacks a field, or that the official tools cannot take."""
     missing = [name for name in FIELDS if name not in fields]
     if missing:
         raise ValueError(
             f"cannot be found out here: {', '.join(missing)}; "
             "give each by --set FIELD=VALUE, or FIELD= where there is none"
         )
-    for name, words in (("status", STATUS_WORDS.values()), ("division", ("closed", "open"))):
+    for name, words in CHOICES.items():
         if fields[name] not in words:
             raise ValueError(f"{name} {fields[name]!r}: must be one of {', '.join(map(repr, words))}")
-    for name in ("number_of_nodes", "host_processors_per_node", "accelerators_per_node"):
-        if not fields[name].isdecimal():  # the official summarizer computes with them
+    for name in WHOLE_NUMBERS:
+        if not fields[name].isdecimal():
             raise ValueError(f"{name} {fields[name]!r}: must be a whole number")
-    description = {name: fields[name] for name in FIELDS}
-    for name, value in description.items():
-        if re.search("[\ud800-\udfff]", value):
-            raise ValueError(f"{name} {printable(value)}: is no text in UTF-8; give it by --set {name}=VALUE")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(description, indent=4, ensure_ascii=False) + "\n", encoding="utf-8")
-    if options.json:
-        origins = {name: "given" if name in given else "found" for name in FIELDS}
-        print(json.dumps({"file": str(out), "fields": description, "origins": origins}, indent=2))
-    else:
-        lines = [f"  {name}: {printable(value, 1000)}" for name, value in description.items()]
-        print(f"{out}: {len(FIELDS)} fields, {len(given)} of them given", *lines, sep="\n")
-    return 0
+    for name in FIELDS:
+        if re.search("[\ud800-\udfff]", fields[name]):
+            raise ValueError(f"{name} {printable(fields[name])}: is no text in UTF-8; give it by --set {name}=VALUE")
 
 
 def from_log(run: LoggedRun) -> dict[str, str]:
-    summary, machine = run.summary, next(iter(hardware_nodes(run)), {})
-    gpus = gpu_names(machine)
-    packages, digest = run.section(schema.PACKAGES), run.section(schema.SOURCE).get("image_digest")
-    found = {
+    """Return the fields that a log says, of its hardware those of the first node."""
+    summary = run.summary
+    machine = next(iter(hardware_nodes(run)), {})
+    fields: dict[str, object] = {
         "submitter": run.of(schema.SUBMISSION_ORG).value,
         "division": run.of(schema.SUBMISSION_DIVISION).value,
         "status": STATUS_WORDS.get(run.text(schema.SUBMISSION_STATUS)),
-        "framework": summary.framework if summary else None,
-        "host_processor_model_name": str(machine["cpu"]) if machine.get("cpu") else None,
-        "host_memory_capacity": f"{machine['memory_gib']} GiB" if machine.get("memory_gib") else None,
-        "other_software_stack": "; ".join(f"{name} {version}" for name, version in packages.items()) or None,
-        "sw_notes": f"image {digest}" if digest else None,
     }
-    if summary and 0 < summary.nodes < 2**63 and summary.devices < 2**63:
-        found["number_of_nodes"] = str(summary.nodes)
+    if summary:
+        fields["framework"] = summary.framework
+    if machine.get("cpu"):
+        fields["host_processor_model_name"] = str(machine["cpu"])
+    if machine.get("memory_gib"):
+        fields["host_memory_capacity"] = f"{machine['memory_gib']} GiB"
+    packages = [f"{name} {version}" for name, version in run.section(schema.PACKAGES).items()]
+    if packages:
+        fields["other_software_stack"] = "; ".join(packages)
+    digest = run.section(schema.SOURCE).get("image_digest")
+    if digest:
+        fields["sw_notes"] = f"image {digest}"
+    fields |= _size_and_accelerators(run, machine)
+    return {name: value for name, value in fields.items() if isinstance(value, str) and value != NOT_STATED}
+
+
+def _size_and_accelerators(run: LoggedRun, machine: Node) -> dict[str, str]:
+    """Return the number of nodes, and the accelerators of one; of a machine without GPUs, that there are none."""
+    fields = {}
+    gpus = gpu_names(machine)
+    summary = run.summary
+    if summary and 0 < summary.nodes < MOST_DEVICES and summary.devices < MOST_DEVICES:
+        fields["number_of_nodes"] = str(summary.nodes)
         if gpus:
-            found["accelerators_per_node"] = str(summary.devices // summary.nodes)
+            fields["accelerators_per_node"] = str(summary.devices // summary.nodes)
     if gpus:
-        found["accelerator_model_name"] = gpus[0]
+        fields["accelerator_model_name"] = gpus[0]
         card = machine["gpus"][0]
         if isinstance(card, dict) and card.get("memory_gib"):
-            found["accelerator_memory_capacity"] = f"{card['memory_gib']} GiB"
+            fields["accelerator_memory_capacity"] = f"{card['memory_gib']} GiB"
     elif "gpus" in machine:
-        found |= {"accelerators_per_node": "0"} | {name: "" for name in FIELDS if name.startswith("accelerator_")}
-    return {name: value for name, value in found.items() if isinstance(value, str) and value != NOT_STATED}
+        fields["accelerators_per_node"] = "0"
+        fields |= {name: "" for name in FIELDS if name.startswith("accelerator_")}
+    return fields
 
 
 def from_machine(root: Path) -> dict[str, str]:
-    """The fields that no log has and this machine says: /proc, /sys and /etc below `root`, and the driver."""
-    found = _processor(root) | _storage(root) | _network(root) | _accelerators()
-    if system := re.search(r'^PRETTY_NAME="?(.*?)"?$', _read(root / "etc/os-release") or "", re.MULTILINE):
-        found["operating_system"] = f"{system[1]}, {os.uname().sysname} {platform.release()}"
-    return {name: value for name, value in found.items() if value is not None}
+    """Return the fields that no log has and this machine says: /proc, /sys and /etc below `root`, and the driver."""
+    fields = _processor(root) | _storage(root) | _network(root) | _accelerators()
+    release = _read(root / "etc/os-release") or ""
+    system = re.search(r'^PRETTY_NAME="?(.*?)"?$', release, re.MULTILINE)
+    if system:
+        fields["operating_system"] = f"{system[1]}, {os.uname().sysname} {platform.release()}"
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _read(path: Path) -> str | None:
+    """Return the text of a file; None where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -113,59 +155,83 @@ def _read(path: Path) -> str | None:
 
 
 def _processor(root: Path) -> dict[str, str | None]:
-    blocks = (_read(root / "proc/cpuinfo") or "").split("\n\n")
-    cpus = [dict(re.findall(r"^(.+?)\s*:[ \t]*(.*)$", block, re.MULTILINE)) for block in blocks if block.strip()]
+    """Return the processor's fields; nothing where /proc/cpuinfo does not say which socket each CPU is on."""
+    cpus = _cpus(root)
     cores = {(cpu.get("physical id"), cpu.get("core id")) for cpu in cpus}
-    sockets = {socket_ for socket_, _ in cores}
+    sockets = {cpu.get("physical id") for cpu in cpus}
     if not cpus or None in sockets:
         return {}
-    virtual = "hypervisor" in cpus[0].get("flags", "").split()
-    first = root / "sys/devices/system/cpu/cpu0"
-    highest = _read(first / "cpufreq/cpuinfo_max_freq")
-    caches = []
-    for index in sorted((first / "cache").glob("index*")):
-        level, kind, size = (_read(index / name) for name in ("level", "type", "size"))
-        if level and kind and size:
-            caches.append(f"L{level}{'' if kind == 'Unified' else kind[0].lower()} {size}iB")
-    return {
+    is_virtual = "hypervisor" in cpus[0].get("flags", "").split()
+    highest_khz = _read(root / _FIRST_CPU / "cpufreq/cpuinfo_max_freq")
+    fields: dict[str, str | None] = {
         "host_processors_per_node": str(len(sockets)),
         "host_processor_core_count": str(len(cores) // len(sockets)),
-        "host_processor_vcpu_count": str(len(cpus)) if virtual else "",
-        "host_processor_frequency": f"{int(highest) / 1000:.0f} MHz (highest)" if highest else None,
-        "host_processor_caches": ", ".join(caches) or None,
-        "host_processor_interconnect": "" if len(sockets) == 1 else None,
+        "host_processor_vcpu_count": str(len(cpus)) if is_virtual else "",
+        "host_processor_caches": ", ".join(_caches(root)) or None,
     }
+    if highest_khz:
+        fields["host_processor_frequency"] = f"{int(highest_khz) / 1000:.0f} MHz (highest)"
+    if len(sockets) == 1:
+        fields["host_processor_interconnect"] = ""
+    return fields
+
+
+def _cpus(root: Path) -> list[dict[str, str]]:
+    """Return the CPUs by /proc/cpuinfo, each as its names and values."""
+    cpus = []
+    for block in (_read(root / "proc/cpuinfo") or "").split("\n\n"):
+        if block.strip():
+            cpus.append(dict(re.findall(r"^(.+?)\s*:[ \t]*(.*)$", block, re.MULTILINE)))
+    return cpus
+
+
+def _caches(root: Path) -> list[str]:
+    """Return the caches of the first CPU, such as `L1d 32KiB`."""
+    caches = []
+    for index in sorted((root / _FIRST_CPU / "cache").glob("index*")):
+        level = _read(index / "level")
+        kind = _read(index / "type")
+        size = _read(index / "size")
+        if level and kind and size:
+            letter = "" if kind == "Unified" else kind[0].lower()
+            caches.append(f"L{level}{letter} {size}iB")
+    return caches
 
 
 def _storage(root: Path) -> dict[str, str | None]:
+    """Return the type and the capacity of the disks that are built in."""
     disks = {}
     for disk in sorted((root / "sys/block").glob("*")):
         sectors = int(_read(disk / "size") or 0)
         if (disk / "device").exists() and sectors and _read(disk / "removable") == "0":
             disks[disk.name] = f"{sectors * 512 / 1e9:.0f} GB"
-    # a virtual disk's `rotational` says nothing; NVMe names itself
-    kind = "NVMe SSD" if disks and all(name.startswith("nvme") for name in disks) else None
-    return {"host_storage_type": kind, "host_storage_capacity": ", ".join(disks.values()) or None}
+    # A virtual disk's `rotational` says nothing; NVMe names itself.
+    are_nvme = all(name.startswith("nvme") for name in disks)
+    return {
+        "host_storage_type": "NVMe SSD" if disks and are_nvme else None,
+        "host_storage_capacity": ", ".join(disks.values()) or None,
+    }
 
 
 def _network(root: Path) -> dict[str, str | None]:
-    found: Counter[str] = Counter()
+    """Return the active InfiniBand ports and network cards, counted by their kind and rate."""
+    links: Counter[str] = Counter()
     for port in (root / "sys/class/infiniband").glob("*/ports/*"):
         rate = _read(port / "rate")
         if rate and "ACTIVE" in (_read(port / "state") or ""):
-            found[f"InfiniBand or RoCE {rate}"] += 1
+            links[f"InfiniBand or RoCE {rate}"] += 1
     for card in (root / "sys/class/net").glob("*"):
         speed = _read(card / "speed")
         if (card / "device").exists() and speed and speed.isdecimal():
-            found[f"Ethernet {int(speed) / 1000:g} Gb/s"] += 1
-    shown = ", ".join(f"{count}x {name}" for name, count in sorted(found.items()))
+            links[f"Ethernet {int(speed) / 1000:g} Gb/s"] += 1
+    shown = ", ".join(f"{count}x {name}" for name, count in sorted(links.items()))
     return {"host_networking": shown or None}
 
 
 def _accelerators() -> dict[str, str | None]:
     """Return what NVML says of this machine's first GPU; nothing where there is no driver, or no package to ask it by.
 
-    A laptop has neither. What nobody answered is then asked for by `--set`.
+    A laptop has neither. Fields that NVML leaves open must be given by `--set`.
     """
     try:
         import pynvml
@@ -175,6 +241,7 @@ def _accelerators() -> dict[str, str | None]:
     unanswered = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)  # the second where a driver is older than pynvml
 
     def ask(question: Callable[..., Any], *about: Any) -> Any:
+        """Return NVML's answer; None where it has none."""
         try:
             return question(*about)
         except unanswered:
@@ -188,13 +255,16 @@ def _accelerators() -> dict[str, str | None]:
         card = ask(pynvml.nvmlDeviceGetHandleByIndex, 0)
         if card is None:
             return {}
-        link = ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, card), ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, card)
+        generation = ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, card)
+        width = ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, card)
         clock_mhz = ask(pynvml.nvmlDeviceGetMaxClockInfo, card, pynvml.NVML_CLOCK_SM)
-        alone = {"accelerator_interconnect": "", "accelerator_interconnect_topology": ""}
-        return {
-            "accelerator_host_interconnect": None if None in link else "PCIe gen {} x{}".format(*link),
-            "accelerator_frequency": None if clock_mhz is None else f"{clock_mhz} MHz (highest)",
-            **(alone if ask(pynvml.nvmlDeviceGetCount) == 1 else {}),
-        }
+        fields: dict[str, str | None] = {}
+        if generation is not None and width is not None:
+            fields["accelerator_host_interconnect"] = f"PCIe gen {generation} x{width}"
+        if clock_mhz is not None:
+            fields["accelerator_frequency"] = f"{clock_mhz} MHz (highest)"
+        if ask(pynvml.nvmlDeviceGetCount) == 1:  # nothing to connect
+            fields |= {"accelerator_interconnect": "", "accelerator_interconnect_topology": ""}
+        return fields
     finally:
         ask(pynvml.nvmlShutdown)

@@ -1,5 +1,6 @@
-"""`python -m compliance verify`: re-check of a package, its hashes, its logs and every figure that it states, and of a
-published folder, whose table and page are made again of the packages in it.
+"""`python -m compliance verify`: re-check a package, its hashes, its logs and every figure that it states.
+
+Of a published folder, every package is checked, and its table and page are made again from the packages in it.
 """
 
 import argparse
@@ -10,11 +11,11 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from compliance import mlperf
 from compliance.check import check_file
-from compliance.rules import load, verdict
+from compliance.rules import Ruleset, load, verdict
 from compliance.submission import package
 from compliance.submission.description import LARGEST_JSON_BYTES, read_description
 from compliance.submission.group import SubmittedBenchmark
@@ -25,24 +26,38 @@ from runlog.reader import Event, read_log
 from runlog.text import printable
 from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, judged, worst
 
-PAGE, TABLE, PACKAGES = "index.html", "results.json", "packages"
+PAGE = "index.html"
+TABLE = "results.json"
+PACKAGES = "packages"
 SIGNATURE = f"{HASHES}.sig"
 NAMESPACE = "paddle-reference"  # of the signatures: ssh-keygen(1), -n
-# The lines that a time to train is made of.
+# The keys of the lines that a time to train and its quality are made of.
 _QUOTED = (schema.RUN_START.key, schema.EVAL_ACCURACY.key, schema.RUN_STOP.key)
 _OF_MANIFEST = (
-    *("organisation", "system", "benchmark", "division", "ruleset", "minutes"),
-    *("scaling", "convergence", "commit"),
+    "organisation",
+    "system",
+    "benchmark",
+    "division",
+    "ruleset",
+    "minutes",
+    "scaling",
+    "convergence",
+    "commit",
 )
 _OF_SYSTEM = {  # column: field of the description
-    **{"nodes": "number_of_nodes", "accelerators_per_node": "accelerators_per_node"},
-    **{"accelerator": "accelerator_model_name", "framework": "framework"},
+    "nodes": "number_of_nodes",
+    "accelerators_per_node": "accelerators_per_node",
+    "accelerator": "accelerator_model_name",
+    "framework": "framework",
 }
 MOST_BYTES = 4 << 30  # of all files: more takes minutes to hash
+_HASH_DIGITS = 64  # of a line of sha256sum
+_NAME_AT = 66
 _PATH = re.compile(r"(?!\.)[A-Za-z0-9_+.-]+(/(?!\.)[A-Za-z0-9_+.-]+)*")
 
 
 def command(options: argparse.Namespace) -> int:
+    """Run `python -m compliance verify`. Returns 1 where a check fails; raises ValueError for another folder."""
     folder: Path = options.folder
     if (folder / TABLE).is_file():
         answers = verify_site(folder, options.signers, ask_official=options.official)
@@ -58,123 +73,216 @@ def command(options: argparse.Namespace) -> int:
     return 0 if good else 1
 
 
+class _Stated(NamedTuple):
+    """A package's manifest, and the parts of it that the other checks need."""
+
+    manifest: dict[str, Any]
+    system: str
+    benchmark: SubmittedBenchmark
+    ruleset: Ruleset
+
+    @property
+    def logs(self) -> list[Path]:
+        """Return the places of the logs in the package."""
+        folder = Path("results") / self.system / self.benchmark.name
+        return [folder / f"result_{index}.txt" for index in range(self.benchmark.runs.runs)]
+
+
 def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
-    """Check the package at `folder` anew. Nothing in `folder` is written or trusted."""
+    """Check the package at `folder` anew. Nothing in `folder` is written or trusted.
+
+    The checks end where the next one cannot be made: at strange files, an unreadable manifest or missing files.
+    """
     folder = folder.resolve()  # its name is the organisation's
-    if strange := _strange_files(folder):
+    strange = _strange_files(folder)
+    if strange:
         return strange
     answers = _check_hashes(folder)
     try:
-        manifest = read_description(folder / MANIFEST)
-        system, name = str(manifest["system"]), str(manifest["benchmark"])
-        if not package.NAME.fullmatch(system):
-            raise ValueError(f"system {system}")
-        ruleset = load(str(manifest["ruleset"]))
-        runs = mlperf.submission_runs(name, ruleset.version)
-        if runs is None:
-            raise ValueError(f"benchmark {name} of ruleset {ruleset.version}")
-        benchmark = SubmittedBenchmark(name=name, runs=runs)
+        stated = _stated(folder)
     except (ValueError, KeyError, OSError) as error:
         message = f"not readable as a package's: {printable(str(error))}"
         return [*answers, judged(MANIFEST, False, message)]
-    answers += _check_code(folder / code_folder(name), str(manifest.get("commit")))
-    results = Path("results") / system / name
-    logs = [folder / results / f"result_{index}.txt" for index in range(runs.runs)]
-    wanted = {HASHES, MANIFEST, REPORT, f"systems/{system}.json", *(str(log.relative_to(folder)) for log in logs)}
-    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    optional = {str(log.with_suffix(FRAMEWORK_LOG).relative_to(folder)) for log in logs}
-    beside = {file for file in there if not file.startswith(f"{code_folder(name)}/")} - optional
-    for file in sorted(beside ^ wanted):
-        what = "is missing" if file in wanted else "is nothing that a package holds"
-        answers.append(judged("contents", False, f"{file} {what}"))
-    if not wanted <= there:
+    code = code_folder(stated.benchmark.name)
+    answers += _check_code(folder / code, str(stated.manifest.get("commit")))
+    answers += _check_contents(folder, code, stated)
+    if any(not (folder / name).is_file() for name in _wanted_files(stated)):
         return answers
-    checked = [check_file(log, ruleset) for log in logs]
+    return answers + _check_figures(folder, stated, ask_official)
+
+
+def _stated(folder: Path) -> _Stated:
+    """Read the package's manifest. Raises ValueError, KeyError or OSError for one of another form."""
+    manifest = read_description(folder / MANIFEST)
+    system = str(manifest["system"])
+    name = str(manifest["benchmark"])
+    if not package.NAME.fullmatch(system):
+        raise ValueError(f"system {system}")
+    ruleset = load(str(manifest["ruleset"]))
+    runs = mlperf.submission_runs(name, ruleset.version)
+    if runs is None:
+        raise ValueError(f"benchmark {name} of ruleset {ruleset.version}")
+    return _Stated(manifest, system, SubmittedBenchmark(name=name, runs=runs), ruleset)
+
+
+def _wanted_files(stated: _Stated) -> set[str]:
+    """Return the files that a package must have, without its code."""
+    return {HASHES, MANIFEST, REPORT, f"systems/{stated.system}.json", *(str(log) for log in stated.logs)}
+
+
+def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
+    """Return what a package lacks, and what it has that no package holds; logs of the framework are optional."""
+    wanted = _wanted_files(stated)
+    optional = {str(log.with_suffix(FRAMEWORK_LOG)) for log in stated.logs}
+    files: set[str] = set()
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and not name.startswith(f"{code}/") and name not in optional:
+            files.add(name)
+    answers = []
+    for name in sorted(files ^ wanted):
+        problem = "is missing" if name in wanted else "is nothing that a package holds"
+        answers.append(judged("contents", False, f"{name} {problem}"))
+    return answers
+
+
+def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Verdict]:
+    """Check the logs anew, and compare the manifest and the report with those that the logs give."""
+    checked = [check_file(folder / log, stated.ruleset) for log in stated.logs]
     try:
-        content, reasons = package.contents_of(folder, checked, system, benchmark, ruleset)
+        content, reasons = package.contents_of(folder, checked, stated.system, stated.benchmark, stated.ruleset)
     except (ValueError, KeyError, OSError) as error:
-        return [*answers, judged("package", False, printable(str(error)))]
-    answers += [judged(printable(name), False, reason) for name, reason in reasons]
+        return [judged("package", False, printable(str(error)))]
+    answers = [judged(printable(name), False, reason) for name, reason in reasons]
     if not reasons:
-        answers.append(judged("logs", True, f"{len(logs)} logs meet ruleset {ruleset.version}"))
-    message = f"score {content.manifest['minutes']!r} min, from the logs"
-    same = _read(folder / MANIFEST) == package.as_bytes(content.manifest)
-    if not same:
-        names = {**content.manifest, **manifest}
-        differing = printable(", ".join(name for name in names if content.manifest.get(name) != manifest.get(name)))
-        message = f"differs from what the logs say in: {differing}" if differing else "not in the form of a package's"
-    answers.append(judged(MANIFEST, same, message))
-    same = _read(folder / REPORT) == content.report.encode()
-    answers.append(
-        judged(REPORT, same, "every figure is the logs'" if same else "differs from the report that the logs give")
-    )
-    return [*answers, *(package.official_answers(folder, content.manifest) if ask_official else ())]
+        answers.append(judged("logs", True, f"{len(checked)} logs meet ruleset {stated.ruleset.version}"))
+
+    manifest = content.manifest
+    is_manifest = _read(folder / MANIFEST) == package.as_bytes(manifest)
+    message = f"score {manifest['minutes']!r} min, from the logs"
+    if not is_manifest:
+        message = _difference(manifest, stated.manifest)
+    answers.append(judged(MANIFEST, is_manifest, message))
+    is_report = _read(folder / REPORT) == content.report.encode()
+    message = "every figure is the logs'" if is_report else "differs from the report that the logs give"
+    answers.append(judged(REPORT, is_report, message))
+    if ask_official:
+        answers += package.official_answers(folder, manifest)
+    return answers
+
+
+def _difference(wanted: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
+    """Return in which fields a manifest differs from what the logs say; where in none, that its form differs."""
+    names = [name for name in {**wanted, **stated} if wanted.get(name) != stated.get(name)]
+    if not names:
+        return "not in the form of a package's"
+    return f"differs from what the logs say in: {printable(', '.join(names))}"
 
 
 def _strange_files(folder: Path) -> list[Verdict]:
-    """Links, pipes, empty folders, names and sizes that no package has: nothing of such a package is read."""
+    """Return links, pipes, empty folders, names and sizes that no package has: nothing of such a package is read."""
     answers = []
     total_bytes = 0
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            why = "is no regular file"
-        elif path.is_dir() and not any(path.iterdir()):
-            why = "is an empty folder"
-        elif not _PATH.fullmatch(name):
-            why = "is a name that no package holds"
-        elif path.is_file() and path.stat().st_size > LARGEST_BYTES:
-            why = f"is over {LARGEST_BYTES >> 20} MiB, which no file of a package is"
-        else:
-            total_bytes += path.stat().st_size if path.is_file() else 0
-            continue
-        answers.append(judged("files", False, f"{printable(name)} {why}"))
+        reason = _why_strange(path, name)
+        if reason:
+            answers.append(judged("files", False, f"{printable(name)} {reason}"))
+        elif path.is_file():
+            total_bytes += path.stat().st_size
     if total_bytes > MOST_BYTES:
         answers.append(judged("files", False, f"{total_bytes} bytes in all; {MOST_BYTES} are the most that is read"))
     return answers
 
 
+def _why_strange(path: Path, name: str) -> str:
+    """Return why no package has a file or folder like this one; empty where a package may have it."""
+    if path.is_symlink() or not (path.is_file() or path.is_dir()):
+        return "is no regular file"
+    if path.is_dir() and not any(path.iterdir()):
+        return "is an empty folder"
+    if not _PATH.fullmatch(name):
+        return "is a name that no package holds"
+    if path.is_file() and path.stat().st_size > LARGEST_BYTES:
+        return f"is over {LARGEST_BYTES >> 20} MiB, which no file of a package is"
+    return ""
+
+
 def _read(file: Path) -> bytes:
-    """A file that a package states things in; empty where it is absent or larger than any of them."""
-    return file.read_bytes() if file.is_file() and file.stat().st_size <= LARGEST_JSON_BYTES else b""
+    """Return the bytes of a file that states figures or hashes; empty where it is absent or larger than any of them."""
+    if not file.is_file() or file.stat().st_size > LARGEST_JSON_BYTES:
+        return b""
+    return file.read_bytes()
+
+
+class _Words(NamedTuple):
+    """The words for the ways in which files can differ from the wanted ones."""
+
+    only_there: str
+    missing: str
+    altered: str
 
 
 def _check_code(folder: Path, commit: str) -> list[Verdict]:
-    """Compares the code with the commit that the logs name; a commit that this checkout lacks fails."""
+    """Compare the code with the commit that the logs name; a commit that this checkout does not have fails."""
     try:
-        wanted = {name: content for name, (content, _) in package.code_of(commit).items()}
+        files = package.code_of(commit)
     except ValueError as error:
         if not (folder / "run_and_time.sh").is_file():
             return [judged("code", False, "there is no run_and_time.sh")]
-        unknown = not isinstance(error, package.UnknownCommitError)  # there is no git here, or no checkout
-        found = f"not compared: {printable(str(error), 500)}"
-        return [judged("code", False, found, bad=UNKNOWN if unknown else FATAL)]
-    names = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    there = {name: path.read_bytes() if name in wanted else b"" for name, path in names.items()}
-    words = (f"is none of commit {commit}", f"is missing from commit {commit}", f"differs from commit {commit}")
-    good = judged("code", True, f"{len(there)} files, those of commit {commit}")
-    return _compared("code", wanted, there, words) or [good]
+        is_commit_missing = isinstance(error, package.UnknownCommitError)  # else there is no git here, or no checkout
+        message = f"not compared: {printable(str(error), 500)}"
+        return [judged("code", False, message, bad=FATAL if is_commit_missing else UNKNOWN)]
+    wanted = {name: content for name, (content, _) in files.items()}
+    there = {}
+    for path in folder.rglob("*"):
+        if path.is_file():
+            name = path.relative_to(folder).as_posix()
+            there[name] = path.read_bytes() if name in wanted else b""
+    words = _Words(f"is none of commit {commit}", f"is missing from commit {commit}", f"differs from commit {commit}")
+    differences = _compared("code", wanted, there, words)
+    if differences:
+        return differences
+    return [judged("code", True, f"{len(there)} files, those of commit {commit}")]
 
 
 def _check_hashes(folder: Path) -> list[Verdict]:
-    text, there = _read(folder / HASHES), hashes(folder).encode()
+    """Compare the hashes of the package's files with those that it lists."""
+    text = _read(folder / HASHES)
+    there = hashes(folder).encode()
     if text == there:
-        message = f"{there.count(10)} files; the id of the package is {sha256(folder / HASHES)}"
-        return [judged(HASHES, True, message)]
-    listed, found = (
-        {line[66:]: line[:64] for line in sums.decode("utf-8", "replace").split("\n") if line} for sums in (text, there)
-    )
-    form = judged(HASHES, False, "not in the order or form that it was written in")
-    return _compared(HASHES, listed, found, ("is not listed", "is missing", "was altered")) or [form]
+        files = there.count(b"\n")
+        return [judged(HASHES, True, f"{files} files; the id of the package is {sha256(folder / HASHES)}")]
+    words = _Words("is not listed", "is missing", "was altered")
+    differences = _compared(HASHES, _sums(text), _sums(there), words)
+    if differences:
+        return differences
+    return [judged(HASHES, False, "not in the order or form that it was written in")]
 
 
-def _compared(
-    check: str, wanted: Mapping[str, object], there: Mapping[str, object], words: tuple[str, str, str]
-) -> list[Verdict]:
-    """Names with another content, or in one of two places alone; `words`: only there, only wanted, another content."""
-    differ = [name for name in sorted({*wanted, *there}) if wanted.get(name) != there.get(name)]
-    what = {name: words[0 if name not in wanted else 1 if name not in there else 2] for name in differ}
-    return [judged(check, False, f"{printable(name)} {said}") for name, said in what.items()]
+def _sums(text: bytes) -> dict[str, str]:
+    """Return the hashes that `sha256sum` printed, by the names of the files."""
+    sums = {}
+    for line in text.decode("utf-8", "replace").split("\n"):
+        if line:
+            sums[line[_NAME_AT:]] = line[:_HASH_DIGITS]
+    return sums
+
+
+def _compared(check: str, wanted: Mapping[str, object], there: Mapping[str, object], words: _Words) -> list[Verdict]:
+    """Return a failed verdict for each name that is in one of two places alone, or has another content."""
+    answers = []
+    for name in sorted({*wanted, *there}):
+        if wanted.get(name) == there.get(name):
+            continue
+        if name not in wanted:
+            problem = words.only_there
+        elif name not in there:
+            problem = words.missing
+        else:
+            problem = words.altered
+        answers.append(judged(check, False, f"{printable(name)} {problem}"))
+    return answers
 
 
 # --- a published folder ---
@@ -186,35 +294,48 @@ def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = Fals
     `signers` is a file of allowed signers (ssh-keygen(1)); without it the signature shows only that some key signed.
     """
     folder = folder.resolve()
-    if strange := _strange_files(folder):
+    strange = _strange_files(folder)
+    if strange:
         return strange
-    answers = [signed(folder, signers)]
-    there = "".join(line for line in hashes(folder).splitlines(True) if not line.endswith(f"  {SIGNATURE}\n"))
-    listed = _read(folder / HASHES) == there.encode()
-    count = f"{len(there.splitlines())} files"
-    answers.append(judged(HASHES, listed, count if listed else f"{count}, not those that it lists"))
-    places = sorted(path.parent.relative_to(folder) for path in (folder / PACKAGES).glob(f"*/*/{MANIFEST}"))
-    for place in places:
-        answers += [replace(answer, where=str(place)) for answer in verify(folder / place, ask_official=ask_official)]
+    answers = [signed(folder, signers), _check_site_hashes(folder)]
+    for manifest in sorted((folder / PACKAGES).glob(f"*/*/{MANIFEST}")):
+        place = str(manifest.parent.relative_to(folder))
+        for answer in verify(manifest.parent, ask_official=ask_official):
+            answers.append(replace(answer, where=place))
     if worst(answers) == FATAL:
         return answers
+
     for file, text in pages_of(folder).items():
-        same = _read(folder / file) == text.encode()
-        answers.append(judged(file, same, f"{'equal to' if same else 'differs from'} what the packages say"))
-    beside = {path.name for path in folder.iterdir()} - {TABLE, PAGE, HASHES, SIGNATURE, PACKAGES}
-    return [*answers, *(judged("contents", False, f"{name} is nothing that was published") for name in sorted(beside))]
+        is_same = _read(folder / file) == text.encode()
+        message = "equal to what the packages say" if is_same else "differs from what the packages say"
+        answers.append(judged(file, is_same, message))
+    others = {path.name for path in folder.iterdir()} - {TABLE, PAGE, HASHES, SIGNATURE, PACKAGES}
+    for name in sorted(others):
+        answers.append(judged("contents", False, f"{name} is nothing that was published"))
+    return answers
+
+
+def _check_site_hashes(folder: Path) -> Verdict:
+    """Compare the hashes of a published folder's files with those that it lists; the signature is made after them."""
+    lines = []
+    for line in hashes(folder).splitlines(keepends=True):
+        if not line.endswith(f"  {SIGNATURE}\n"):
+            lines.append(line)
+    is_listed = _read(folder / HASHES) == "".join(lines).encode()
+    count = f"{len(lines)} files"
+    return judged(HASHES, is_listed, count if is_listed else f"{count}, not those that it lists")
 
 
 def pages_of(root: Path) -> dict[str, str]:
-    """The table of the packages in a published folder, and its page: self-contained, its script only sorts.
+    """Return the table of the packages in a published folder, and its page: self-contained, its script only sorts.
 
-    MLPerf results and others are sorted apart, and stand in tables of their own: they must not be compared.
+    MLPerf results and others are sorted apart, and are in tables of their own: they must not be compared.
     """
     results = []
-    for folder in sorted(path.parent for path in (root / PACKAGES).glob(f"*/*/{MANIFEST}")):
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        description = read_description(folder / "systems" / f"{manifest['system']}.json")
-        results.append(_published(root, folder, manifest, description))
+    for file in sorted((root / PACKAGES).glob(f"*/*/{MANIFEST}")):
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+        description = read_description(file.parent / "systems" / f"{manifest['system']}.json")
+        results.append(_published(root, file.parent, manifest, description))
     results.sort(key=_place_in_table)
     notes = mlperf.notes_in_order(itertools.chain.from_iterable(result.footnotes for result in results))
     page = package.rendered(
@@ -230,12 +351,13 @@ def pages_of(root: Path) -> dict[str, str]:
 class _Published:
     """One result of a published folder."""
 
-    row: dict[str, Any]  # of the table
-    of_page: dict[str, Any]  # what the page says of it besides
+    row: dict[str, Any]  # of the table, by its columns
+    of_page: dict[str, Any]  # which the page shows in addition to the row
     footnotes: list[str]
 
 
 def _published(root: Path, folder: Path, manifest: dict[str, Any], description: dict[str, Any]) -> _Published:
+    """Return the result of a package in a published folder."""
     result = manifest["result"]
     runs = manifest["runs"]
     row = {
@@ -259,35 +381,42 @@ def _published(root: Path, folder: Path, manifest: dict[str, Any], description: 
 
 
 def _place_in_table(result: _Published) -> tuple[bool, list[Any]]:
-    """MLPerf results first, then by benchmark, division and minutes."""
+    """Return the sort key of a result: MLPerf results first, then by benchmark, division and minutes."""
     row = result.row
     return not result.footnotes, [row[name] for name in ("benchmark", "division", "minutes")]
 
 
 def _lines(log: Path) -> list[tuple[int, str]]:
-    """Number and text of the log's lines that its time and its quality are made of."""
-    wanted = {entry.line for entry in read_log(log) if isinstance(entry, Event) and entry.key in _QUOTED}
+    """Return number and text of the log's lines that its time and its quality are made of."""
+    wanted = set()
+    for entry in read_log(log):
+        if isinstance(entry, Event) and entry.key in _QUOTED:
+            wanted.add(entry.line)
+    lines = []
     with log.open(encoding="utf-8", errors="replace") as stream:
-        lines = ((number, line.rstrip("\n")) for number, line in enumerate(stream, 1) if number in wanted)
-        return [(number, printable(line, 300)) for number, line in lines]
+        for number, line in enumerate(stream, 1):
+            if number in wanted:
+                lines.append((number, printable(line.rstrip("\n"), 300)))
+    return lines
 
 
 def signed(folder: Path, signers: Path | None) -> Verdict:
-    """Who signed the hashes of a published folder. Without `signers`, a folder may be signed by nobody: it says so."""
+    """Return who signed the hashes of a published folder; without `signers`, a missing signature is no failure."""
     signature = folder / SIGNATURE
     if not signature.is_file():
-        found = "signed by nobody: anyone can have made or altered this folder"
-        return judged(SIGNATURE, False, found, "a signature", bad=FATAL if signers else UNKNOWN)
+        message = "signed by nobody: anyone can have made or altered this folder"
+        return judged(SIGNATURE, False, message, "a signature", bad=FATAL if signers else UNKNOWN)
     try:
         data = (folder / HASHES).read_bytes()
         if signers is None:
-            found = ssh_keygen("check-novalidate", "-n", NAMESPACE, "-s", str(signature), data=data)
-            return judged(SIGNATURE, True, f"{found} (nobody vouches for the key: give --signers)")
+            answer = ssh_keygen("check-novalidate", "-n", NAMESPACE, "-s", str(signature), data=data)
+            return judged(SIGNATURE, True, f"{answer} (nobody vouches for the key: give --signers)")
         who = ssh_keygen("find-principals", "-s", str(signature), "-f", str(signers)).splitlines()[0]
-        found = ssh_keygen(*("verify", "-n", NAMESPACE, "-s", str(signature), "-f", str(signers), "-I", who), data=data)
+        of_signer = ("-s", str(signature), "-f", str(signers), "-I", who)
+        answer = ssh_keygen("verify", "-n", NAMESPACE, *of_signer, data=data)
     except ValueError as error:
         return judged(SIGNATURE, False, str(error))
-    return judged(SIGNATURE, True, found)
+    return judged(SIGNATURE, True, answer)
 
 
 def ssh_keygen(*arguments: str, data: bytes = b"") -> str:
@@ -296,7 +425,7 @@ def ssh_keygen(*arguments: str, data: bytes = b"") -> str:
         done = subprocess.run(["ssh-keygen", "-Y", *arguments], input=data, capture_output=True, check=False)
     except FileNotFoundError:
         raise ValueError("ssh-keygen is not installed: apt-get install openssh-client") from None
-    said = (done.stdout or done.stderr).decode("utf-8", "replace").strip()
+    output = printable((done.stdout or done.stderr).decode("utf-8", "replace").strip(), 500)
     if done.returncode:
-        raise ValueError(f"ssh-keygen -Y {arguments[0]}: {printable(said, 500)}")
-    return printable(said, 500)
+        raise ValueError(f"ssh-keygen -Y {arguments[0]}: {output}")
+    return output

@@ -32,6 +32,7 @@ from harness.job import Job
 from harness.progress import Timing
 from harness.ranks import Ranks
 from program import build, stored
+from program.arrays import Array
 from runlog import schema
 from runlog.errors import RunError
 from runlog.writer import RunLog
@@ -64,7 +65,7 @@ def _canonical(header: dict[str, Any]) -> bytes:
     return json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
 
 
-def write(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> None:
+def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> None:
     """Writes a checkpoint, whole under its name or not at all. Raises OSError where it cannot be written."""
     header: dict[str, Any] = {"__metadata__": {name: json.dumps(value) for name, value in metadata.items()}}
     end = 0
@@ -96,7 +97,7 @@ def write(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -
         temporary.unlink(missing_ok=True)
 
 
-def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def read(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
     """Arrays and metadata of a checkpoint. Raises ValueError where it is damaged or none, OSError where unreadable."""
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
@@ -143,7 +144,7 @@ class Start:
 
     position: Position = Position(step=0, epoch=1, epoch_step=0, seed=-1, global_batch=0, ranks=0)
     path: str = ""  # of the checkpoint; empty at the beginning
-    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    arrays: dict[str, Array] = field(default_factory=dict)
 
 
 def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
@@ -204,7 +205,7 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
     training.schedule.step(start.position.step)
 
 
-def _as_stored(arrays: dict[str, np.ndarray], main: static.Program) -> dict[str, np.ndarray]:
+def _as_stored(arrays: dict[str, Array], main: static.Program) -> dict[str, Array]:
     """Arrays of a checkpoint, which has the plain network's, in the form that the program stores them in."""
     forms = stored.forms(main)
     as_stored = {}
@@ -215,7 +216,7 @@ def _as_stored(arrays: dict[str, np.ndarray], main: static.Program) -> dict[str,
     return as_stored
 
 
-def _restore_shared(path: str, arrays: dict[str, np.ndarray], main: static.Program, own: set[str]) -> None:
+def _restore_shared(path: str, arrays: dict[str, Array], main: static.Program, own: set[str]) -> None:
     """Gives rank 0's program the state of a checkpoint, the statistics of its own among it."""
     tensors = dict(state.tensors(main))
     was_dynamic = state.has_dynamic_loss_scale(arrays)
@@ -235,9 +236,7 @@ def _restore_shared(path: str, arrays: dict[str, np.ndarray], main: static.Progr
         print(text, file=sys.stderr, flush=True)
 
 
-def _restore_own(
-    ranks_then: int, arrays: dict[str, np.ndarray], main: static.Program, own: set[str], ranks: Ranks
-) -> None:
+def _restore_own(ranks_then: int, arrays: dict[str, Array], main: static.Program, own: set[str], ranks: Ranks) -> None:
     """Gives each rank its own BN statistics of a checkpoint of `ranks_then` ranks, or their mean on other ranks."""
     for name, tensor in state.tensors(main):
         if name not in own:
@@ -278,7 +277,7 @@ class Keeper(Hook):
         self._last_s = time.monotonic()
         self._signal = 0
         self._handlers: dict[int, Any] = {}
-        self._copies: dict[str, np.ndarray] = {}  # kept, as memory taken and given back each time scatters the heap
+        self._copies: dict[str, Array] = {}  # kept, as memory taken and given back each time scatters the heap
         self._writer: threading.Thread | None = None
         self._outcome: schema.Checkpoint | OSError | None = None  # of the last checkpoint, until it is logged
 
@@ -357,7 +356,7 @@ class Keeper(Hook):
         self._writer = threading.Thread(target=self._write, args=(arrays, metadata, blocked_s), name="checkpoint")
         self._writer.start()
 
-    def _write(self, arrays: dict[str, np.ndarray], metadata: dict[str, Any], blocked_s: float) -> None:
+    def _write(self, arrays: dict[str, Array], metadata: dict[str, Any], blocked_s: float) -> None:
         started_s, step = time.monotonic(), metadata["position"]["step"]
         path = self._folder / f"step_{step:09d}{SUFFIX}"
         try:

@@ -61,14 +61,29 @@ class Clock:
     """Compares the system's clock, which a log's times are by, with the monotonic one, which durations are by."""
 
     TOLERANCE_S = 1.0  # NTP slews by 0.0005 s a second; more than this was set by somebody
+    MOST_READINGS = 5
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic) -> None:
         self._wall, self._steady = wall, steady
-        self._offset_s = wall() - steady()
+        self._offset_s = self._read_offset_s()
+
+    def _read_offset_s(self) -> float:
+        """Return the wall clock's time less the steady one's.
+
+        The wall clock is read between two readings of the steady one, and again where this process was held between
+        them: the time that it was held would look like a clock that was set.
+        """
+        for _ in range(self.MOST_READINGS):
+            before_s = self._steady()
+            wall_s = self._wall()
+            after_s = self._steady()
+            if after_s - before_s < self.TOLERANCE_S / 10:
+                break
+        return wall_s - (before_s + after_s) / 2
 
     def set_by_s(self) -> float:
         """Seconds by which the clock was set since the last call (negative: back); 0 within the tolerance."""
-        offset_s = self._wall() - self._steady()
+        offset_s = self._read_offset_s()
         moved_s = offset_s - self._offset_s
         self._offset_s = offset_s
         return moved_s if abs(moved_s) >= self.TOLERANCE_S else 0.0

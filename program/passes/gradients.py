@@ -174,4 +174,5 @@ def _gains_by_turning(block: Block, op: Operator) -> bool:
         return False
     out_channels, _, *kernel = block.var(op.input("Filter")[0]).shape
     image_sides = block.var(op.input("Input")[0]).shape[2:]
-    return kernel == [3, 3] and out_channels < IMAGE_TO_CHANNELS * math.sqrt(math.prod(image_sides))
+    has_large_image: bool = out_channels < IMAGE_TO_CHANNELS * math.sqrt(math.prod(image_sides))
+    return kernel == [3, 3] and has_large_image

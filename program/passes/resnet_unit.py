@@ -15,6 +15,7 @@ import numpy as np
 from paddle import static
 from paddle.base.framework import Block, Operator
 
+from program.arrays import Array
 from program.ops import ALL_UPDATES, operands, readers
 from program.passes.edit import Slots, insert
 
@@ -235,14 +236,14 @@ def stored_otherwise(main: static.Program) -> set[str]:
     return names
 
 
-def plain(value: np.ndarray) -> np.ndarray:
+def plain(value: Array) -> Array:
     """Convert a unit's stored value to the plain network's layout: [O, I, H, W] or [C]."""
     if value.shape[:3] == (1, 1, 1):
         return value.reshape(-1)
     return np.ascontiguousarray(value.transpose(0, 3, 1, 2))
 
 
-def stored(value: np.ndarray) -> np.ndarray:
+def stored(value: Array) -> Array:
     """Convert a value of the plain network to a unit's layout: [O, H, W, I] or [1, 1, 1, C]."""
     if value.ndim == 1:
         return value.reshape(1, 1, 1, -1)

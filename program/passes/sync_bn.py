@@ -48,7 +48,7 @@ def check_on_gpu(main: static.Program) -> int:
 
     Raises ValueError where this process's flags would have Paddle skip their sums over the ranks.
     """
-    count = sum(op.type == FORWARD for op in main.global_block().ops)
+    count = sum(1 for op in main.global_block().ops if op.type == FORWARD)
     if count and paddle.get_flags(UNIFIED)[UNIFIED]:
         raise ValueError(
             f"{UNIFIED}=1: Paddle 2.6.2 would then normalize over each GPU's own images, in {count} places and without "
@@ -160,7 +160,9 @@ class _Writer:
 
     def _var(self, name: str, *shape: int) -> str:
         """Create an FP32 variable of this operator's own, and return its name."""
-        return self.block.create_var(name=f"{self.x}.sync_bn.{name}", shape=list(shape), dtype="float32").name
+        full_name = f"{self.x}.sync_bn.{name}"
+        self.block.create_var(name=full_name, shape=list(shape), dtype="float32")
+        return full_name
 
     def _apply(self, kind: str, *inputs: str, to: str, **attrs: Any) -> None:
         """Append an operator of up to three inputs and one output."""

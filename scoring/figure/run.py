@@ -321,7 +321,7 @@ def _own_summary(record: Record) -> RunFigure:
     return RunFigure(file=record.file, value=value, first_line=line, last_line=line, chosen=record.windows)
 
 
-# MLPerf's benchmarks whose run_stop is the saving of the model that later proved good, while epochs went on.
+# MLPerf benchmarks whose run_stop is the saving of the model that later proved good, while epochs went on.
 JUDGED_AFTER_TRAINING = ("minigo",)
 
 

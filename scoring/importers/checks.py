@@ -237,7 +237,7 @@ def _run(record: Record) -> Check | None:
     """Compare rows of whole epochs with the run's time, evaluations included.
 
     Where the program runs ahead of the devices an epoch's own stamps are those of its launch, and the work is waited
-    for at an evaluation: MLPerf's largest runs print 5.8 times the images/s that their time makes.
+    for at an evaluation: the largest MLPerf runs print 5.8 times the images/s that their time makes.
     """
     run = run_rate(record)
     if run is None:

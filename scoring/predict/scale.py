@@ -1,33 +1,38 @@
-"""`python -m scoring scale`: throughput and time to train at node counts that are not at hand.
-
-    images/s of M nodes = images/s of M0 nodes * M / M0 * exp(-loss * (1/M0 - 1/M))
-
-M0 is the next smaller measured node count. (M-1)/M is the share of a ring all-reduce's traffic that leaves a node.
-`loss` is the mean over the published figures, and their scatter about it, as it grows with each doubling of the nodes,
-makes the interval. docs/scale-model.md has what did no better on figures that it had not seen.
-"""
+"""`python -m scoring scale`: throughput and time to train at node counts that are not at hand, by loss.py."""
 
 import argparse
+import itertools
 import json
 import math
-import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from compliance.official import convergence
-from runlog import stats, workloads
+from runlog import workloads
 from runlog.text import safe_lines
 from scoring.figure import protocols
 from scoring.figure import warnings as figure_warnings
 from scoring.figure.score import counts, score, whole
 from scoring.importers import FORMATS, MOST, count, jsonable, read_record
-from scoring.published.table import Published, by_devices, read_published
+from scoring.predict.loss import Loss, back_test, back_test_lines, learn, median_errors, published_tables
+from scoring.published.table import read_published
 from scoring.record import InputError, Record
 
 EPOCHS_PER_EVAL = 4
 ASSUMED_EVALUATION_RATE = 3.0  # times the training rate
-IMAGENET, CITYSCAPES = (1_281_167, 50_000), (2_975, 500)  # images to train on, to evaluate
+NORMAL_QUANTILE = 1.96  # of the normal distribution: half of a 95 % interval in standard errors
+
+
+class DatasetSize(NamedTuple):
+    """How many images a data set has to train on, and to evaluate."""
+
+    train: int
+    evaluation: int
+
+
+IMAGENET = DatasetSize(1_281_167, 50_000)
+CITYSCAPES = DatasetSize(2_975, 500)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,25 +47,6 @@ class Training:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loss:
-    """Log of the throughput lost to communication between nodes."""
-
-    mean: float
-    spread: float  # standard deviation of a figure's logarithm about the model at twice the nodes
-    tables: int  # that they are of: figures of one table are no independent witnesses
-
-    def ratio(self, base: int, nodes: int) -> float:
-        """Throughput on `nodes` as a multiple of that on `base`."""
-        return nodes / base * math.exp(-self.mean * (1 / base - 1 / nodes))
-
-    def relative_interval_95(self, base: int, nodes: int, relative_error: float = 0.0) -> tuple[float, float]:
-        """Factors on the throughput that bound it: the published scatter and the error of the measured figure."""
-        scatter = self.spread * math.sqrt(abs(math.log2(nodes / base)) * (1 + 1 / self.tables))
-        half = stats.t_quantile(self.tables - 1) * math.hypot(scatter, relative_error)
-        return math.exp(-half), math.exp(half)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Point:
     """One measured shape."""
 
@@ -71,13 +57,14 @@ class Point:
 
     @property
     def devices(self) -> int:
+        """Return the number of devices on all nodes."""
         return self.nodes * self.devices_per_node
 
 
 def predict(
     base: Point, loss: Loss, training: Training, *, nodes: int, batch_per_device: int, input_limit: float = math.inf
 ) -> dict[str, Any]:
-    """Throughput and time to train at one node count, as plain values.
+    """Return throughput and time to train at one node count, as plain values.
 
     Where a node's input cannot feed its devices the step waits for it: `input_limit` is its images/s. The interval is
     of the throughput at the batch of the base; where nothing is known of its error there is none. Time to train has one
@@ -85,100 +72,48 @@ def predict(
     """
     devices = nodes * base.devices_per_node
     global_batch = devices * batch_per_device
-    free = base.images_per_s * loss.ratio(base.nodes, nodes)
-    images_per_s = min(free, nodes * input_limit)
+    unlimited = base.images_per_s * loss.ratio(base.nodes, nodes)
+    images_per_s = min(unlimited, nodes * input_limit)
     step_s = global_batch / images_per_s
     low, high = loss.relative_interval_95(base.nodes, nodes, base.relative_error or 0.0)
-    epochs = epochs_to_target(training, global_batch)
-    minutes, why_not = None, epochs if isinstance(epochs, str) else ""
-    if not isinstance(epochs, str):
-        steps = math.ceil(training.train_samples / global_batch) * epochs
-        evaluated = math.ceil(epochs / EPOCHS_PER_EVAL) * math.ceil(training.eval_samples / devices)  # by one device
-        minutes = (steps * step_s + evaluated / training.eval_images_per_s_device) / 60
-    known = nodes == base.nodes and high > low
-    return {
+    row: dict[str, Any] = {
         "nodes": nodes,
         "devices": devices,
         "global_batch": global_batch,
         "images_per_s": images_per_s,
         "interval_95": [images_per_s * low, images_per_s * high] if high > low else None,
         "step_time_s": step_s,
-        "input_wait_s": step_s - global_batch / free,
-        "epochs": None if why_not else epochs,
-        "time_to_train_min": minutes,
-        "time_to_train_95_min": [minutes / high, minutes / low] if minutes and known else None,
-        "time_to_train_note": why_not,
+        "input_wait_s": step_s - global_batch / unlimited,
+        "epochs": None,
+        "time_to_train_min": None,
+        "time_to_train_95_min": None,
+        "time_to_train_note": "",
     }
+    epochs = epochs_to_target(training, global_batch)
+    if isinstance(epochs, str):
+        row["time_to_train_note"] = epochs
+        return row
+    minutes = _time_to_train_min(training, epochs, global_batch, devices, step_s)
+    row["epochs"] = epochs
+    row["time_to_train_min"] = minutes
+    if minutes and nodes == base.nodes and high > low:
+        row["time_to_train_95_min"] = [minutes / high, minutes / low]
+    return row
 
 
-@dataclass(frozen=True, kw_only=True)
-class PublishedTable:
-    """Published throughput of one system over its node counts, of as many devices a node."""
-
-    name: str
-    report: str
-    images_per_s: Mapping[int, float]  # by nodes, ascending
-
-
-def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
-    """Tables with figures on several nodes, each with the shapes of as many devices a node as its largest."""
-    tables = []
-    for system in by_devices(row for row in rows if row.nodes):
-        most = system[-1]
-        per_node = (most.devices or 0) / (most.nodes or 1)
-        same = {row.nodes: row.value for row in system if row.nodes and row.devices == row.nodes * per_node}
-        if len(same) > 1:
-            what = (most.table, most.framework_name, most.accelerator, most.precision, most.strategy)
-            name = " ".join(filter(None, (*what, f"bs{most.batch_per_device}")))
-            tables.append(PublishedTable(name=name, report=most.table, images_per_s=same))
-    return tables
-
-
-def learn(tables: Sequence[PublishedTable]) -> Loss:
-    """The loss of every published figure from its table's fewest nodes."""
-    figures = []  # share of the traffic that leaves a node more, logarithm of what is lost, doublings
-    for table in tables:
-        (base, base_rate), *more = table.images_per_s.items()
-        for nodes, rate in more:
-            lost = math.log(nodes / base * base_rate / rate)
-            figures.append((1 / base - 1 / nodes, lost, math.log2(nodes / base)))
-    mean = statistics.fmean(lost / share for share, lost, _ in figures)
-    squares = math.fsum((lost - mean * share) ** 2 / doublings for share, lost, doublings in figures)
-    return Loss(mean=mean, spread=math.sqrt(squares / (len(figures) - 1)), tables=len(tables))
-
-
-def back_test(tables: Sequence[PublishedTable]) -> list[dict[str, Any]]:
-    """Predictions of all figures but those of the fewest nodes, each with the loss of the other reports alone.
-
-    Figures are images/s; `linear` is the baseline, as many times the images/s as nodes, and `error` a share.
-    """
-    results = []
-    for table in tables:
-        loss = learn([other for other in tables if other.report != table.report])
-        (base, base_rate), *more = table.images_per_s.items()
-        for nodes, rate in more:
-            predicted = base_rate * loss.ratio(base, nodes)
-            low, high = (predicted * bound for bound in loss.relative_interval_95(base, nodes))
-            of_table = {"table": table.name, "report": table.report, "nodes": nodes, "published": rate}
-            bounds = {"predicted": predicted, "low": low, "high": high, "linear": base_rate * nodes / base}
-            results.append(of_table | bounds | {"error": predicted / rate - 1, "covered": low <= rate <= high})
-    return results
-
-
-def median_errors(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Median of the absolute errors, as a share: of the model and of its baselines."""
-    ways = {"loss over (M-1)/M": ("predicted", 1.0), "0.95 x linear": ("linear", 0.95), "linear": ("linear", 1.0)}
-    return {
-        name: statistics.median(abs(factor * result[way] / result["published"] - 1) for result in results)
-        for name, (way, factor) in ways.items()
-    }
+def _time_to_train_min(training: Training, epochs: float, global_batch: int, devices: int, step_s: float) -> float:
+    """Return the minutes that training and its evaluations take, with an evaluation every EPOCHS_PER_EVAL epochs."""
+    steps = math.ceil(training.train_samples / global_batch) * epochs
+    evaluations = math.ceil(epochs / EPOCHS_PER_EVAL)
+    images_of_a_device = evaluations * math.ceil(training.eval_samples / devices)
+    return (steps * step_s + images_of_a_device / training.eval_images_per_s_device) / 60
 
 
 def epochs_to_target(training: Training, global_batch: int) -> float | str:
-    """Epochs at a global batch, or why they are not known.
+    """Return the epochs to the target at a global batch, or why they are not known.
 
-    Of ResNet-50 on ImageNet those to 75.9 % top-1 by MLPerf's reference convergence points of ruleset 4.0.0, pruned and
-    interpolated as the checker does.
+    For ResNet-50 on ImageNet the target is 75.9 % top-1, by the MLPerf reference convergence points of ruleset 4.0.0,
+    pruned and interpolated as the checker does.
     """
     if training.epochs is not None:
         return training.epochs
@@ -192,6 +127,7 @@ def epochs_to_target(training: Training, global_batch: int) -> float | str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `python -m scoring scale`."""
     add = parser.add_argument
     add("--measured", nargs="+", metavar="LOG", default=[], help="logs of one node count or more")
     add("--nodes", type=counts, default="1,2,4,8,64,1024", help="node counts to predict (default: %(default)s)")
@@ -201,12 +137,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--batch", type=count, help="images a device, for logs that do not say it")
     add("--devices-per-node", type=count, metavar="N", help="default: the most that a measured node has")
     add("--input-images-per-s", type=positive, metavar="R", help="most that a node's input can feed")
-    add("--epochs", type=positive, help="epochs to the target (default for ResNet-50 on ImageNet: MLPerf's)")
+    add("--epochs", type=positive, help="epochs to the target (default for ResNet-50 on ImageNet: MLPerf reference)")
     add("--json", action="store_true", help="machine-readable output")
 
 
 def positive(text: str) -> float:
-    """A number over 0, and neither too small nor too large to reckon with."""
+    """Parse a number over 0 that is neither too small nor too large to compute with. Raises ValueError for another."""
     value = float(text)
     if not 1e-12 < value < 1e15:
         raise ValueError(text)
@@ -217,53 +153,98 @@ def main(args: argparse.Namespace) -> int:
     """Print the predictions, or the back-test. Returns 0."""
     if args.back_test:
         results = back_test(published_tables(read_published()))
-        held = sum(result["covered"] for result in results)
-        tested = {"median_errors": median_errors(results), "covered": held, "results": results}
+        covered = sum(result["covered"] for result in results)
+        tested = {"median_errors": median_errors(results), "covered": covered, "results": results}
         print(json.dumps(tested, indent=1) if args.json else "\n".join(back_test_lines(tested)))
         return 0
     if not args.measured:
         raise InputError("no logs: give --measured LOG..., or --back-test")
-    found = plan(args)
-    print(json.dumps(jsonable(found), indent=1) if args.json else safe_lines(prediction_lines(found)))
+    planned = plan(args)
+    print(json.dumps(jsonable(planned), indent=1) if args.json else safe_lines(prediction_lines(planned)))
     return 0
 
 
-def measure(args: argparse.Namespace) -> tuple[list[Record], list[Point], list[str]]:
-    """The logs, the throughput of each of their shapes under the protocol, and warnings; runs of a shape are repeats.
+class Shape(NamedTuple):
+    """Nodes, and devices on each of them."""
+
+    nodes: int
+    devices_per_node: int
+
+
+class Measured(NamedTuple):
+    """Logs, the throughput of each of their shapes by ascending nodes, and warnings."""
+
+    records: list[Record]
+    points: list[Point]
+    warnings: list[str]
+
+
+def measure(args: argparse.Namespace) -> Measured:
+    """Read the logs and score each of their shapes under the protocol; runs of a shape are repeats.
 
     Raises InputError for logs that do not say their devices or batch, and for logs of different work.
     """
     protocol = protocols.find(args.protocol)
     if protocol.figure != "throughput":
         raise InputError(f"protocol {args.protocol} measures no throughput, of which the model is")
-    by_shape: dict[tuple[int, int], list[Record]] = {}
+    by_shape: dict[Shape, list[Record]] = {}
     for log in args.measured:
         record = read_record(log, batch_per_device=args.batch)
-        if record.devices is None or record.batch_per_device is None:
-            raise InputError(f"{log}: the log does not say devices or batch, of which the model needs both (--batch)")
-        nodes = record.nodes or math.ceil(record.devices / (args.devices_per_node or 8))
-        if record.devices % nodes:
-            raise InputError(f"{log}: {record.devices} devices on {nodes} nodes; give --devices-per-node")
-        by_shape.setdefault((nodes, record.devices // nodes), []).append(record)
-    records = [record for group in by_shape.values() for record in group]
-    mixture = list(figure_warnings.of_mixture(records))
-    for warning in mixture:
+        by_shape.setdefault(_shape(record, log, args.devices_per_node), []).append(record)
+    records = list(itertools.chain.from_iterable(by_shape.values()))
+    warnings = _mixture(records)
+
+    points = []
+    for shape, repeats in sorted(by_shape.items()):
+        result = score(repeats, protocol, skip=args.skip)
+        interval = result.interval_95
+        if interval is None or len(repeats) == 1:
+            unknown = "the spread of runs is unknown, and not in the prediction's interval"
+            warnings.append(f"{shape.nodes} x {shape.devices_per_node}: {unknown}")
+        points.append(
+            Point(
+                nodes=shape.nodes,
+                devices_per_node=shape.devices_per_node,
+                images_per_s=result.value,
+                relative_error=_relative_error(interval),
+            )
+        )
+    return Measured(records, points, warnings)
+
+
+def _shape(record: Record, log: str, devices_per_node: int | None) -> Shape:
+    """Return the shape of a run; where the log names no nodes, they are taken to have 8 devices each.
+
+    Raises InputError where the log does not say devices or batch, or its nodes cannot all have equally many devices.
+    """
+    if record.devices is None or record.batch_per_device is None:
+        raise InputError(f"{log}: the log does not say devices or batch, of which the model needs both (--batch)")
+    nodes = record.nodes or math.ceil(record.devices / (devices_per_node or 8))
+    if record.devices % nodes:
+        raise InputError(f"{log}: {record.devices} devices on {nodes} nodes; give --devices-per-node")
+    return Shape(nodes, record.devices // nodes)
+
+
+def _mixture(records: Sequence[Record]) -> list[str]:
+    """Return warnings of runs that differ in more than their size. Raises InputError where their work differs."""
+    texts = []
+    for warning in figure_warnings.of_mixture(records):
         if warning.check in ("mixed_model", "mixed_batch", "mixed_precision"):
             raise InputError(f"{warning.found}; scaling compares the same work, so give logs of one")
-    points, warnings = [], [warning.found for warning in mixture]
-    for (nodes, per_node), group in sorted(by_shape.items()):
-        result = score(group, protocol, skip=args.skip)
-        interval = result.interval_95
-        if interval is None or len(group) == 1:
-            unknown = "the spread of runs is unknown, and not in the prediction's interval"
-            warnings.append(f"{nodes} x {per_node}: {unknown}")
-        error = math.log(interval[1] / interval[0]) / 2 / 1.96 if interval else None
-        points.append(Point(nodes=nodes, devices_per_node=per_node, images_per_s=result.value, relative_error=error))
-    return records, points, warnings
+        texts.append(warning.found)
+    return texts
+
+
+def _relative_error(interval_95: tuple[float, float] | None) -> float | None:
+    """Return the standard error of a figure as a share of it, from its interval."""
+    if not interval_95:
+        return None
+    low, high = interval_95
+    return math.log(high / low) / 2 / NORMAL_QUANTILE
 
 
 def plan(args: argparse.Namespace) -> dict[str, Any]:
-    """Predictions at node counts with what they rest on, as plain values."""
+    """Return predictions at node counts with what they rest on, as plain values."""
     records, measured, warnings = measure(args)
     batch = records[0].batch_per_device
     assert batch
@@ -275,14 +256,16 @@ def plan(args: argparse.Namespace) -> dict[str, Any]:
     loss = learn(published_tables(read_published()))
     training, assumptions = _training(args, records, points[min(points)])
     if set(args.nodes) - set(points):
+        share = format(math.exp(-loss.mean), ".1%")
         sources = f"{loss.tables} published tables of up to 8 nodes"
-        assumptions.append(f"many nodes do {math.exp(-loss.mean):.1%} of as many times one node, as {sources} have it")
+        assumptions.append(f"many nodes do {share} of as many times one node, as {sources} have it")
     predictions = []
-    for number in args.nodes:
-        base = points[max((n for n in points if n <= number), default=min(points))]
+    for nodes in args.nodes:
+        base = points[_base_nodes(points, nodes)]
         limit = args.input_images_per_s or math.inf
-        row = predict(base, loss, training, nodes=number, batch_per_device=batch, input_limit=limit)
-        predictions.append(row | {"measured_images_per_s": base.images_per_s if base.nodes == number else None})
+        row = predict(base, loss, training, nodes=nodes, batch_per_device=batch, input_limit=limit)
+        row["measured_images_per_s"] = base.images_per_s if base.nodes == nodes else None
+        predictions.append(row)
     return {
         "model": {"loss": loss.mean, "loss_spread": loss.spread, "tables": loss.tables},
         "measured": [asdict(point) | {"devices": point.devices} for point in measured],
@@ -292,65 +275,116 @@ def plan(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _training(args: argparse.Namespace, records: Sequence[Record], base: Point) -> tuple[Training, list[str]]:
-    """Return what training takes, by the log's data set, else by ImageNet (or Cityscapes); and what is assumed."""
+def _base_nodes(measured: Iterable[int], nodes: int) -> int:
+    """Return the largest measured node count up to `nodes`; the least one where all are larger."""
+    least, *more = sorted(measured)
+    base = least
+    for larger in more:
+        if larger <= nodes:
+            base = larger
+    return base
+
+
+class Assumed(NamedTuple):
+    """The epochs and images that training takes, and what is assumed for it."""
+
+    training: Training
+    assumptions: list[str]
+
+
+def _training(args: argparse.Namespace, records: Sequence[Record], base: Point) -> Assumed:
+    """Return what training takes by the log's data set, else by the one of the model's benchmark."""
     workload = workloads.of_family(records[0].model)
-    segmentation = any(FORMATS[record.format].segmentation for record in records)
-    dataset = next((found for record in records if isinstance(found := record.header.get("dataset"), dict)), {})
-    sizes = {} if dataset.get("synthetic", True) else dataset
-    sizes = {name: size for name, size in sizes.items() if type(size) is int and 0 < size < MOST}
-    train, evaluation = CITYSCAPES if segmentation else IMAGENET
-    if workload is not None:
-        train, evaluation = workload.train_samples, workload.eval_samples
-    train = sizes.get("train_samples", train)
-    imagenet = train == IMAGENET[0] and workload is not None and workload.benchmark == "resnet"
+    size = _dataset_size(records)
+    imagenet = size.train == IMAGENET.train and workload is not None and workload.benchmark == "resnet"
     rate = ASSUMED_EVALUATION_RATE * base.images_per_s / base.devices
-    assumptions = [f"evaluation does {rate:.0f} images/s a device, 3 x training"]
+    assumptions = []
     if args.epochs is None and imagenet:
-        points = "MLPerf's reference convergence points at the global batch"
-        assumptions.insert(0, f"epochs to the target are {points} (--epochs)")
+        points = "MLPerf reference convergence points at the global batch"
+        assumptions.append(f"epochs to the target are {points} (--epochs)")
+    assumptions.append(f"evaluation does {format(rate, '.0f')} images/s a device, 3 x training")
     training = Training(
         epochs=args.epochs,
-        train_samples=train,
-        eval_samples=sizes.get("eval_samples", evaluation),
+        train_samples=size.train,
+        eval_samples=size.evaluation,
         eval_images_per_s_device=rate,
         imagenet=imagenet,
     )
-    return training, assumptions
+    return Assumed(training, assumptions)
 
 
-def prediction_lines(found: dict[str, Any]) -> list[str]:
-    """The predictions in lines for a reader."""
-    shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in found["measured"])
+def _dataset_size(records: Sequence[Record]) -> DatasetSize:
+    """Return the size of the data set that a log describes, unless it is synthetic; else the benchmark's.
+
+    A model that is no workload of ours is taken to be trained on ImageNet, or on Cityscapes where it segments.
+    """
+    usual = IMAGENET
+    if any(FORMATS[record.format].segmentation for record in records):
+        usual = CITYSCAPES
+    workload = workloads.of_family(records[0].model)
+    if workload is not None:
+        usual = DatasetSize(workload.train_samples, workload.eval_samples)
+    datasets = [record.header.get("dataset") for record in records]
+    described = [dataset for dataset in datasets if isinstance(dataset, dict)]
+    if not described or described[0].get("synthetic", True):
+        return usual
+    return DatasetSize(
+        train=_size_or(described[0].get("train_samples"), usual.train),
+        evaluation=_size_or(described[0].get("eval_samples"), usual.evaluation),
+    )
+
+
+def _size_or(size: object, usual: int) -> int:
+    """Return a size that a log says; `usual` where it is no possible number of images."""
+    if type(size) is int and 0 < size < MOST:
+        return size
+    return usual
+
+
+# ---- for a reader
+
+
+def prediction_lines(planned: Mapping[str, Any]) -> list[str]:
+    """Return the predictions as lines of a table, with what they assume below."""
+    shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in planned["measured"])
+    loss = format(planned["model"]["loss"], ".1%")
     form = "{:>6} {:>8} {:>12} {:>25} {:>10} {:>9} {:>12} {:>12}"
     lines = [
-        f"Measured {shapes} (nodes x devices); throughput lost between many nodes {found['model']['loss']:.1%}",
+        f"Measured {shapes} (nodes x devices); throughput lost between many nodes {loss}",
         "",
         form.format("nodes", "devices", "images/s", "95 % interval", "efficiency", "step ms", "to train", "measured"),
     ]
-    first = found["predictions"][0]
-    for row in found["predictions"]:
-        efficiency = row["images_per_s"] / row["nodes"] / (first["images_per_s"] / first["nodes"])
-        interval = "{:.1f} to {:.1f}".format(*row["interval_95"]) if row["interval_95"] else "not known"
-        minutes, measured = row["time_to_train_min"], row["measured_images_per_s"]
-        figures = f"{row['images_per_s']:.1f}", interval, f"{efficiency:.1%}", f"{1e3 * row['step_time_s']:.2f}"
-        to_train = "not known" if minutes is None else f"{minutes:.1f} min"
-        shown = f"{measured:.1f}" if measured else "-"
-        lines.append(form.format(row["nodes"], row["devices"], *figures, to_train, shown))
-    unknown = dict.fromkeys(row["time_to_train_note"] for row in found["predictions"])
-    lines += ["", *(f"assumed: {text}" for text in found["assumptions"])]
-    lines += [f"warning: {text}" for text in found["warnings"]]
-    return lines + [f"time to train: {text}" for text in unknown if text]
+    first = planned["predictions"][0]
+    for row in planned["predictions"]:
+        lines.append(form.format(*_cells(row, first)))
+
+    lines.append("")
+    lines += [f"assumed: {text}" for text in planned["assumptions"]]
+    lines += [f"warning: {text}" for text in planned["warnings"]]
+    unknown = dict.fromkeys(row["time_to_train_note"] for row in planned["predictions"])  # each reason once
+    lines += [f"time to train: {text}" for text in unknown if text]
+    return lines
 
 
-def back_test_lines(found: dict[str, Any]) -> Iterator[str]:
-    """The back-test in lines for a reader."""
-    results = found["results"]
-    yield "From the fewest nodes of each published table to more, by what the other reports lost"
-    row = "  {table:<60} {nodes:>2} nodes  published {published:>9.1f}  predicted {predicted:>9.1f} "
-    for result in results:
-        inside = "" if result["covered"] else "  outside its interval"
-        yield (row + "({low:.0f} to {high:.0f})  {error:+.1%}").format(**result) + inside
-    tables = len({result["table"] for result in results})
-    yield f"{len(results)} figures of {tables} tables; {found['covered']} within their 95 % interval. Median error:"
-    yield from (f"  {error:6.2%}  {name}" for name, error in found["median_errors"].items())
+def _cells(row: Mapping[str, Any], first: Mapping[str, Any]) -> list[object]:
+    """Return the cells of a prediction; its efficiency is against the node count of the `first` one."""
+    efficiency = row["images_per_s"] / row["nodes"] / (first["images_per_s"] / first["nodes"])
+    interval = "not known"
+    if row["interval_95"]:
+        interval = "{:.1f} to {:.1f}".format(*row["interval_95"])
+    to_train = "not known"
+    if row["time_to_train_min"] is not None:
+        to_train = f"{format(row['time_to_train_min'], '.1f')} min"
+    measured = "-"
+    if row["measured_images_per_s"]:
+        measured = format(row["measured_images_per_s"], ".1f")
+    return [
+        row["nodes"],
+        row["devices"],
+        format(row["images_per_s"], ".1f"),
+        interval,
+        format(efficiency, ".1%"),
+        format(1e3 * row["step_time_s"], ".2f"),
+        to_train,
+        measured,
+    ]

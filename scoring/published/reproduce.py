@@ -38,7 +38,7 @@ TOLERANCE = 0.0005
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """How the publisher made a figure from a log (or from several: MLPerf's five runs)."""
+    """How the publisher made a figure from a log (or from several: the five runs of an MLPerf submission)."""
 
     names: tuple[str, ...]  # ends of paths, as shell patterns
     sha256: tuple[str, ...]

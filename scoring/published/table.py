@@ -9,19 +9,19 @@ import dataclasses
 import functools
 import re
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from compliance.rules import peaks
 from scoring.record import InputError
 
 NAMED_GIB = 1.5  # a GPU named 40 GB has 39.4 to 40 GiB for NVML
-# A model in published tables that leaves its version open: the one that it is taken for, and what is noted.
+# Models in published tables that leave their version open: the version that each is taken for, and what is noted.
 UNVERSIONED = {"resnet50": ("resnet50_v1.5", "v1 or v1.5 not stated")}
 
-# Of a precision's products.
+# The arithmetic of the matrix products at each precision.
 ARITHMETIC = {"fp32": "float32", "tf32": "tf32", "amp_o1": "float16", "amp_o2": "float16"}
 
 _Row = TypeVar("_Row")
@@ -69,21 +69,22 @@ class Published:
 
     @property
     def printed(self) -> str:
+        """Return the value with its digits as printed."""
         return self.value.printed
 
     @property
     def framework_name(self) -> str:
-        """The framework without the release that one report's figures are of."""
+        """Return the framework without the release 2.5, which one report names with it."""
         return self.framework.split(" 2.5")[0]
 
     @property
     def digits(self) -> int:
-        """Digits printed behind the decimal point."""
+        """Return how many digits are printed behind the decimal point."""
         return len(self.printed.partition(".")[2])
 
 
 def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
-    """The rows of a CSV file with a column for each field of the dataclass `kind`, but `line`, the number of its line.
+    """Read a CSV file with a column for each field of the dataclass `kind`; its field `line` is the row's line number.
 
     An empty cell is None; a tuple's items are separated by `;`. Raises InputError, with the file and line, for other
     columns and for a cell that its field cannot be.
@@ -96,61 +97,104 @@ def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
             raise InputError(f"{path}:1: want the columns {', '.join(sorted(columns))}")
         rows = []
         for cells in reader:
+            fields: dict[str, Any] = {"line": reader.line_num}
             try:
-                found = {name: _typed(name, cells[name], hints[name]) for name in columns}
+                for name in columns:
+                    fields[name] = _typed(name, cells[name], hints[name])
             except ValueError as error:
                 raise InputError(f"{path}:{reader.line_num}: {error}; correct the row") from None
-            rows.append(kind(**found | {"line": reader.line_num}))
+            rows.append(kind(**fields))
     return rows
 
 
 def _typed(name: str, text: str | None, hint: Any) -> Any:
-    """A cell as its field has it: a tuple of texts, or a type that is made of text, or None."""
-    kinds = typing.get_args(hint) or (hint,)
+    """Return a cell as its field's type: a tuple of texts, a type that is made of text, or None where it is empty.
+
+    Raises ValueError where the field must not be empty, or cannot be made of the text.
+    """
     if typing.get_origin(hint) is tuple:
         return tuple(item for item in (text or "").split(";") if item)
-    if not text and type(None) not in kinds:
+    kinds = typing.get_args(hint) or (hint,)  # those of `str | None`, or the one type
+    if text:
+        return kinds[0](text)
+    if type(None) not in kinds:
         raise ValueError(f"{name} is empty")
-    return kinds[0](text) if text else None
+    return None
 
 
 def read_published() -> list[Published]:
-    """Rows of the table, in its order."""
+    """Return the rows of published.csv, in its order."""
     return read_rows(Path(__file__).with_name("published.csv"), Published)
 
 
 def select(rows: Iterable[Published], **conditions: object) -> list[Published]:
-    """Rows whose fields equal every one of `conditions`, e.g. `select(rows, table="oneflow", devices=8)`."""
-    return [row for row in rows if all(getattr(row, name) == value for name, value in conditions.items())]
+    """Return rows whose fields equal every one of `conditions`, e.g. `select(rows, table="oneflow", devices=8)`."""
+    selected = []
+    for row in rows:
+        if all(getattr(row, name) == value for name, value in conditions.items()):
+            selected.append(row)
+    return selected
 
 
 def nearest(rows: Iterable[Published], *, batch: int, devices: int) -> Published | None:
     """Return the throughput row of the nearest batch a device, then of the nearest number of devices.
 
-    Of several the least a device; None where there is none.
+    Of several such rows it is the one with the least throughput a device; None where there is no row.
     """
+    nearest_row: Published | None = None
+    least_distance: tuple[float, ...] = ()
+    for row in rows:
+        if row.metric != "throughput" or not row.batch_per_device or not row.devices:
+            continue
+        distance = (abs(row.batch_per_device - batch), abs(row.devices - devices), row.value / row.devices)
+        if nearest_row is None or distance < least_distance:
+            nearest_row = row
+            least_distance = distance
+    return nearest_row
 
-    def distance(row: Published) -> tuple[float, ...]:
-        assert row.batch_per_device and row.devices
-        return abs(row.batch_per_device - batch), abs(row.devices - devices), row.value / row.devices
 
-    of_a_size = (row for row in rows if row.metric == "throughput" and row.batch_per_device and row.devices)
-    return min(of_a_size, key=distance, default=None)
+class _System(NamedTuple):
+    """The columns that the rows of one system share in a published table, whatever their number of devices."""
+
+    table: str
+    framework: str
+    accelerator: str | None
+    precision: str | None
+    strategy: str | None
+    batch_per_device: int | None
+    model: str
 
 
 def by_devices(rows: Iterable[Published]) -> list[list[Published]]:
-    """Throughput of each system in the order of its devices; a report's copy of another's figures is left out."""
-    found: dict[tuple[object, ...], dict[int, Published]] = {}
+    """Return the throughput of each system in the order of its devices.
+
+    Figures copied from another report are left out. Of several rows with as many devices the first one stands.
+    """
+    systems: dict[_System, dict[int, Published]] = {}  # the rows of each by their devices
     for row in rows:
-        if row.metric == "throughput" and row.devices and not (row.note or "").startswith("copied"):
-            what = (row.table, row.framework_name, row.accelerator, row.precision, row.strategy)
-            found.setdefault((*what, row.batch_per_device, row.model), {}).setdefault(row.devices, row)
-    return [[row for _, row in sorted(system.items())] for system in found.values()]
+        is_copied = (row.note or "").startswith("copied")
+        if row.metric == "throughput" and row.devices and not is_copied:
+            system = _System(
+                table=row.table,
+                framework=row.framework_name,
+                accelerator=row.accelerator,
+                precision=row.precision,
+                strategy=row.strategy,
+                batch_per_device=row.batch_per_device,
+                model=row.model,
+            )
+            systems.setdefault(system, {}).setdefault(row.devices, row)
+    return [_in_order(of_system) for of_system in systems.values()]
+
+
+def _in_order(rows: Mapping[int, Published]) -> list[Published]:
+    """Return rows in the order of their devices, by which they are given."""
+    return [rows[devices] for devices in sorted(rows)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """A GPU; products of each arithmetic in FLOP/s."""
+    """A GPU: its memory and links, and its peak in FLOP/s for the matrix products of each arithmetic."""
 
     name: str
     memory_gib: int
@@ -166,60 +210,83 @@ class Card:
 
     @property
     def float16(self) -> float:
-        """Peak of the tensor cores in FP16, as the checker knows it."""
+        """Return the FLOP/s of the tensor cores in FP16, by the same figures as the checker's."""
         return 1e12 * peaks()[self.name]
 
     @property
     def on_chip_bytes(self) -> int:
-        """Bytes that the chip itself holds, which a kernel need not read again."""
+        """Return how many bytes the chip itself holds, which a kernel need not read again."""
         return self.on_chip_kib * 1024
 
     @property
     def flops_per_s(self) -> dict[str, float]:
-        """Peak of each arithmetic that it has."""
-        return {kind: peak for kind in ("float32", "tf32", "float16") if (peak := getattr(self, kind)) is not None}
+        """Return the peak FLOP/s of each arithmetic that the card has."""
+        peaks_of_card = {"float32": self.float32}
+        if self.tf32 is not None:
+            peaks_of_card["tf32"] = self.tf32
+        peaks_of_card["float16"] = self.float16
+        return peaks_of_card
 
     def peak(self, precision: str | None) -> float | None:
-        """FLOP/s of the products of a precision; None where the card lacks it, or it is none."""
+        """Return the peak FLOP/s at a precision; None for an unknown one, or where the card has no such arithmetic."""
         return self.flops_per_s.get(ARITHMETIC.get(precision or "", ""))
 
     def peaks(self, arithmetics: Iterable[str]) -> dict[str, Any]:
         """Return the peaks of these arithmetics, for JSON."""
         names = ("name", "memory_gib", "memory_bytes_per_s", "on_chip_bytes", "link_bytes_per_s", "source")
-        of_products = {kind: self.flops_per_s[kind] for kind in arithmetics}
-        return {name: getattr(self, name) for name in names} | {"flops_per_s": of_products}
+        fields = {name: getattr(self, name) for name in names}
+        return fields | {"flops_per_s": {kind: self.flops_per_s[kind] for kind in arithmetics}}
 
 
 @functools.cache
 def read_cards() -> list[Card]:
-    """The rows of the table."""
+    """Return the rows of cards.csv."""
     return read_rows(Path(__file__).with_name("cards.csv"), Card)
 
 
 def card_of(name: str | None, memory_gib: float | None) -> Card | None:
-    """The card that NVML calls so; None where the table lacks it, as the slower ones on PCIe, or V100S."""
+    """Return the card that NVML calls `name`; None where cards.csv has none.
+
+    Slower variants, such as those on PCIe or V100S, are other cards.
+    """
     words = re.split(r"\W", (name or "").upper())
-    fits = (c for c in read_cards() if c.name in words and abs(c.memory_gib - (memory_gib or 0)) <= NAMED_GIB)
-    return None if "PCIE" in words else next(fits, None)
+    if "PCIE" in words:
+        return None
+    for card in read_cards():
+        if card.name in words and abs(card.memory_gib - (memory_gib or 0)) <= NAMED_GIB:
+            return card
+    return None
 
 
 def figures_of(card: Card, *, model: str, precision: str) -> list[Published]:
-    """Published throughput of the model by Paddle on the same card and precision.
+    """Return the published throughput of a model by Paddle on the same card at the same precision.
 
-    A table that does not say the card's memory, the model's version or the level of AMP is of any.
+    A row that does not say the card's memory, the model's version or the level of AMP suits any of them.
     """
-    names = {precision, "amp"} if precision in ("amp_o1", "amp_o2") else {precision}
-    return [
-        row
-        for row in select(read_published(), metric="throughput", accelerator=card.name)
-        if model in (row.model, *UNVERSIONED.get(row.model, ())[:1])
-        and row.precision in names
-        and row.framework.startswith("Paddle")
-        and row.accelerator_memory_gib in (None, card.memory_gib)
-    ]
+    precisions = {precision}
+    if precision in ("amp_o1", "amp_o2"):
+        precisions.add("amp")
+    figures = []
+    for row in select(read_published(), metric="throughput", accelerator=card.name):
+        is_model = model in (row.model, _taken_for(row.model))
+        is_memory = row.accelerator_memory_gib in (None, card.memory_gib)
+        if is_model and is_memory and row.precision in precisions and row.framework.startswith("Paddle"):
+            figures.append(row)
+    return figures
+
+
+def _taken_for(model: str) -> str:
+    """Return the version that a published model is taken for; its own name where it says its version."""
+    if model not in UNVERSIONED:
+        return model
+    version, _ = UNVERSIONED[model]
+    return version
 
 
 def note(figure: Published) -> str:
-    """The caveats of a figure."""
-    _, unsaid = UNVERSIONED.get(figure.model, (figure.model, None))
-    return "; ".join(filter(None, (figure.note, unsaid)))
+    """Return the caveats of a figure; empty where there is none."""
+    caveats = [figure.note] if figure.note else []
+    if figure.model in UNVERSIONED:
+        _, unsaid = UNVERSIONED[figure.model]
+        caveats.append(unsaid)
+    return "; ".join(caveats)

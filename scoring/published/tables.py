@@ -10,7 +10,7 @@ from scoring.published.plan import SHRUNK_NOTE, Campaign, Job, Run, run_of
 from scoring.published.table import Figure, Published, select
 from scoring.record import InputError, Record, TooFewRunsError
 
-UNSHOWN = ("table", "precision", "strategy", "unit", "interval_method", "logs")  # what a table's head and notes say
+UNSHOWN = ("table", "precision", "strategy", "unit", "interval_method", "logs")  # shown in a table's head and notes
 
 
 def figure_of(job: Job, protocol: Protocol) -> Score | str:
@@ -18,7 +18,8 @@ def figure_of(job: Job, protocol: Protocol) -> Score | str:
     if not job.done and job.skipped:
         return f"skipped: {job.skipped}"
     if not job.done:
-        return next(filter(None, job.missing.values()), "not run yet")
+        reasons = [reason for reason in job.missing.values() if reason]
+        return reasons[0] if reasons else "not run yet"
     try:
         return score(job.done, protocol)
     except TooFewRunsError as error:
@@ -45,7 +46,11 @@ def published_rows(campaign: Campaign, cell: Published, metric: str) -> dict[str
 def published_figures(campaign: Campaign, cell: Published, metric: str) -> dict[str, Figure | None]:
     """Return the published figure of a cell by framework; None where the report has none."""
     rows = published_rows(campaign, cell, metric)
-    return {framework: row.value if row else None for framework, row in rows.items()}
+    figures: dict[str, Figure | None] = dict.fromkeys(rows)
+    for framework, row in rows.items():
+        if row is not None:
+            figures[framework] = row.value
+    return figures
 
 
 def table(campaign: Campaign, jobs: Sequence[Job]) -> list[dict[str, Any]]:
@@ -72,28 +77,19 @@ def _line(
 ) -> dict[str, Any]:
     """Return one row of a table; `one_device` is our figure on one device, for the speedup."""
     asked = run_of(cell, shrink=False)
-    scored = figure if isinstance(figure, Score) else None
-    value = scored.value if scored else None
-    interval = scored.interval_95 if scored else None
-    records: Sequence[Record] = scored.records if scored else ()
+    value = None
+    records: Sequence[Record] = ()
+    if isinstance(figure, Score):
+        value = figure.value
+        records = figure.records
     units = {row.metric: row.unit for row in campaign.published}
 
-    rows = published_rows(campaign, cell, "throughput")
-    log_values = {framework: row.log_value for framework, row in rows.items() if row and row.log_note}
-    reference = cell.log_value or cell.value
-    line: dict[str, Any] = {
-        "table": " ".join(filter(None, (cell.accelerator, asked.precision, asked.strategy))),
-        **vars(asked),
-        "ours": value,
-        "unit": scored.unit if scored else units["throughput"],
-        "interval_95": interval,
-        "interval_method": scored.interval_method if scored else None,
-        "runs": len(records),
-        "published": published_figures(campaign, cell, "throughput"),
-        "log_value": {framework: log_values.get(framework) for framework in campaign.frameworks},
-        "ratio": value / reference if value else None,
-        "ratio_95": [bound / reference for bound in interval] if interval else None,
-    }
+    head = (cell.accelerator, asked.precision, asked.strategy)
+    line: dict[str, Any] = {"table": " ".join(part for part in head if part), **vars(asked)}
+    line |= _ours(figure, units["throughput"])
+    line["published"] = published_figures(campaign, cell, "throughput")
+    line["log_value"] = _log_values(campaign, cell)
+    line |= _ratio(figure, cell.log_value or cell.value)
     if "speedup" in units:
         line["speedup"] = value / one_device if value and one_device else None
         line["speedup_published"] = published_figures(campaign, cell, "speedup")
@@ -105,6 +101,39 @@ def _line(
     line["notes"] = [*_notes_on_ours(figure), *_notes_on_published(campaign, cell)]
     line["logs"] = [record.file for record in records]
     return line
+
+
+def _ours(figure: Score | str, unit: str) -> dict[str, Any]:
+    """Return our figure with its unit and interval; None for each of them where there is no figure."""
+    if isinstance(figure, Score):
+        return {
+            "ours": figure.value,
+            "unit": figure.unit,
+            "interval_95": figure.interval_95,
+            "interval_method": figure.interval_method,
+            "runs": len(figure.records),
+        }
+    return {"ours": None, "unit": unit, "interval_95": None, "interval_method": None, "runs": 0}
+
+
+def _ratio(figure: Score | str, reference: float) -> dict[str, Any]:
+    """Return our figure and the ends of its interval as multiples of the published `reference`."""
+    ratios: dict[str, Any] = {"ratio": None, "ratio_95": None}
+    if isinstance(figure, Score):
+        if figure.value:
+            ratios["ratio"] = figure.value / reference
+        if figure.interval_95:
+            ratios["ratio_95"] = [bound / reference for bound in figure.interval_95]
+    return ratios
+
+
+def _log_values(campaign: Campaign, cell: Published) -> dict[str, float | None]:
+    """Return by framework what the publisher's own log gives where it does not bear the figure out."""
+    values: dict[str, float | None] = dict.fromkeys(campaign.frameworks)
+    for framework, row in published_rows(campaign, cell, "throughput").items():
+        if row and row.log_note:
+            values[framework] = row.log_value
+    return values
 
 
 def _notes_on_ours(figure: Score | str) -> list[str]:
@@ -123,10 +152,12 @@ def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
         for row in published_rows(campaign, cell, metric).values():
             if row is None or row.log_note is None:
                 continue
-            log = f"its own log gives {row.log_value:.6g}: " if row.log_value is not None else ""
+            log = ""
+            if row.log_value is not None:
+                log = f"its own log gives {_six_digits(row.log_value)}: "
             notes.append(f"published {metric} {row.printed}: {log}{row.log_note}")
     if cell.log_note and cell.log_value is not None:
-        notes.append(f"ratio: against {cell.log_value:.6g}, which the publisher's own log gives")
+        notes.append(f"ratio: against {_six_digits(cell.log_value)}, which the publisher's own log gives")
     return notes
 
 
@@ -188,24 +219,35 @@ def _published_cell(line: Mapping[str, Any], framework: str, figure: Figure | No
     for note in line["notes"]:
         if note.startswith(f"published throughput {figure.printed}:"):
             value = line["log_value"][framework]
-            log = f" (log: {value:.6g})" if value is not None else ""
-            return f"{shown}{log} [{numbers[note]}]"
+            if value is not None:
+                shown += f" (log: {_six_digits(value)})"
+            return f"{shown} [{numbers[note]}]"
     return shown
 
 
 def _shown(value: float | str | Sequence[float] | None, nothing: str = "-") -> str:
-    """Return a figure, a published one as printed, both ends of an interval, or the word for none."""
+    """Return a figure, a published one as printed, both ends of an interval, or `nothing`."""
     if value is None or isinstance(value, str):
         return value or nothing
+    if isinstance(value, Figure):
+        return value.printed
     if isinstance(value, int | float):
-        return getattr(value, "printed", "") or f"{value:.6g}"
-    return " to ".join(map(_shown, value))
+        return _six_digits(value)
+    return " to ".join(_shown(bound) for bound in value)
+
+
+def _six_digits(value: float) -> str:
+    """Return a value with its six leading digits."""
+    return format(value, ".6g")
 
 
 def _aligned(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
     """Yield the lines of a Markdown table whose columns are as wide as their widest cell."""
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
-    head = {name: name for name in widths}
+    head = {name: name for name in rows[0]}
+    widths = dict.fromkeys(head, 0)
+    for row in (head, *rows):
+        for name in widths:
+            widths[name] = max(widths[name], len(row[name]))
     rule = {name: "-" * (width - 1) + ":" for name, width in widths.items()}
     for row in (head, rule, *rows):
         cells = [row[name].rjust(width) for name, width in widths.items()]

@@ -1,15 +1,18 @@
 """The parts of a page as data: the templates render each class as HTML and as Markdown."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from scoring.report.content import ReportedRun
+
+if TYPE_CHECKING:
+    from scoring.report.plots import Plot
 
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """Words that lead somewhere or look otherwise: `run` and `line` name a quoted log line, `run` alone a run."""
+    """Words that are a link or have a look of their own: `run` and `line` name a quoted log line, `run` alone a run."""
 
     text: str
     run: int | None = None
@@ -19,13 +22,15 @@ class Text:
 
     @property
     def target(self) -> str | None:
-        """The id that a link leads to; None where it is none."""
+        """Return the id that a link leads to; None where the text is no link."""
         if self.run is None:
             return self.href
-        return f"run-{self.run}" + ("" if self.line is None else f"-line-{self.line}")
+        if self.line is None:
+            return f"run-{self.run}"
+        return f"run-{self.run}-line-{self.line}"
 
 
-Inline = str | Text | Sequence[Any]  # one, or several after one another
+Inline: TypeAlias = "str | Text | Sequence[Inline]"  # one piece of text, or several after one another
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,27 +53,29 @@ class Table:
     id: str | None = None
 
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Column(Generic[T]):
-    """A column of a table: its head, and what it shows of a row; numbers are set flush right."""
+class Cell(NamedTuple):
+    """One cell of a table and the head of its column; numbers are set flush right."""
 
     head: str
-    cell: Callable[[T], Inline]
+    value: Inline
     numeric: bool = False
 
 
-def table(caption: str, rows: Iterable[T], columns: Sequence[Column[T]], id: str | None = None) -> Table:
-    """A table of those columns."""
+def table(caption: str, rows: Sequence[Sequence[Cell]], id: str | None = None) -> Table:
+    """Return a table of one row or more, whose cells name the heads of their columns."""
+    first = rows[0]
     return Table(
         caption=caption,
-        head=[column.head for column in columns],
-        rows=[[column.cell(row) for column in columns] for row in rows],
-        numeric=[at for at, column in enumerate(columns) if column.numeric],
+        head=[cell.head for cell in first],
+        rows=[_values(row) for row in rows],
+        numeric=[at for at, cell in enumerate(first) if cell.numeric],
         id=id,
     )
+
+
+def _values(row: Sequence[Cell]) -> list[Inline]:
+    """Return what the cells of a row show."""
+    return [cell.value for cell in row]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +93,7 @@ class Figure:
     name: str  # ids within the plot begin with it
     title: str
     caption: str
-    draw: Callable[[Any], None]  # onto a plots.Plot
+    draw: "Callable[[Plot], None]"
     words: str = ""  # the plot in words, where the caption is shorter
     numbers: Table | None = None
 
@@ -96,26 +103,29 @@ class Fold:
     """A part that is shown on demand only, and not on paper; Markdown has it where `in_markdown`."""
 
     summary: str
-    blocks: Sequence[Any]
+    blocks: "Sequence[Block]"
     in_markdown: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lines:
-    """Lines of a log as they stand there."""
+    """Lines of a log with their numbers, unchanged."""
 
     run: int
     file: str
     lines: Sequence[tuple[int, str]]
 
 
+Block: TypeAlias = Paragraph | Table | Facts | Figure | Fold | Lines
+
+
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of the page; its gist stands beside its title while it is folded."""
+    """A part of the page, whose title and gist are shown while it is folded."""
 
     key: str
     title: str
-    blocks: Sequence[Any]
+    blocks: Sequence[Block]
     gist: str = ""
 
 
@@ -123,49 +133,67 @@ class Section:
 
 
 NOT_SAID = Text(text="not said", look="absent")
+FROM_DESCRIPTION = ("devices", "nodes", "batch_per_device")  # fields that a description of the log may fill in
+
+
+class QuotedLine(NamedTuple):
+    """A line of a log that the page links to."""
+
+    run: int
+    line: int
 
 
 def at_line(run: ReportedRun, line: int | None, shown: str | None = None) -> Inline:
-    """`shown` (or the line's number) as a link to the quoted line; plain where no line is known."""
+    """Return `shown` (or the line's number) as a link to the quoted line; plain text where no line is known."""
     if line is None or not 1 <= line <= run.record.lines:
         return shown or ""
-    return Text(text=shown if shown is not None else f"line {line}", run=run.number, line=line)
+    if shown is None:
+        shown = f"line {line}"
+    return Text(text=shown, run=run.number, line=line)
 
 
 def lines_of(run: ReportedRun) -> Inline:
-    """Links to the first and the last line that a run's figure comes from."""
-    return between(run, run.figure.first_line, run.figure.last_line) if run.figure else ""
+    """Return links to the first and the last line that a run's figure comes from; empty without a figure."""
+    if run.figure is None:
+        return ""
+    return between(run, run.figure.first_line, run.figure.last_line)
 
 
 def between(run: ReportedRun, first: int, last: int) -> Inline:
-    """Links to the first and the last of several lines."""
-    ends = [at_line(run, first, f"{first}"), "–", at_line(run, last, f"{last}")]
-    return ends[0] if first == last else ends
+    """Return links to the first and the last of several lines; one link where they are one line."""
+    start = at_line(run, first, f"{first}")
+    if first == last:
+        return start
+    return [start, "–", at_line(run, last, f"{last}")]
 
 
 def run_link(run: ReportedRun) -> Text:
-    """The run's name, as a link to where it comes from."""
+    """Return the run's name as a link to its provenance."""
     return Text(text=f"run {run.number}", run=run.number)
 
 
 def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:
-    """A field of the record, linked to the line that says it, with its other origin named."""
+    """Return a field of the record as a link to its line, or with the other place that it was taken from.
+
+    `shown` replaces the field's own text.
+    """
     value = getattr(run.record, name)
     if value is None:
         return NOT_SAID
-    shown = str(value) if shown is None else shown
+    if shown is None:
+        shown = str(value)
     if name in run.record.from_options:
         return [shown, Text(text=" (from the command line)", look="small")]
-    if run.record.described_by and name in ("devices", "nodes", "batch_per_device"):
+    if run.record.described_by and name in FROM_DESCRIPTION:
         return [shown, Text(text=f" ({run.record.described_by})", look="small")]
     return at_line(run, run.record.field_lines.get(name), shown)
 
 
-def quoted(block: Any) -> Iterator[tuple[int, int]]:
-    """(run, line) of each link to a log line within a block, or several."""
+def quoted(block: object) -> Iterator[QuotedLine]:
+    """Yield each log line that a block, or any block within a list, links to."""
     if isinstance(block, Text):
         if block.run is not None and block.line is not None:
-            yield block.run, block.line
+            yield QuotedLine(block.run, block.line)
     elif is_dataclass(block):
         for part in fields(block):
             yield from quoted(getattr(block, part.name))

@@ -1,22 +1,24 @@
-"""The first screen: what ran, its figure, how far it stands, all runs in one plot, and what to do next."""
+"""The first screen: what ran, its figure, whether it stands, all runs in one plot, and what to do next."""
 
 import functools
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from typing import NamedTuple
 
 from runlog.text import visible
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
-from scoring.figure.run import RunFigure
+from scoring.figure.score import Score
 from scoring.record import nodes_of, section
 from scoring.report import blocks, plots
-from scoring.report.blocks import NOT_SAID, Column, Figure, Inline, Paragraph, Table, Text, at_line, field
-from scoring.report.content import Group, Point, Report, ReportedRun, timeline
-from scoring.report.text import bounds, counted, interval, number
+from scoring.report.blocks import NOT_SAID, Cell, Figure, Inline, Paragraph, Table, Text, at_line, field
+from scoring.report.content import NOT_LOGGED, Group, Point, Report, ReportedRun, timeline
+from scoring.report.text import bounds, counted, four_digits, interval, number
 
 MOST_OVERLAID = 16  # runs in one plot: more have no marker and dash of their own
 MOST_NAMED = 8  # systems in the title
+COMMIT_DIGITS = 12
 # What each status looks like: a mark that is told apart without colour, and its word.
 NO_STATUS = "none"  # of a check that does not apply
 STATUSES = {OK: ("✓", "ok"), WARNING: ("!", "warning"), FATAL: ("✕", "fatal"), UNKNOWN: ("?", "open")}
@@ -24,58 +26,130 @@ STATUSES[NO_STATUS] = ("–", "not applicable")
 
 
 def of_all(texts: Sequence[str]) -> str:
-    """One text a system; of many only the first ones."""
-    more = [f"and {len(texts) - MOST_NAMED} more"] if len(texts) > MOST_NAMED else []
-    return "; ".join([*texts[:MOST_NAMED], *more])
+    """Return the texts of the first systems in one, and how many more there are."""
+    named = list(texts[:MOST_NAMED])
+    if len(texts) > MOST_NAMED:
+        named.append(f"and {len(texts) - MOST_NAMED} more")
+    return "; ".join(named)
 
 
 def figure_of(group: Group) -> str:
-    """The figure with its unit, and "unverified" where it is of an MLPerf result."""
-    return _with_unit(group.score.value, group.score.shown_unit) if group.score else "no figure"
+    """Return a group's figure with its unit, which says "unverified" for an MLPerf result."""
+    if group.score is None:
+        return "no figure"
+    return _with_unit(group.score.value, group.score.shown_unit)
 
 
 def _with_unit(value: float, unit: str) -> str:
-    return f"{number(value)} {unit}" if math.isfinite(value) else number(value)
+    """Return a figure with its unit; without one where it is in words, as it is not finite."""
+    if not math.isfinite(value):
+        return number(value)
+    return f"{number(value)} {unit}"
 
 
 def of_group(group: Group, text: str) -> Inline:
-    """A number of a group's runs, as a link to where it comes from: the lines of one run, the table of several."""
-    run = group.runs[0]
+    """Return a number of a group's runs as a link to its source: the lines of one run, or the table of several."""
     if len(group.runs) > 1:
         return Text(text=text, href="runs")
-    return at_line(run, run.figure.first_line, text) if run.figure else text
+    run = group.runs[0]
+    if run.figure is None:
+        return text
+    return at_line(run, run.figure.first_line, text)
+
+
+# ---- what ran, when and where
 
 
 def facts(report: Report) -> list[tuple[str, Inline]]:
-    """Return what ran, when and where from."""
+    """Return what ran, when and where, as names and values."""
     run = report.headline.runs[0]
-    organisation, at = run.preamble.get("submission_org", (None, None))
-    starts = sorted((*start, run) for run in report.runs if (start := run.preamble.get("start_s")) and _day(start[0]))
-    days = {_day(start): at_line(run, line, _day(start)) for start, line, run in starts}
-    source, at_source = section(run.record, "source"), run.header_lines.get("source")
-    dirty = " with uncommitted changes" if source.get("dirty") else ""
-    commit = f"{str(source['commit'])[:12]}{dirty}" if source.get("commit") else ""
-    systems = {getattr(found, "text", found): found for g in report.groups if (found := hardware(g.runs[0]))}
-    dates = [day for at, day in enumerate(days.values()) if at in (0, len(days) - 1)]
+    shown: list[tuple[str, Inline]] = []
     result = report.headline.score.standing if report.headline.score else None
-    named = [] if result is None else [("result", result.name), ("data set", result.dataset_in_words)]
+    if result is not None:
+        shown += [("result", result.name), ("data set", result.dataset_in_words)]
     return [
-        *named,
-        ("system", _joined(list(systems.values()), "; ") or NOT_SAID),
-        ("date", _joined(dates, " to ") or NOT_SAID),
-        ("organisation", at_line(run, at, visible(organisation, 80)) if organisation else NOT_SAID),
-        ("commit", at_line(run, at_source, commit) if commit else NOT_SAID),
+        *shown,
+        ("system", _systems(report.groups)),
+        ("date", _dates(report.runs)),
+        ("organisation", _organisation(run)),
+        ("commit", _commit(run)),
         ("framework", field(run, "framework")),
         ("protocol", f"{report.protocol.name}: {report.protocol.describe()}"),
     ]
 
 
+def _systems(groups: Sequence[Group]) -> Inline:
+    """Return the hardware of each group, every machine once."""
+    systems: dict[object, Inline] = {}  # by their text; the last link to a text stands
+    for group in groups:
+        machine = hardware(group.runs[0])
+        if machine:
+            systems[getattr(machine, "text", machine)] = machine
+    return _joined(list(systems.values()), "; ") or NOT_SAID
+
+
+def _dates(runs: Sequence[ReportedRun]) -> Inline:
+    """Return the day on which the runs began, or the first and the last of several days."""
+    starts = []
+    for run in runs:
+        start = run.preamble.get("start_s", NOT_LOGGED)
+        if start.line is not None and _day(start.value):
+            starts.append(_Start(start.value, start.line, run))
+    starts.sort(key=_time_and_line)
+    days: dict[str, Inline] = {}  # the last link to a day stands
+    for begun in starts:
+        day = _day(begun.unix_s)
+        days[day] = at_line(begun.run, begun.line, day)
+    links = list(days.values())
+    if len(links) > 2:
+        links = [links[0], links[-1]]
+    return _joined(links, " to ") or NOT_SAID
+
+
+class _Start(NamedTuple):
+    """When a run began, and the line that says it."""
+
+    unix_s: float
+    line: int
+    run: ReportedRun
+
+
+def _time_and_line(start: _Start) -> tuple[float, int]:
+    """Return the key by which starts are sorted."""
+    return start.unix_s, start.line
+
+
+def _organisation(run: ReportedRun) -> Inline:
+    """Return the organisation that the log names."""
+    organisation = run.preamble.get("submission_org", NOT_LOGGED)
+    if not organisation.value:
+        return NOT_SAID
+    return at_line(run, organisation.line, visible(organisation.value, 80))
+
+
+def _commit(run: ReportedRun) -> Inline:
+    """Return the commit of the run's source tree, and whether the tree had changes that it does not hold."""
+    source = section(run.record, "source")
+    if not source.get("commit"):
+        return NOT_SAID
+    commit = str(source["commit"])[:COMMIT_DIGITS]
+    if source.get("dirty"):
+        commit += " with uncommitted changes"
+    return at_line(run, run.header_lines.get("source"), commit)
+
+
 def _joined(items: Sequence[Inline], between: str) -> list[Inline]:
-    return [part for item in items for part in (between, item)][1:]
+    """Return the items with `between` between them."""
+    joined: list[Inline] = []
+    for item in items:
+        if joined:
+            joined.append(between)
+        joined.append(item)
+    return joined
 
 
 def _day(unix_s: float) -> str:
-    """The day in UTC; empty for a time stamp that is none."""
+    """Return the day in UTC; empty for a number that is no time."""
     try:
         return datetime.fromtimestamp(unix_s, tz=timezone.utc).strftime("%Y-%m-%d")
     except (ValueError, OverflowError, OSError):
@@ -83,51 +157,119 @@ def _day(unix_s: float) -> str:
 
 
 def hardware(run: ReportedRun) -> Inline:
-    """The platform that the log names, and the devices of each kind of node."""
-    platform, line = run.preamble.get("submission_platform", (None, None))
+    """Return the platform that the log names, and the devices of each kind of node; empty where it says neither."""
+    platform = run.preamble.get("submission_platform", NOT_LOGGED)
     devices = run.record.machine if nodes_of(run.record) else None
-    shown = "; ".join(visible(text, 160) for text in (platform, devices) if text)
-    return at_line(run, line or run.header_lines.get("hardware"), shown) if shown else ""
+    shown = "; ".join(visible(text, 160) for text in (platform.value, devices) if text)
+    if not shown:
+        return ""
+    return at_line(run, platform.line or run.header_lines.get("hardware"), shown)
 
 
-def tiles(report: Report) -> list[tuple[Inline, str, Inline]]:
-    """Return what is set large, with unit and name: the headline's figure, its runs, their time and quality."""
-    group, result = report.headline, report.headline.score
+# ---- the tiles
+
+
+class Tile(NamedTuple):
+    """A value that is set large, its unit, and what it is."""
+
+    value: Inline
+    unit: str
+    text: Inline
+
+
+def tiles(report: Report) -> list[Tile]:
+    """Return what is set large: the headline's figure, its runs, their time and quality."""
+    group = report.headline
     system = f"{group.name}: " if len(report.groups) > 1 else ""
-    shown: list[tuple[Inline, str, Inline]] = [("no figure", "", system + (group.problem or ""))]
-    if result is not None:
-        method = result.interval_method
-        bounds = f"{interval(result.interval_95)} ({method})" if result.interval_95 else method
-        one_clock = result.one_clock and result.protocol.figure == "throughput"
-        doubt = " One clock: nothing else in the log confirms the times." if one_clock else ""
-        figure = of_group(group, number(result.value))
-        spread = [f"standard deviation {number(result.spread)} over {result.spread_over}"] if result.spread else []
-        runs = Text(text=counted(len(result.runs), "run"), href="runs")
-        shown = [
-            (figure, result.shown_unit, f"{system}95 % interval {bounds}.{doubt}"),
-            (runs, "", of_group(group, "; ".join([*spread, *result.limits]))),
-        ]
-    timed = [run.record for run in group.runs if run.record.run_time_s is not None]
-    ended = [record for record in timed if record.status in (None, "success")]  # an aborted run has no time to train
-    times = [record.run_time_s for record in ended if record.run_time_s is not None]
-    if times and group.record.mode != "throughput" and (result is None or result.unit != "minutes"):
-        factor, unit = plots.time_unit(max(times))
-        several = f", median of {len(times)} runs" if len(times) > 1 else ""
-        if len(ended) < len(timed):
-            several += f" that ended with success, of {len(timed)}"
-        middle = Text(text=number(statistics.median(times) / factor), href="times")
-        shown.append((middle, unit, f"time to train: run_start to run_stop{several}."))
-    final = [(run.record.quality[-1], run) for run in group.runs if run.record.quality]
-    if final:
-        worst, of_run = min(final, key=lambda item: item[0].value)
-        which = "final" if len(final) == 1 else f"lowest final of {len(final)} runs"
-        shown.append((at_line(of_run, worst.line, f"{worst.value:.4g}"), "", f"{worst.name}, {which}"))
+    shown = []
+    if group.score is None:
+        shown.append(Tile("no figure", "", system + (group.problem or "")))
+    else:
+        shown.append(_figure_tile(group, group.score, system))
+        shown.append(_runs_tile(group, group.score))
+    for tile in (_time_tile(group), _quality_tile(group)):
+        if tile is not None:
+            shown.append(tile)
     return shown
 
 
+def _figure_tile(group: Group, score: Score, system: str) -> Tile:
+    """Return the tile of a figure, with its interval."""
+    bounds = score.interval_method
+    if score.interval_95:
+        bounds = f"{interval(score.interval_95)} ({score.interval_method})"
+    doubt = ""
+    if score.one_clock and score.protocol.figure == "throughput":
+        doubt = " One clock: nothing else in the log confirms the times."
+    figure = of_group(group, number(score.value))
+    return Tile(figure, score.shown_unit, f"{system}95 % interval {bounds}.{doubt}")
+
+
+def _runs_tile(group: Group, score: Score) -> Tile:
+    """Return the tile of a figure's number of runs, with their spread and what limits it."""
+    limits = list(score.limits)
+    if score.spread:
+        limits.insert(0, f"standard deviation {number(score.spread)} over {score.spread_over}")
+    runs = Text(text=counted(len(score.runs), "run"), href="runs")
+    return Tile(runs, "", of_group(group, "; ".join(limits)))
+
+
+def _time_tile(group: Group) -> Tile | None:
+    """Return the tile of the median time to train, over the runs that were not stopped.
+
+    None where the logs do not say it, or where the figure itself is that time.
+    """
+    if group.record.mode == "throughput" or (group.score is not None and group.score.unit == "minutes"):
+        return None
+    timed = [run.record for run in group.runs if run.record.run_time_s is not None]
+    ended = [record for record in timed if record.status in (None, "success")]  # an aborted run has no time to train
+    times_s = [record.run_time_s for record in ended if record.run_time_s is not None]
+    if not times_s:
+        return None
+    unit = plots.time_unit(max(times_s))
+    several = f", median of {len(times_s)} runs" if len(times_s) > 1 else ""
+    if len(ended) < len(timed):
+        several += f" that ended with success, of {len(timed)}"
+    median = Text(text=number(statistics.median(times_s) / unit.seconds), href="times")
+    return Tile(median, unit.name, f"time to train: run_start to run_stop{several}.")
+
+
+def _quality_tile(group: Group) -> Tile | None:
+    """Return the tile of the lowest final quality; None where no log has an evaluation."""
+    evaluated = [run for run in group.runs if run.record.quality]
+    if not evaluated:
+        return None
+    worst = min(evaluated, key=_final_quality)
+    final = worst.record.quality[-1]
+    which = "final" if len(evaluated) == 1 else f"lowest final of {len(evaluated)} runs"
+    return Tile(at_line(worst, final.line, four_digits(final.value)), "", f"{final.name}, {which}")
+
+
+def _final_quality(run: ReportedRun) -> float:
+    """Return the quality of a run's last evaluation."""
+    return run.record.quality[-1].value
+
+
+# ---- all runs in one plot
+
+
+NO_RATES = "Throughput over time: not shown; the logs have neither rates nor images and seconds (give --batch)."
+
+
+class _Drawn(NamedTuple):
+    """A run in the plot of all runs."""
+
+    run: ReportedRun
+    points: list[Point]
+    axis: str
+
+
 def overlay(report: Report) -> Figure | Paragraph:
-    """All runs in one plot from zero, as far as they share an axis."""
-    return _overlay(report, from_zero=True) or Paragraph(text=NO_RATES, absent=True)
+    """Return a plot of all runs from zero, as far as they share an axis; a sentence where there are no rates."""
+    figure = _overlay(report, from_zero=True)
+    if figure is None:
+        return Paragraph(text=NO_RATES, absent=True)
+    return figure
 
 
 def zoomed(report: Report) -> list[Figure]:
@@ -137,105 +279,154 @@ def zoomed(report: Report) -> list[Figure]:
 
 
 def _overlay(report: Report, *, from_zero: bool) -> Figure | None:
-    """The plot of all runs that share the first one's axis; None where no run has rates.
+    """Return the plot of all runs that share the first one's axis; None where no run has rates.
 
     The zoomed plot has the measured windows alone: the warm-up would press them flat.
     """
-    drawn: list[tuple[ReportedRun, list[Point], str]] = []
+    drawn = []
     for run in report.runs:
         points, axis = timeline(run)
         if not from_zero:
             points = [point for point in points if point.measured]
         if points:
-            drawn.append((run, points, axis))
+            drawn.append(_Drawn(run, points, axis))
     if not drawn:
         return None
 
-    first_run, _, axis = drawn[0]
-    unit = unit_of(first_run)
-    shared = [(run, points) for run, points, own_axis in drawn if own_axis == axis][:MOST_OVERLAID]
-    ranges = []
-    for run, points in shared:
-        ranges.append(f"run {run.number} {bounds(point.images_per_s for point in points)}")
-    left_out = f"; {len(report.runs) - len(shared)} more below" if len(report.runs) > len(shared) else ""
+    first = drawn[0]
+    unit = unit_of(first.run)
+    shared = [other for other in drawn if other.axis == first.axis][:MOST_OVERLAID]
+    ranges = "; ".join(_range_of(run.run, run.points) for run in shared)
+    left_out = ""
+    if len(report.runs) > len(shared):
+        left_out = f"; {len(report.runs) - len(shared)} more below"
 
-    one_figure = report.headline.score if len(report.groups) == 1 and report.protocol.figure == "throughput" else None
     title = "Throughput of all runs over time" if len(shared) > 1 else "Throughput over time"
-    head = f"Throughput in {unit}" if from_zero else f"Measured windows in {unit}, on an axis that does not start at 0"
+    name = "overlay"
+    head = f"Throughput in {unit}"
+    if not from_zero:
+        title = f"{title}, measured windows enlarged"
+        name = "overlay-zoomed"
+        head = f"Measured windows in {unit}, on an axis that does not start at 0"
     return Figure(
-        name="overlay" if from_zero else "overlay-zoomed",
-        title=title if from_zero else f"{title}, measured windows enlarged",
-        caption=f"{head}: {'; '.join(ranges)}{left_out}.",
+        name=name,
+        title=title,
+        caption=f"{head}: {ranges}{left_out}.",
         draw=functools.partial(
             plots.throughput,
-            runs=[(_label(report, run), points) for run, points in shared],
-            axis=axis,
+            runs=[(_label(report, run.run), run.points) for run in shared],
+            axis=first.axis,
             unit=unit,
-            value=one_figure.value if one_figure else None,
+            value=_only_figure(report),
             from_zero=from_zero,
         ),
     )
 
 
+def _range_of(run: ReportedRun, points: Sequence[Point]) -> str:
+    """Return the least and the greatest rate of a run in words."""
+    return f"run {run.number} {bounds(point.images_per_s for point in points)}"
+
+
+def _only_figure(report: Report) -> float | None:
+    """Return the throughput of a report of one system, which the plot shows as a level; None of several systems."""
+    score = report.headline.score
+    if len(report.groups) != 1 or report.protocol.figure != "throughput" or score is None:
+        return None
+    return score.value
+
+
 def _label(report: Report, run: ReportedRun) -> str:
-    """A run in a legend, with its devices where the runs differ in them."""
-    of_devices = f" ({run.record.devices} dev.)" if len(report.groups) > 1 and run.record.devices else ""
-    return f"run {run.number}{of_devices}"
-
-
-NO_RATES = "Throughput over time: not shown; the logs have neither rates nor images and seconds (give --batch)."
+    """Return a run's name in a legend, with its devices where the runs differ in them."""
+    if len(report.groups) > 1 and run.record.devices:
+        return f"run {run.number} ({run.record.devices} dev.)"
+    return f"run {run.number}"
 
 
 def unit_of(run: ReportedRun) -> str:
     """Return the unit of the rates of a run's windows."""
-    return "images/s per device" if run.record.rate_scope == "device" and run.record.devices is None else "images/s"
+    if run.record.rate_scope == "device" and run.record.devices is None:
+        return "images/s per device"
+    return "images/s"
+
+
+# ---- the tables
 
 
 def tables(report: Report) -> list[Table]:
-    """Each run, each system where there are several, and the warnings."""
-    units = {run.number: group.score.shown_unit for group in report.groups if group.score for run in group.runs}
-    of_runs: list[Column[ReportedRun]] = [
-        Column("run", blocks.run_link),
-        Column("figure", lambda run: _figure(run, lambda figure: _with_unit(figure.value, units[run.number])), True),
-        Column("devices", lambda run: field(run, "devices"), numeric=True),
-        Column("batch a device", lambda run: field(run, "batch_per_device"), numeric=True),
-        Column("precision", lambda run: field(run, "precision")),
-        Column("windows", lambda run: _figure(run, lambda figure: str(figure.windows)), numeric=True),
-        Column("log lines", blocks.lines_of),
-        Column("log", lambda run: run.record.file),
-    ]
-    of_groups: list[Column[Group]] = [
-        Column("system and shape", lambda group: group.name),
-        Column("figure", lambda group: of_group(group, figure_of(group)), numeric=True),
-        Column("95 % interval", _interval),
-        Column("runs", lambda group: Text(text=str(len(group.runs)), href="runs"), numeric=True),
-        Column("note", lambda group: group.problem or ""),
-    ]
-    of_warnings: list[Column[Verdict]] = [
-        Column("warning", lambda warning: warning.check.replace("_", " ")),
-        Column("what it means here", lambda warning: warning.found),
-        Column("where", functools.partial(_where, {run.record.file: run for run in report.runs})),
-    ]
+    """Return a table of the runs, one of the systems where there are several, and one of the warnings."""
+    units: dict[int, str] = {}  # of the figure, by the number of its run
+    for group in report.groups:
+        if group.score:
+            units.update({run.number: group.score.shown_unit for run in group.runs})
     caption = "Each run under the protocol, and the lines that its figure comes from"
-    shown = [blocks.table(caption, report.runs, of_runs, id="runs")]
+    rows = [_cells_of_run(run, units.get(run.number, "")) for run in report.runs]
+    shown = [blocks.table(caption, rows, id="runs")]
     if len(report.groups) > 1:
-        shown.append(blocks.table("Each system's figure", report.groups, of_groups))
+        systems = [_cells_of_group(group) for group in report.groups]
+        shown.append(blocks.table("Each system's figure", systems))
     if report.warnings:
-        shown.append(blocks.table("Warnings about the figures", report.warnings, of_warnings))
+        by_file = {run.record.file: run for run in report.runs}
+        warnings = [_cells_of_warning(warning, by_file) for warning in report.warnings]
+        shown.append(blocks.table("Warnings about the figures", warnings))
     return shown
 
 
-def _interval(group: Group) -> Inline:
-    return of_group(group, interval(group.score.interval_95) if group.score else "")
+def _cells_of_run(run: ReportedRun, unit: str) -> list[Cell]:
+    """Return the row of a run, whose figure is in `unit`."""
+    return [
+        Cell("run", blocks.run_link(run)),
+        Cell("figure", _figure(run, unit), numeric=True),
+        Cell("devices", field(run, "devices"), numeric=True),
+        Cell("batch a device", field(run, "batch_per_device"), numeric=True),
+        Cell("precision", field(run, "precision")),
+        Cell("windows", _windows(run), numeric=True),
+        Cell("log lines", blocks.lines_of(run)),
+        Cell("log", run.record.file),
+    ]
 
 
-def _figure(run: ReportedRun, shown: Callable[[RunFigure], str]) -> Inline:
-    """Something of a run's figure, as a link to its first line."""
-    return at_line(run, run.figure.first_line, shown(run.figure)) if run.figure else "no figure"
+def _cells_of_group(group: Group) -> list[Cell]:
+    """Return the row of a system."""
+    bounds = interval(group.score.interval_95) if group.score else ""
+    return [
+        Cell("system and shape", group.name),
+        Cell("figure", of_group(group, figure_of(group)), numeric=True),
+        Cell("95 % interval", of_group(group, bounds)),
+        Cell("runs", Text(text=str(len(group.runs)), href="runs"), numeric=True),
+        Cell("note", group.problem or ""),
+    ]
 
 
-def _where(by_file: Mapping[str, ReportedRun], warning: Verdict) -> Inline:
-    run, line = by_file.get(warning.figures["file"] or ""), warning.figures["line"]
+def _cells_of_warning(warning: Verdict, by_file: Mapping[str, ReportedRun]) -> list[Cell]:
+    """Return the row of a warning."""
+    return [
+        Cell("warning", warning.check.replace("_", " ")),
+        Cell("what it means here", warning.found),
+        Cell("where", _where(warning, by_file)),
+    ]
+
+
+def _figure(run: ReportedRun, unit: str) -> Inline:
+    """Return a run's figure with its unit, as a link to its first line."""
+    if run.figure is None:
+        return "no figure"
+    return at_line(run, run.figure.first_line, _with_unit(run.figure.value, unit))
+
+
+def _windows(run: ReportedRun) -> Inline:
+    """Return how many windows a run's figure comes from, as a link to the first of them."""
+    if run.figure is None:
+        return "no figure"
+    return at_line(run, run.figure.first_line, str(run.figure.windows))
+
+
+def _where(warning: Verdict, by_file: Mapping[str, ReportedRun]) -> Inline:
+    """Return links to the run and the line that a warning is about; empty where it is about no single run."""
+    run = by_file.get(warning.figures["file"] or "")
+    line = warning.figures["line"]
     if run is None:
         return ""
-    return [blocks.run_link(run), ", ", at_line(run, line)] if line is not None else blocks.run_link(run)
+    if line is None:
+        return blocks.run_link(run)
+    return [blocks.run_link(run), ", ", at_line(run, line)]

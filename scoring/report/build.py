@@ -1,13 +1,13 @@
-"""From records to a report: repeats put together and scored, systems set side by side, and all of it judged."""
+"""From records to a report: repeats put together and scored, systems compared, and all of it judged."""
 
 import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runlog.reader import Event, Header, read_log
 from runlog.text import called, visible
@@ -15,11 +15,11 @@ from runlog.verdict import Verdict
 from scoring.figure import protocols, warnings
 from scoring.figure.protocols import Protocol
 from scoring.figure.repeats import once
-from scoring.figure.score import RunFigure, score
+from scoring.figure.score import RunFigure, Score, score
 from scoring.published.table import read_published
 from scoring.record import InputError, Record, TooFewRunsError
-from scoring.report.content import Group, Report, ReportedRun, ScalingRow
-from scoring.report.scaling import curves, scaling_rows, with_step_times
+from scoring.report.content import Group, Logged, Report, ReportedRun, ScalingRow, runs_of
+from scoring.report.scaling import PublishedCurves, curves, scaling_rows, with_step_times
 from scoring.report.text import counted
 from scoring.report.verdict import checks, overall
 
@@ -27,117 +27,210 @@ PREAMBLE_ENTRIES = 5000  # entries of a log in which header and seed are looked 
 LOGGED_ONCE = ("seed", "submission_org", "submission_platform")  # events before run_start that the report shows
 
 
+class _System(NamedTuple):
+    """The properties that runs of one system share, whatever their number of devices."""
+
+    framework: str | None
+    model: str | None
+    batch_per_device: int | None
+    precision: str | None
+    math_mode: str | None
+    mode: str | None
+    devices: object  # their kinds
+
+
+class _Repeated(NamedTuple):
+    """The properties that repeats of one run share: the system, its shape, and the folder that was given for them."""
+
+    system: _System
+    devices: int | None
+    nodes: int | None
+    batch_per_device: int | None
+    global_batch: int | None
+    machine: str | None
+    folder: str | None
+
+
+class _Asked(NamedTuple):
+    """How the figures are asked for: by a protocol or without one, and with how many windows dropped."""
+
+    protocol: Protocol | None
+    skip: int | None
+
+    def protocol_for(self, runs: Sequence[ReportedRun]) -> Protocol:
+        """Return the protocol; without one, `window` over as many runs as there are."""
+        return self.protocol or replace(protocols.find("window"), runs=len(runs))
+
+
+class _Scaling(NamedTuple):
+    """The systems with two device counts or more: a table for each, and warnings of runs that differ in more."""
+
+    tables: tuple[tuple[ScalingRow, ...], ...]
+    mixture: tuple[Verdict, ...]
+
+
 def build(
     records: Sequence[Record],
     protocol: Protocol | None,
     *,
     skip: int | None,
-    findings: dict[str, dict[str, Any]],
+    findings: Mapping[str, dict[str, Any]],
     logs: Mapping[str, os.PathLike[str]],
     folders: Mapping[str, str],
 ) -> Report:
-    """The report of `records`; without a protocol, `window` over as many runs as each system has.
+    """Return the report of `records`; without a protocol, `window` over as many runs as each system has.
 
     MLPerf logs of which none has a window are scored by `mlperf` instead: their time to train is all that they say.
 
-    `logs` has, by a record's file, the path to read where that is another, as of a log that is read already; `folders`
-    the folder that was given in its place: runs of two are two systems.
+    `findings`, `logs` and `folders` are by a record's file: what the check found; the path to read where it is another,
+    as for a compressed log that is unpacked; and the folder that was given in the file's place, since runs of two
+    folders are two systems.
     Raises InputError where one log is given twice.
     """
     once(records)
     if protocol is None and all(_says_run_time_alone(record) for record in records):
         protocol = protocols.find("mlperf")
-    by_shape: dict[tuple[Any, ...], list[ReportedRun]] = {}
+    asked = _Asked(protocol, skip)
+    runs = []
     for number, record in enumerate(records, 1):
-        run = _run(number, record, findings.get(record.file), logs.get(record.file, record.file))
-        shape = (record.devices, record.nodes, record.batch_per_device, record.global_batch, record.machine)
-        folder = folders.get(record.file)
-        by_shape.setdefault((*_system(record), *shape, folder), []).append(run)
-    series: dict[tuple[Any, ...], list[Group]] = {}
-    several = len({record.machine for record in records}) > 1
-    groups = [_scored(runs, protocol, skip, machine=several) for runs in by_shape.values()]
-    names = Counter(group.name for group in groups)
-    for group in sorted(groups, key=lambda group: group.record.devices or 0):
-        if names[group.name] > 1 and (folder := folders.get(group.record.file)):
-            group = replace(group, name=f"{group.name}, {visible(folder, 80)}")
-        series.setdefault(_system(group.record), []).append(group)
+        runs.append(_run(number, record, findings.get(record.file), logs.get(record.file, record.file)))
+
+    systems = _by_system(_groups(runs, asked, folders))
     timed: list[Group] = []
-    scaling: list[tuple[ScalingRow, ...]] = []
-    mixture: list[Verdict] = []
-    for members in map(with_step_times, series.values()):
-        timed.extend(members)
-        if len(rows := scaling_rows(members)) > 1:
-            scaling.append(tuple(rows))
-            mixture.extend(warnings.of_mixture([run.record for member in members for run in member.runs]))
-    # Of the largest shape that has any: the others are its smaller ones, or of models without published figures.
-    published = read_published()
-    beside = [curves(group.record, published) for group in reversed(timed)]
-    chosen, note = next((found for found in beside if found[0]), beside[0])
-    named = protocol or replace(protocols.find("window"), runs=len(timed[-1].runs))
-    checked = tuple(checks(timed, named))
+    for members in systems:
+        timed += members
+    scaling = _scaling(systems)
+    published = _published_curves(timed)
+    shown_protocol = asked.protocol_for(timed[-1].runs)
+    verdicts = tuple(checks(timed, shown_protocol))
     return Report(
         groups=tuple(timed),
-        protocol=named if skip is None else named.skipping(skip),
-        checks=checked,
-        verdict=overall(checked),
-        scaling=tuple(scaling),
-        curves=tuple(chosen),
-        curves_note=note,
-        mixture=tuple(mixture),
+        protocol=shown_protocol if skip is None else shown_protocol.skipping(skip),
+        checks=verdicts,
+        verdict=overall(verdicts),
+        scaling=scaling.tables,
+        curves=tuple(published.curves),
+        curves_note=published.note,
+        mixture=scaling.mixture,
         logs=logs,
     )
 
 
 def _says_run_time_alone(record: Record) -> bool:
-    """Whether a log is one of MLPerf that has its run's start, and no window of which a throughput could be made."""
+    """Return whether a log is one of MLPerf with its run's start, and no window to make a throughput of."""
     return record.format == "mllog" and record.run_start_s is not None and not record.windows
 
 
-def _system(record: Record) -> tuple[Any, ...]:
-    """Return what runs of one system share, whatever their number of devices."""
-    framework = record.framework.split()[0] if record.framework else None
+# ------------------------------------------------------------------------------------------------- grouping
+
+
+def _groups(runs: Sequence[ReportedRun], asked: _Asked, folders: Mapping[str, str]) -> list[Group]:
+    """Return the scored groups of runs that repeat each other, by devices.
+
+    Groups whose names would be equal have their folder's name, too.
+    """
+    repeats: dict[_Repeated, list[ReportedRun]] = {}
+    for run in runs:
+        repeats.setdefault(_repeated(run.record, folders.get(run.record.file)), []).append(run)
+    machines = {run.record.machine for run in runs}
+    groups = [_scored(members, asked, name_machine=len(machines) > 1) for members in repeats.values()]
+
+    names = Counter(group.name for group in groups)
+    named = []
+    for group in groups:
+        folder = folders.get(group.record.file)
+        if names[group.name] > 1 and folder:
+            group = replace(group, name=f"{group.name}, {visible(folder, 80)}")
+        named.append(group)
+    return sorted(named, key=_devices_of)
+
+
+def _devices_of(group: Group) -> int:
+    """Return the number of devices by which groups are sorted; 0 where it is not known."""
+    return group.record.devices or 0
+
+
+def _repeated(record: Record, folder: str | None) -> _Repeated:
+    """Return what a run shares with its repeats."""
+    return _Repeated(
+        system=_system(record),
+        devices=record.devices,
+        nodes=record.nodes,
+        batch_per_device=record.batch_per_device,
+        global_batch=record.global_batch,
+        machine=record.machine,
+        folder=folder,
+    )
+
+
+def _system(record: Record) -> _System:
+    """Return what a run shares with the other sizes of its system."""
     # A submission's batch follows its size, and its platform is a name of that size.
-    submission = record.format == "mllog" and not record.header
-    batch = None if submission else record.batch_per_device
-    kinds = record.accelerator if submission else record.device_kinds
-    return framework, record.model, batch, record.precision, record.math_mode, record.mode, kinds
+    is_submission = record.format == "mllog" and not record.header
+    return _System(
+        framework=record.framework.split()[0] if record.framework else None,
+        model=record.model,
+        batch_per_device=None if is_submission else record.batch_per_device,
+        precision=record.precision,
+        math_mode=record.math_mode,
+        mode=record.mode,
+        devices=record.accelerator if is_submission else record.device_kinds,
+    )
 
 
-def _name(record: Record, *, machine: bool) -> str:
-    parts = [
-        record.model and visible(record.model, 80),
-        record.devices and counted(record.devices, "device"),
-        record.nodes and record.nodes > 1 and f"on {record.nodes} nodes",
-        record.batch_per_device and f"batch {record.batch_per_device} a device",
-        record.precision and visible(record.precision, 40),
-        record.math_mode == "tf32" and record.precision == "fp32" and "TF32",
-        machine and f"on {visible(record.machine or 'a machine not said', 80)}",
-    ]
-    return ", ".join(part for part in parts if part) or record.format
+def _name(record: Record, *, name_machine: bool) -> str:
+    """Return the name of a group: model, devices, batch and precision, as far as the log says them."""
+    parts = []
+    if record.model:
+        parts.append(visible(record.model, 80))
+    if record.devices:
+        parts.append(counted(record.devices, "device"))
+    if record.nodes and record.nodes > 1:
+        parts.append(f"on {record.nodes} nodes")
+    if record.batch_per_device:
+        parts.append(f"batch {record.batch_per_device} a device")
+    if record.precision:
+        parts.append(visible(record.precision, 40))
+    if record.math_mode == "tf32" and record.precision == "fp32":
+        parts.append("TF32")
+    if name_machine:
+        parts.append(f"on {visible(record.machine or 'a machine not said', 80)}")
+    shown = [part for part in parts if part]
+    return ", ".join(shown) or record.format
 
 
-def _scored(runs: list[ReportedRun], protocol: Protocol | None, skip: int | None, *, machine: bool) -> Group:
-    wanted = protocol or replace(protocols.find("window"), runs=len(runs))
-    result, problem = None, None
+def _scored(runs: Sequence[ReportedRun], asked: _Asked, *, name_machine: bool) -> Group:
+    """Return a group of runs with its figure, or with what stands against one."""
+    protocol = asked.protocol_for(runs)
+    result: Score | None = None
+    problem = None
     try:
-        result = score([run.record for run in runs], wanted, skip=skip)
+        result = score([run.record for run in runs], protocol, skip=asked.skip)
     except TooFewRunsError as error:
-        result, problem = error.partial, str(error)
+        result = error.partial
+        problem = str(error)
     except InputError as error:
         problem = str(error)
     if result is not None:
-        figures = {id(record): figure for record, figure in zip(result.records, result.runs, strict=True)}
-        runs = [
-            replace(run, figure=figure, span=_span(run.record, figure, wanted))
-            if (figure := figures.get(id(run.record)))  # none of a run beyond those that MLPerf scores
-            else run
-            for run in runs
-        ]
-    return Group(name=_name(runs[0].record, machine=machine), runs=tuple(runs), score=result, problem=problem)
+        runs = _with_figures(runs, result, protocol)
+    name = _name(runs[0].record, name_machine=name_machine)
+    return Group(name=name, runs=tuple(runs), score=result, problem=problem)
+
+
+def _with_figures(runs: Sequence[ReportedRun], result: Score, protocol: Protocol) -> list[ReportedRun]:
+    """Return the runs with their figures; a run beyond those that MLPerf scores has none."""
+    figures = {id(record): figure for record, figure in zip(result.records, result.runs, strict=True)}
+    measured = []
+    for run in runs:
+        figure = figures.get(id(run.record))
+        if figure:
+            run = replace(run, figure=figure, span=_span(run.record, figure, protocol))
+        measured.append(run)
+    return measured
 
 
 def _span(record: Record, figure: RunFigure, protocol: Protocol) -> tuple[int, int]:
-    """First and last line of the windows that the figure speaks of."""
+    """Return the first and the last line of the windows that a figure is made of."""
     first = figure.first_line
     if protocol.over_steps == "between_stamps":
         first += 1  # the row of the first stamp ends before the measurement begins
@@ -146,39 +239,92 @@ def _span(record: Record, figure: RunFigure, protocol: Protocol) -> tuple[int, i
     return first, figure.last_line
 
 
+def _by_system(groups: Iterable[Group]) -> list[list[Group]]:
+    """Return the groups of each system, with their step times."""
+    systems: dict[_System, list[Group]] = {}
+    for group in groups:
+        systems.setdefault(_system(group.record), []).append(group)
+    return [with_step_times(members) for members in systems.values()]
+
+
+def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
+    """Return the scaling tables of the systems that have several device counts."""
+    tables = []
+    mixture: list[Verdict] = []
+    for members in systems:
+        rows = scaling_rows(members)
+        if len(rows) > 1:
+            tables.append(tuple(rows))
+            mixture += warnings.of_mixture([run.record for run in runs_of(members)])
+    return _Scaling(tuple(tables), tuple(mixture))
+
+
+def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
+    """Return the published curves of the largest group that has any: others are smaller, or of models without any.
+
+    Where no group has any, say why the largest one has none.
+    """
+    published = read_published()
+    for group in reversed(groups):
+        suitable = curves(group.record, published)
+        if suitable.curves:
+            return suitable
+    return curves(groups[-1].record, published)
+
+
 # ------------------------------------------------------------------------------------------------- reading
 
 
 def _run(number: int, record: Record, findings: dict[str, Any] | None, log: str | os.PathLike[str]) -> ReportedRun:
-    """A run with what an MLLOG log says up to run_start beside its record."""
-    lines: dict[str, int] = {}
-    preamble: dict[str, tuple[Any, int]] = {}
-    first = record.segment[0] if record.segment else 1
-    entries = (entry for entry in (read_log(log) if record.format == "mllog" else ()) if entry.line >= first)
-    for entry in itertools.islice(entries, PREAMBLE_ENTRIES):
+    """Return a run with its record, and with what an MLLOG log says up to run_start."""
+    header_lines: dict[str, int] = {}
+    preamble: dict[str, Logged] = {}
+    for entry in _first_entries(record, log):
         if isinstance(entry, Header):
-            lines.setdefault(entry.section, entry.line)
+            header_lines.setdefault(entry.section, entry.line)
         elif isinstance(entry, Event):
             if entry.key == "run_start":
                 break
-            preamble.setdefault("start_s", (entry.time_ms / 1000, entry.line))
+            preamble.setdefault("start_s", Logged(entry.time_ms / 1000, entry.line))
             if entry.key in LOGGED_ONCE:
-                preamble.setdefault(entry.key, (entry.value, entry.line))
-    return ReportedRun(number=number, record=record, header_lines=lines, preamble=preamble, findings=findings)
+                preamble.setdefault(entry.key, Logged(entry.value, entry.line))
+    return ReportedRun(number=number, record=record, header_lines=header_lines, preamble=preamble, findings=findings)
+
+
+def _first_entries(record: Record, log: str | os.PathLike[str]) -> Iterator[object]:
+    """Return the first entries of a run's part of an MLLOG log; none of another format."""
+    if record.format != "mllog":
+        return iter(())
+    first_line = record.segment[0] if record.segment else 1
+    entries = (entry for entry in read_log(log) if entry.line >= first_line)
+    return itertools.islice(entries, PREAMBLE_ENTRIES)
 
 
 def read_findings(path: str, records: Sequence[Record]) -> dict[str, dict[str, Any]]:
-    """Each run's entry of `compliance check --json`, by its file. Raises InputError for a wrong file, or other logs."""
+    """Return each run's entry of `compliance check --json`, by its file.
+
+    Raises InputError for a file of another form, or of other logs.
+    """
     try:
-        entries = json.loads(Path(path).read_text("utf-8"))["files"]
-        by_file = {os.path.realpath(entry["file"]): entry for entry in entries}
-        if any(e["verdict"] not in ("pass", "fail") or not isinstance(e["findings"], list) for e in by_file.values()):
-            raise KeyError
+        by_file = _entries_by_file(json.loads(Path(path).read_text("utf-8")))
     except (ValueError, KeyError, TypeError, RecursionError):
         make = f"{called('compliance')} check --json LOG... > {path}"
         raise InputError(f"{path}: no findings; make the file with `{make}`") from None
-    found = {record.file: by_file.pop(os.path.realpath(record.file), None) for record in records}
+    findings = {}
+    for record in records:
+        entry = by_file.pop(os.path.realpath(record.file), None)
+        if entry is not None:
+            findings[record.file] = entry
     if by_file:
         other = next(iter(by_file))
         raise InputError(f"{path}: speaks of {other}, which is no run of this report; check the same logs")
-    return {file: entry for file, entry in found.items() if entry is not None}
+    return findings
+
+
+def _entries_by_file(content: Any) -> dict[str, dict[str, Any]]:
+    """Return the entries of the check's JSON by real path. Raises KeyError or TypeError for another form."""
+    by_file = {os.path.realpath(entry["file"]): entry for entry in content["files"]}
+    for entry in by_file.values():
+        if entry["verdict"] not in ("pass", "fail") or not isinstance(entry["findings"], list):
+            raise KeyError
+    return by_file

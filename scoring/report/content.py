@@ -2,12 +2,11 @@
 
 import itertools
 import math
-import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from runlog.run import real
 from runlog.verdict import Verdict
@@ -22,6 +21,34 @@ NOT_MEASURED = "not measured"
 SHOWN_POINTS = 120  # of a curve or a table of windows; neighbours of a longer run are put together
 
 
+@dataclass(frozen=True)
+class Logged:
+    """A value of a log and its line; both None where the log does not say it."""
+
+    value: Any
+    line: int | None
+
+
+NOT_LOGGED = Logged(None, None)
+
+
+class Seed(NamedTuple):
+    """The seed of a run and the line that says it."""
+
+    value: int
+    line: int | None
+
+
+def values_of(windows: Iterable[Window], name: str) -> list[Any]:
+    """Return the values of a field of windows, in its unit; windows that do not say it are left out."""
+    values = []
+    for window in windows:
+        value = getattr(window, name)
+        if value is not None:
+            values.append(value)
+    return values
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReportedRun:
     """One log of the report."""
@@ -29,34 +56,39 @@ class ReportedRun:
     number: int  # 1-based, in the order given
     record: Record
     header_lines: dict[str, int] = field(default_factory=dict)  # section: line
-    preamble: dict[str, tuple[Any, int]] = field(default_factory=dict)  # logged once before run_start: value, line
+    preamble: dict[str, Logged] = field(default_factory=dict)  # logged once before run_start, by name
     figure: RunFigure | None = None
     span: tuple[int, int] = (1, 0)  # first and last line that may hold a measured window
     findings: dict[str, Any] | None = None  # the file's entry of `python -m compliance check --json`
 
     @property
     def measured(self) -> list[Window]:
-        """The windows that the figure comes from."""
+        """Return the windows that the figure comes from."""
         first, last = self.span
         return [w for w in self.record.windows if first <= w.line <= last and w.phase != "warmup"]
 
     @property
-    def seed(self) -> tuple[int, int] | None:
-        """The run's seed and its line."""
-        value, line = self.preamble.get("seed", (None, 0))
-        return (value, line) if isinstance(value, int) else None
+    def seed(self) -> Seed | None:
+        """Return the run's seed and its line; None where the log has none that is a whole number."""
+        seed = self.preamble.get("seed", NOT_LOGGED)
+        if not isinstance(seed.value, int):
+            return None
+        return Seed(seed.value, seed.line)
 
     @property
     def target(self) -> float | None:
-        """Quality that the run's recipe asks for, where its header says."""
-        settings = config_of(self.record).items()
-        named = (real(entry.get("value")) for name, entry in settings if name.startswith("RECIPE.target_"))
-        return next((target for target in named if target is not None), None)
+        """Return the quality that the run's recipe asks for, where its header says."""
+        for name, entry in config_of(self.record).items():
+            if name.startswith("RECIPE.target_"):
+                target = real(entry.get("value"))
+                if target is not None:
+                    return target
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """Where the time of one step goes, in seconds; None where it is not known."""
+    """The parts of the time of one step, in seconds; None where a part is not known."""
 
     total_s: float
     data_wait_s: float | None
@@ -66,7 +98,7 @@ class StepTime:
 
     @property
     def rest_s(self) -> float:
-        """Seconds left for computation (and for all that is not known apart)."""
+        """Return the seconds left for computation and for all that is not known separately."""
         return self.total_s - (self.data_wait_s or 0.0) - (self.all_reduce_s or 0.0)
 
 
@@ -82,13 +114,18 @@ class Group:
 
     @property
     def record(self) -> Record:
-        """The first run's record, for what all runs of the group share."""
+        """Return the first run's record, for what all runs of the group share."""
         return self.runs[0].record
+
+
+def runs_of(groups: Iterable[Group]) -> list[ReportedRun]:
+    """Return the runs of several groups, group by group."""
+    return list(itertools.chain.from_iterable(group.runs for group in groups))
 
 
 @dataclass(frozen=True)
 class ScalingRow:
-    """One device count beside the smallest one of the same system."""
+    """One device count compared with the smallest one of the same system."""
 
     group: Group
     devices: int
@@ -106,8 +143,15 @@ class Curve:
     rows: tuple[Published, ...]
 
     def efficiency(self, row: Published) -> float:
-        """Speedup by devices of a row, against the one device."""
+        """Return the speedup of a row against the one device, divided by its devices."""
         return row.value / self.rows[0].value / (row.devices or 1)
+
+
+class Overall(NamedTuple):
+    """The status of all checks together, and what it means."""
+
+    status: str
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +161,7 @@ class Report:
     groups: tuple[Group, ...]
     protocol: Protocol
     checks: tuple[Verdict, ...]
-    verdict: tuple[str, str]  # status of the whole, and what it means
+    verdict: Overall
     scaling: tuple[tuple[ScalingRow, ...], ...]  # one table a system with two device counts or more
     curves: tuple[Curve, ...]
     curves_note: str
@@ -126,26 +170,46 @@ class Report:
 
     @property
     def runs(self) -> list[ReportedRun]:
-        """The runs of all groups, in the order given."""
-        return sorted((run for group in self.groups for run in group.runs), key=lambda run: run.number)
+        """Return the runs of all groups, in the order given."""
+        return sorted(runs_of(self.groups), key=_number_of)
 
     @property
     def folder(self) -> str:
-        """The folder that holds the logs given by absolute paths, with `/`; a page does not show it."""
-        folders = [file.parent for run in self.runs if (file := Path(run.record.file)).is_absolute()]
-        common = os.path.commonpath(folders) if folders else "/"
-        return "" if common == "/" else f"{common}/"
+        """Return the folder that holds the logs given by absolute paths, with `/`; a page does not show it."""
+        files = [Path(run.record.file) for run in self.runs]
+        folders = [file.parent for file in files if file.is_absolute()]
+        if not folders:
+            return ""
+        common = os.path.commonpath(folders)
+        if common == "/":
+            return ""
+        return f"{common}/"
 
     @property
     def headline(self) -> Group:
-        """The group of the first figure: the one of the most devices."""
-        return max(self.groups, key=lambda group: (group.score is not None, group.record.devices or 0))
+        """Return the group of the first figure: of those that have one, the group of the most devices."""
+        return max(self.groups, key=_prominence)
 
     @property
     def warnings(self) -> list[Verdict]:
-        """The warnings of all scores and scaling tables, each once."""
-        of_scores = [warning for group in self.groups if group.score for warning in group.score.warnings]
-        return list({(w.check, w.found, w.where): w for w in (*of_scores, *self.mixture)}.values())
+        """Return the warnings of all scores and scaling tables, each once."""
+        warnings: list[Verdict] = []
+        for group in self.groups:
+            if group.score:
+                warnings += group.score.warnings
+        warnings += self.mixture
+        each_once = {(warning.check, warning.found, warning.where): warning for warning in warnings}
+        return list(each_once.values())
+
+
+def _number_of(run: ReportedRun) -> int:
+    """Return the number of a run, by which runs are sorted."""
+    return run.number
+
+
+def _prominence(group: Group) -> tuple[bool, int]:
+    """Return the key by which the headline is chosen: a figure first, then more devices."""
+    return group.score is not None, group.record.devices or 0
 
 
 # --------------------------------------------------------------------------------------------------- windows
@@ -162,39 +226,104 @@ class Point:
     windows: tuple[Window, ...]
 
 
-def timeline(run: ReportedRun) -> tuple[list[Point], str]:
-    """Throughput of a run over time, and what its axis counts: `s` since run_start or the first window, or `step`."""
-    record = run.record
-    rated = [(w, r) for w in record.windows if (r := rate_of(record, w)) is not None and 0 < r < math.inf]
-    if not rated:
-        return [], "s"
-    axis, spans = _spans([w for w, _ in rated], record)
-    lines = {w.line for w in run.measured}
-    rows = [(w.line in lines, w, rate, span) for (w, rate), span in zip(rated, spans, strict=True)]
-    size = math.ceil(len(rows) / SHOWN_POINTS)
-    points: list[Point] = []
-    for measured, part in itertools.groupby(rows, key=operator.itemgetter(0)):
-        alike = list(part)
-        for at in range(0, len(alike), size):
-            _, windows, rates, ends = zip(*alike[at : at + size], strict=True)
-            weights = work(windows)
-            units = math.fsum(weight / rate for weight, rate in zip(weights, rates, strict=True))
-            mean = sum(weights) / units  # times of like work add up
-            points.append(Point(ends[0][0], ends[-1][1], mean, measured, windows))
-    return points, axis
+class Timeline(NamedTuple):
+    """Throughput of a run over time, and what its axis counts: `s`, `step` or `row`.
+
+    Seconds are since run_start, or since the first window where the log has no run_start.
+    """
+
+    points: list[Point]
+    axis: str
 
 
-def _spans(windows: Sequence[Window], record: Record) -> tuple[str, list[tuple[float, float]]]:
-    """(start, end) of each window on the axis that the log allows."""
-    ends = [w.end_s for w in windows if w.end_s is not None]
+class _RatedWindow(NamedTuple):
+    """A window with its rate and its place on the axis."""
+
+    window: Window
+    images_per_s: float
+    start: float
+    end: float
+    measured: bool
+
+
+_Measurable = TypeVar("_Measurable", Point, _RatedWindow)
+
+
+class _Axis(NamedTuple):
+    """The unit that an axis counts, and the start and end of each window on it."""
+
+    unit: str
+    spans: list[tuple[float, float]]
+
+
+def timeline(run: ReportedRun) -> Timeline:
+    """Return the throughput of a run over time in at most about SHOWN_POINTS points; none without rates."""
+    windows: list[Window] = []
+    rates: list[float] = []
+    for window in run.record.windows:
+        rate = rate_of(run.record, window)
+        if rate is not None and 0 < rate < math.inf:
+            windows.append(window)
+            rates.append(rate)
+    if not windows:
+        return Timeline([], "s")
+
+    axis = _axis(windows, run.record)
+    measured_lines = {window.line for window in run.measured}
+    rated = []
+    for window, rate, (start, end) in zip(windows, rates, axis.spans, strict=True):
+        rated.append(_RatedWindow(window, rate, start, end, window.line in measured_lines))
+
+    size = math.ceil(len(rated) / SHOWN_POINTS)  # windows that one point stands for
+    points = []
+    for stretch in stretches(rated):  # so that no point is of both
+        for first in range(0, len(stretch), size):
+            points.append(_put_together(stretch[first : first + size]))
+    return Timeline(points, axis.unit)
+
+
+def stretches(items: Sequence[_Measurable]) -> list[list[_Measurable]]:
+    """Return windows or points in stretches of which all are measured or none is, in their order."""
+    together: list[list[_Measurable]] = []
+    for item in items:
+        if not together or together[-1][-1].measured != item.measured:
+            together.append([])
+        together[-1].append(item)
+    return together
+
+
+def _put_together(neighbours: Sequence[_RatedWindow]) -> Point:
+    """Return one point for neighbouring windows, with their rate over the time that they take together."""
+    windows = tuple(row.window for row in neighbours)
+    weights = work(windows)
+    units = math.fsum(weight / row.images_per_s for weight, row in zip(weights, neighbours, strict=True))
+    mean = sum(weights) / units  # times of like work add up
+    return Point(neighbours[0].start, neighbours[-1].end, mean, neighbours[0].measured, windows)
+
+
+def _axis(windows: Sequence[Window], record: Record) -> _Axis:
+    """Return the places of windows on the best axis that the log allows: time, steps, or its rows."""
+    ends: list[float] = values_of(windows, "end_s")
     if len(ends) == len(windows) and ends == sorted(ends) and ends[0] != ends[-1]:
-        begins = [end - (w.seconds or 0.0) for end, w in zip(ends, windows, strict=True)]
-        origin = record.run_start_s if record.run_start_s is not None else begins[0]
-        return "s", [(begin - origin, end - origin) for begin, end in zip(begins, ends, strict=True)]
-    lengths = [w.seconds for w in windows if w.seconds is not None]
+        return _Axis("s", _spans_of_time(windows, ends, record.run_start_s))
+    lengths: list[float] = values_of(windows, "seconds")
     if len(lengths) == len(windows):
-        return "s", list(itertools.pairwise(itertools.accumulate(lengths, initial=0.0)))
-    steps = [w.step for w in windows if w.step is not None]
+        return _Axis("s", list(itertools.pairwise(itertools.accumulate(lengths, initial=0.0))))
+    steps: list[int] = values_of(windows, "step")
     if len(steps) == len(windows) and steps == sorted(set(steps)):
-        return "step", [(float(step - (w.steps or 0)), float(step)) for step, w in zip(steps, windows, strict=True)]
-    return "row", [(float(at), at + 1.0) for at in range(len(windows))]
+        return _Axis("step", _spans_of_steps(windows, steps))
+    return _Axis("row", [(float(at), at + 1.0) for at in range(len(windows))])
+
+
+def _spans_of_time(
+    windows: Sequence[Window], ends: Sequence[float], run_start_s: float | None
+) -> list[tuple[float, float]]:
+    """Return start and end of each window in seconds since run_start, else since the first window began."""
+    begins = [end - (window.seconds or 0.0) for end, window in zip(ends, windows, strict=True)]
+    origin = begins[0] if run_start_s is None else run_start_s
+    return [(begin - origin, end - origin) for begin, end in zip(begins, ends, strict=True)]
+
+
+def _spans_of_steps(windows: Sequence[Window], steps: Sequence[int]) -> list[tuple[float, float]]:
+    """Return the steps between which each window lies."""
+    return [(float(step - (window.steps or 0)), float(step)) for step, window in zip(steps, windows, strict=True)]

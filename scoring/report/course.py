@@ -3,46 +3,78 @@
 import functools
 import math
 import statistics
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from runlog.run import real
 from runlog.text import visible
 from scoring.figure.run import positions
+from scoring.figure.score import Score
 from scoring.figure.standing import standing_of
 from scoring.figure.window_warnings import over_median
 from scoring.record import Quality, Record, Window
 from scoring.report import blocks, plots
-from scoring.report.blocks import Column, Figure, Inline, Paragraph, Section, Text, at_line, field, run_link
+from scoring.report.blocks import Block, Cell, Figure, Inline, Paragraph, Section, Text, at_line, field, run_link
 from scoring.report.brief import figure_of, of_group
-from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun
-from scoring.report.text import bounds, interval, number, percent
+from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, values_of
+from scoring.report.text import bounds, four_digits, interval, number, percent
 
 SHOWN_VALUES = 400  # of a curve
+NAMED_TIMES = 5  # times to train in the gist
+QUANTILES = (0.05, 0.5, 0.95)  # of the step times
+
+
+# ---- loss, quality and time to train
 
 
 def training(report: Report) -> Section:
-    """Loss, quality and the time from run_start to run_stop."""
-    parts: list[Any] = [_loss(report), _quality(report)]
+    """Return loss, quality and the time from run_start to run_stop."""
+    parts: list[Block] = [_loss(report), _quality(report)]
     trained = [run for run in report.runs if run.record.mode != "throughput"]
     timed = [run for run in trained if run.record.format == "mllog" or run.record.run_time_s is not None]
-    columns: list[Column[ReportedRun]] = [
-        Column("run", run_link),
-        Column("time to train", _time_to_train, numeric=True),
-        Column("of it in training steps", _training_share, numeric=True),
-        Column("status", lambda run: field(run, "status")),
-    ]
     if timed:
-        parts.append(blocks.table("Time from run_start to run_stop", timed, columns, id="times"))
-    gist = ", ".join(_run_time(run.record) for run in timed[:5])
+        rows = [_cells_of_training(run) for run in timed]
+        parts.append(blocks.table("Time from run_start to run_stop", rows, id="times"))
+    gist = ", ".join(_run_time(run.record) for run in timed[:NAMED_TIMES])
     return Section(key="training", title="Loss and quality", gist=gist, blocks=parts)
 
 
+def _cells_of_training(run: ReportedRun) -> list[Cell]:
+    """Return the row of a run in the table of times to train."""
+    return [
+        Cell("run", run_link(run)),
+        Cell("time to train", _time_to_train(run), numeric=True),
+        Cell("of it in training steps", _training_share(run), numeric=True),
+        Cell("status", field(run, "status")),
+    ]
+
+
 def _time_to_train(run: ReportedRun) -> Inline:
+    """Return the time from run_start to run_stop, with links to both lines."""
     if run.record.run_time_s is None:
         return NOT_MEASURED
-    ends = [at_line(run, run.record.field_lines.get(name), name[:-2]) for name in ("run_start_s", "run_stop_s")]
-    return [field(run, "run_stop_s", _run_time(run.record)), ", ", ends[0], " to ", ends[1]]
+    lines = run.record.field_lines
+    start = at_line(run, lines.get("run_start_s"), "run_start")
+    stop = at_line(run, lines.get("run_stop_s"), "run_stop")
+    return [field(run, "run_stop_s", _run_time(run.record)), ", ", start, " to ", stop]
+
+
+def _run_time(record: Record) -> str:
+    """Return the time from run_start to run_stop in words."""
+    if record.run_time_s is None:
+        return NOT_MEASURED
+    unit = plots.time_unit(record.run_time_s)
+    return f"{number(record.run_time_s / unit.seconds)} {unit.name}"
+
+
+def _training_share(run: ReportedRun) -> Inline:
+    """Return the share of a run's time that its training windows take; evaluation and set-up take the rest."""
+    windows = run.record.windows
+    run_s = run.record.run_time_s
+    seconds: list[float] = values_of(windows, "seconds")
+    if not run_s or run_s <= 0 or len(seconds) != len(windows) or not seconds:
+        return NOT_MEASURED
+    return at_line(run, windows[0].line, percent(math.fsum(seconds) / run_s))
 
 
 class _Curve(NamedTuple):
@@ -53,201 +85,243 @@ class _Curve(NamedTuple):
     windows: list[Window]
 
     @property
-    def series(self) -> tuple[str, list[tuple[float, float]]]:
-        """The values as a plot takes them, thinned."""
-        return f"run {self.run.number}", self.points[:: max(1, len(self.points) // SHOWN_VALUES)]
+    def series(self) -> plots.NamedPoints:
+        """Return the values as a plot takes them, thinned."""
+        every = max(1, len(self.points) // SHOWN_VALUES)
+        return f"run {self.run.number}", self.points[::every]
+
+    @property
+    def values(self) -> list[float]:
+        """Return the values alone."""
+        return [value for _, value in self.points]
 
     def value(self, at: int) -> Inline:
-        """The value of that index, as a link to its line."""
-        return at_line(self.run, self.windows[at].line, f"{self.points[at][1]:.4g}")
+        """Return the value of an index, as a link to its line."""
+        return at_line(self.run, self.windows[at].line, four_digits(self.values[at]))
 
 
-def _curves(report: Report, read: Callable[[Window], float | None]) -> tuple[list[_Curve], str]:
-    """The finite values of each run that has any, and what their axis counts."""
-    found = []
-    by_step = True
+class _Curves(NamedTuple):
+    """The curves of a report's runs, and what their axis counts."""
+
+    curves: list[_Curve]
+    axis: str
+
+
+def _curves(report: Report, read: Callable[[Window], float | None]) -> _Curves:
+    """Return the finite values that `read` gives for the windows of each run; runs without any are left out."""
+    curves = []
+    all_by_step = True
     for run in report.runs:
-        done = positions(run.record)
-        by_step = by_step and None not in done
-        at = range(1, len(done) + 1) if None in done else done
-        rows = [(x, y, w) for x, w in zip(at, run.record.windows, strict=True) if (y := read(w)) is not None]
-        finite = [(float(x or 0), y, w) for x, y, w in rows if math.isfinite(y)]
-        if finite:
-            found.append(_Curve(run, [(x, y) for x, y, _ in finite], [w for _, _, w in finite]))
-    return found, "step" if by_step else "printed row"
+        steps_done = positions(run.record)
+        places: Sequence[int | None] = steps_done
+        if None in steps_done:
+            all_by_step = False
+            places = range(1, len(steps_done) + 1)
+        curve = _Curve(run, [], [])
+        for place, window in zip(places, run.record.windows, strict=True):
+            value = read(window)
+            if value is not None and math.isfinite(value):
+                curve.points.append((float(place or 0), value))
+                curve.windows.append(window)
+        if curve.points:
+            curves.append(curve)
+    return _Curves(curves, "step" if all_by_step else "printed row")
 
 
 def _loss(report: Report) -> Figure | Paragraph:
-    curves, axis = _curves(report, lambda window: window.loss)
+    """Return the plot of the training loss."""
+    curves, axis = _curves(report, _loss_of)
     if not curves:
         return Paragraph(text=f"Loss: {NOT_MEASURED}; the logs print none.", absent=True)
-    words = (f"run {c.run.number} from {c.points[0][1]:.4g} to {c.points[-1][1]:.4g}" for c in curves)
-    columns: list[Column[_Curve]] = [
-        Column("run", lambda curve: run_link(curve.run)),
-        Column("first", lambda curve: curve.value(0), numeric=True),
-        Column("last", lambda curve: curve.value(-1), numeric=True),
-    ]
+    words = []
+    for curve in curves:
+        first = four_digits(curve.values[0])
+        last = four_digits(curve.values[-1])
+        words.append(f"run {curve.run.number} from {first} to {last}")
     return Figure(
         name="loss",
         title="Training loss",
         caption=f"Loss: {'; '.join(words)}.",
         draw=functools.partial(plots.lines, series=[curve.series for curve in curves], x=axis, y="loss"),
-        numbers=blocks.table("Loss at both ends", curves, columns),
+        numbers=blocks.table("Loss at both ends", [_cells_of_loss(curve) for curve in curves]),
     )
+
+
+def _loss_of(window: Window) -> float | None:
+    """Return the loss of a window."""
+    return window.loss
+
+
+def _cells_of_loss(curve: _Curve) -> list[Cell]:
+    """Return the row of a run in the table of losses."""
+    return [
+        Cell("run", run_link(curve.run)),
+        Cell("first", curve.value(0), numeric=True),
+        Cell("last", curve.value(-1), numeric=True),
+    ]
 
 
 def _quality(report: Report) -> Figure | Paragraph:
-    judged = [run for run in report.runs if run.record.quality]
-    if not judged:
+    """Return the plot of the evaluations, a series for each run and measure, and the target where all share it."""
+    evaluated = [run for run in report.runs if run.record.quality]
+    if not evaluated:
         return Paragraph(text=f"Quality: {NOT_MEASURED}; the logs hold no evaluation.", absent=True)
-    targets = {run.target for run in judged}
+    targets = {run.target for run in evaluated}
     target = targets.pop() if len(targets) == 1 else None
-    names = sorted({quality.name for run in judged for quality in run.record.quality})
-    series = []
-    for run in judged:
-        for kind in names:
-            numbered = enumerate(run.record.quality, 1)
-            points = [(float(at if q.epoch is None else q.epoch), q.value) for at, q in numbered if q.name == kind]
-            label = f" {visible(kind, 40)}" if len(names) > 1 else ""
-            series += [(f"run {run.number}{label}", points)] if points else []
-    words = "; ".join(
-        f"{name} {' to '.join(f'{value:.4g}' for _, value in dict.fromkeys((points[0], points[-1])))}"
-        for name, points in series
-    )
-    reach = f"; target {target:g}" if target is not None else ""
-    columns: list[Column[tuple[ReportedRun, Quality]]] = [
-        Column("run", lambda row: run_link(row[0])),
-        Column("measure", lambda row: row[1].name),
-        Column("epoch", lambda row: "not said" if row[1].epoch is None else str(row[1].epoch), numeric=True),
-        Column("value", lambda row: at_line(row[0], row[1].line, f"{row[1].value:.6g}"), numeric=True),
-    ]
-    evaluations = [(run, quality) for run in judged for quality in run.record.quality]
-    y = visible(names[0], 40) if len(names) == 1 else "quality"
+    measures = _measures(evaluated)
+    series = _quality_series(evaluated, measures)
+    words = "; ".join(f"{name} {_both_ends(points)}" for name, points in series)
+    aim = f"; target {target:g}" if target is not None else ""
+    rows = []
+    for run in evaluated:
+        rows += [_cells_of_quality(run, quality) for quality in run.record.quality]
+    y = visible(measures[0], 40) if len(measures) == 1 else "quality"
     return Figure(
         name="quality",
         title="Quality after each evaluation",
-        caption=f"{' and '.join(names)}, first and last: {words}{reach}.",
+        caption=f"{' and '.join(measures)}, first and last: {words}{aim}.",
         draw=functools.partial(plots.lines, series=series, x="epoch", y=y, target=target),
-        numbers=blocks.table("Every evaluation", evaluations, columns),
+        numbers=blocks.table("Every evaluation", rows),
     )
 
 
+def _measures(runs: Sequence[ReportedRun]) -> list[str]:
+    """Return the names of what the evaluations measured, in alphabetical order."""
+    names: set[str] = set()
+    for run in runs:
+        names.update(quality.name for quality in run.record.quality)
+    return sorted(names)
+
+
+def _quality_series(runs: Sequence[ReportedRun], measures: Sequence[str]) -> list[plots.NamedPoints]:
+    """Return the evaluations of each run and measure over epochs, or by their number where a log names no epoch."""
+    series: list[plots.NamedPoints] = []
+    for run in runs:
+        for measure in measures:
+            points = []
+            for evaluation, quality in enumerate(run.record.quality, 1):
+                if quality.name == measure:
+                    epoch = evaluation if quality.epoch is None else quality.epoch
+                    points.append((float(epoch), quality.value))
+            if points:
+                label = f" {visible(measure, 40)}" if len(measures) > 1 else ""
+                series.append((f"run {run.number}{label}", points))
+    return series
+
+
+def _both_ends(points: Sequence[tuple[float, float]]) -> str:
+    """Return the first and the last value in words; one of them where both are the same point."""
+    _, first = points[0]
+    _, last = points[-1]
+    if points[0] == points[-1]:
+        return four_digits(first)
+    return f"{four_digits(first)} to {four_digits(last)}"
+
+
+def _cells_of_quality(run: ReportedRun, quality: Quality) -> list[Cell]:
+    """Return the row of one evaluation."""
+    epoch = "not said" if quality.epoch is None else str(quality.epoch)
+    return [
+        Cell("run", run_link(run)),
+        Cell("measure", quality.name),
+        Cell("epoch", epoch, numeric=True),
+        Cell("value", at_line(run, quality.line, format(quality.value, ".6g")), numeric=True),
+    ]
+
+
+# ---- memory, power, temperature, and ranks that are slow
+
+
 def telemetry(report: Report) -> Section:
-    """GPU memory, power, energy and temperature, where the logs have them."""
+    """Return GPU memory, power, energy and temperature, where the logs have them."""
     slowest = "of the slowest rank beyond the median one"
-    panels = [
-        _telemetry_figure(report, "memory", "GPU memory", "MiB", lambda window: window.gpu_memory_mib),
-        _telemetry_figure(report, "power", "Power", "W", lambda window: window.power_w),
-        _telemetry_figure(report, "compute", f"Computation {slowest}", "% of the time", _beyond("compute")),
-        _telemetry_figure(report, "data_wait", f"Wait for input {slowest}", "% of the time", _beyond("data_wait")),
+    figures = [
+        _telemetry_figure(report, "memory", "GPU memory", "MiB", _memory_mib),
+        _telemetry_figure(report, "power", "Power", "W", _power_w),
+        _telemetry_figure(report, "compute", f"Computation {slowest}", "% of the time", _slow_compute_percent),
+        _telemetry_figure(report, "data_wait", f"Wait for input {slowest}", "% of the time", _slow_wait_percent),
     ]
-    columns: list[Column[ReportedRun]] = [
-        Column("run", run_link),
-        Column("most GPU memory", _most_memory, numeric=True),
-        Column("mean power while measured", _mean_power, numeric=True),
-        Column("energy an image", _joules, numeric=True),
-        Column("highest GPU temperature", _temperature, numeric=True),
-    ]
-    table = blocks.table("Memory, power and temperature, where the log has them", report.runs, columns)
-    drawn = [panel for panel in panels if panel]
+    drawn = [figure for figure in figures if figure]
+    rows = [_cells_of_telemetry(run) for run in report.runs]
+    table = blocks.table("Memory, power and temperature, where the log has them", rows)
     gist = "" if drawn else NOT_MEASURED
     return Section(key="telemetry", title="Ranks, memory, power, temperature", gist=gist, blocks=[*drawn, table])
 
 
-def _beyond(kind: str) -> Callable[[Window], float | None]:
-    return lambda window: None if (share := over_median(window, kind)) is None else 100 * share
+def _cells_of_telemetry(run: ReportedRun) -> list[Cell]:
+    """Return the row of a run in the table of memory, power and temperature."""
+    return [
+        Cell("run", run_link(run)),
+        Cell("most GPU memory", _most_memory(run), numeric=True),
+        Cell("mean power while measured", _mean_power(run), numeric=True),
+        Cell("energy an image", _joules(run), numeric=True),
+        Cell("highest GPU temperature", _temperature(run), numeric=True),
+    ]
 
 
-def _most_memory(run: ReportedRun) -> Inline:
-    used = [(w.gpu_memory_mib, w.line) for w in run.record.windows if w.gpu_memory_mib is not None]
-    return at_line(run, max(used)[1], f"{number(max(used)[0])} MiB") if used else NOT_MEASURED
+def _memory_mib(window: Window) -> float | None:
+    """Return the GPU memory of a window in MiB."""
+    return window.gpu_memory_mib
 
 
-def _mean_power(run: ReportedRun) -> Inline:
-    watts = [w.power_w for w in run.measured if w.power_w is not None]
-    return [f"{number(statistics.fmean(watts))} W, lines ", blocks.lines_of(run)] if watts else NOT_MEASURED
+def _power_w(window: Window) -> float | None:
+    """Return the power of a window in W."""
+    return window.power_w
 
 
-def _temperature(run: ReportedRun) -> Inline:
-    degrees = real(run.record.telemetry.get("peak_gpu_temperature_c"))
-    line = run.record.field_lines.get("telemetry")
-    return at_line(run, line, f"{number(degrees)} °C") if degrees is not None else NOT_MEASURED
+def _slow_compute_percent(window: Window) -> float | None:
+    """Return by how much of the time the slowest rank computes longer than the median one, in percent."""
+    share = over_median(window, "compute")
+    return None if share is None else 100 * share
+
+
+def _slow_wait_percent(window: Window) -> float | None:
+    """Return by how much of the time the slowest rank waits longer for input than the median one, in percent."""
+    share = over_median(window, "data_wait")
+    return None if share is None else 100 * share
 
 
 def _telemetry_figure(
     report: Report, name: str, title: str, unit: str, read: Callable[[Window], float | None]
 ) -> Figure | None:
+    """Return the plot of one quantity over the windows of each run; None where no log has it."""
     curves, axis = _curves(report, read)
     if not curves:
         return None
-    most = (f"run {c.run.number} up to {number(max(y for _, y in c.points))} {unit}" for c in curves)
-    draw = functools.partial(plots.lines, series=[c.series for c in curves], x=axis, y=unit, from_zero=True)
-    return Figure(name=name, title=title, caption=f"{title}: {'; '.join(most)}.", draw=draw)
+    highest = "; ".join(f"run {curve.run.number} up to {number(max(curve.values))} {unit}" for curve in curves)
+    series = [curve.series for curve in curves]
+    draw = functools.partial(plots.lines, series=series, x=axis, y=unit, from_zero=True)
+    return Figure(name=name, title=title, caption=f"{title}: {highest}.", draw=draw)
 
 
-def variance(report: Report) -> Section:
-    """How far runs and windows lie apart."""
-    scored = [group for group in report.groups if group.score is not None]
-    if not scored:
-        nothing = Paragraph(text="Not measured: there is no figure.", absent=True)
-        return Section(key="variance", title="Variance", gist=NOT_MEASURED, blocks=[nothing])
-    columns: list[Column[Group]] = [
-        Column("system", lambda group: group.name),
-        Column("figure", lambda group: of_group(group, figure_of(group)), numeric=True),
-        Column("range of runs", _range),
-        Column("standard deviation", _deviation),
-        Column("95 % interval", _interval),
-        Column("ms a step: 5, 50, 95 % of windows", _step_quantiles),
-    ]
-    table = blocks.table("Spread of each figure", scored, columns)
-    result = report.headline.score
-    gist = ""
-    if result is not None and result.spread is not None and result.value:
-        gist = f"standard deviation {percent(result.spread / result.value)} over {result.spread_over}"
-    return Section(key="variance", title="Variance", gist=gist, blocks=[table])
-
-
-def _range(group: Group) -> Inline:
-    finite = [run.figure.value for run in group.runs if run.figure and math.isfinite(run.figure.value)]
-    return of_group(group, bounds(finite)) if len(finite) > 1 else "one run"
-
-
-def _deviation(group: Group) -> Inline:
-    assert group.score is not None
-    spread, value = group.score.spread, group.score.value
-    if spread is None:
+def _most_memory(run: ReportedRun) -> Inline:
+    """Return the most GPU memory of any window; of several with as much, the link leads to the last."""
+    most_mib = -math.inf
+    line = None
+    for window in run.record.windows:
+        used_mib = window.gpu_memory_mib
+        if used_mib is not None and used_mib >= most_mib:
+            most_mib = used_mib
+            line = window.line
+    if line is None:
         return NOT_MEASURED
-    share = f" ({percent(spread / value)})" if value else ""
-    return of_group(group, f"{number(spread)}{share} over {group.score.spread_over}")
+    return at_line(run, line, f"{number(most_mib)} MiB")
 
 
-def _interval(group: Group) -> Inline:
-    assert group.score is not None
-    method = Text(text=f" {group.score.interval_method}", look="small")
-    return [of_group(group, interval(group.score.interval_95)), method]
-
-
-def _step_quantiles(group: Group) -> Inline:
-    times = sorted(t for run in group.runs for w in run.measured if (t := w.step_s) is not None)
-    quantiles = (times[int(share * len(times))] for share in (0.05, 0.5, 0.95))
-    return of_group(group, " / ".join(number(q * 1000) for q in quantiles)) if times else NOT_MEASURED
-
-
-def _run_time(record: Record) -> str:
-    """From run_start to run_stop."""
-    if record.run_time_s is None:
+def _mean_power(run: ReportedRun) -> Inline:
+    """Return the mean power of the measured windows."""
+    watts: list[float] = values_of(run.measured, "power_w")
+    if not watts:
         return NOT_MEASURED
-    factor, unit = plots.time_unit(record.run_time_s)
-    return f"{number(record.run_time_s / factor)} {unit}"
+    return [f"{number(statistics.fmean(watts))} W, lines ", blocks.lines_of(run)]
 
 
-def _training_share(run: ReportedRun) -> Inline:
-    """How much of the run's time its training windows take; the rest is evaluation, checkpoints and set-up."""
-    windows, run_s = run.record.windows, run.record.run_time_s
-    seconds = [window.seconds for window in windows if window.seconds is not None]
-    if not run_s or run_s <= 0 or len(seconds) != len(windows) or not seconds:
+def _temperature(run: ReportedRun) -> Inline:
+    """Return the highest temperature that any GPU had in the run."""
+    degrees_c = real(run.record.telemetry.get("peak_gpu_temperature_c"))
+    if degrees_c is None:
         return NOT_MEASURED
-    return at_line(run, windows[0].line, percent(math.fsum(seconds) / run_s))
+    return at_line(run, run.record.field_lines.get("telemetry"), f"{number(degrees_c)} °C")
 
 
 # MLPerf_Results_Messaging_Guidelines.adoc: "no other proxy power metric should be used"
@@ -255,12 +329,84 @@ NO_POWER_METRIC = "not given: next to an MLPerf result only power by the rules o
 
 
 def _joules(run: ReportedRun) -> Inline:
-    """Energy of an image in the measured windows, from power and time of each; of an MLPerf result none is given."""
+    """Return the energy of an image in the measured windows, from power and time of each; none of an MLPerf result."""
     standing = standing_of([run.record])
     if standing is not None and standing.uses_the_name:
         return NO_POWER_METRIC
-    known = [(w.power_w, w.seconds, w.images) for w in run.measured if w.power_w is not None and w.seconds and w.images]
-    if not known or len(known) != len(run.measured):
+    joules: list[float] = []
+    images: list[float] = []
+    for window in run.measured:
+        if window.power_w is None or not window.seconds or not window.images:
+            return NOT_MEASURED
+        joules.append(window.power_w * window.seconds)
+        images.append(window.images)
+    if not joules:
         return NOT_MEASURED
-    joules = math.fsum(p * s for p, s, _ in known) / math.fsum(i for _, _, i in known)
-    return at_line(run, run.measured[0].line, f"{number(joules)} J")
+    return at_line(run, run.measured[0].line, f"{number(math.fsum(joules) / math.fsum(images))} J")
+
+
+# ---- variance
+
+
+def variance(report: Report) -> Section:
+    """Return how much runs and windows differ."""
+    rows = []
+    for group in report.groups:
+        if group.score is not None:
+            rows.append(_cells_of_variance(group, group.score))
+    if not rows:
+        nothing = Paragraph(text="Not measured: there is no figure.", absent=True)
+        return Section(key="variance", title="Variance", gist=NOT_MEASURED, blocks=[nothing])
+    table = blocks.table("Spread of each figure", rows)
+    result = report.headline.score
+    gist = ""
+    if result is not None and result.spread is not None and result.value:
+        gist = f"standard deviation {percent(result.spread / result.value)} over {result.spread_over}"
+    return Section(key="variance", title="Variance", gist=gist, blocks=[table])
+
+
+def _cells_of_variance(group: Group, score: Score) -> list[Cell]:
+    """Return the row of a system in the table of spreads."""
+    return [
+        Cell("system", group.name),
+        Cell("figure", of_group(group, figure_of(group)), numeric=True),
+        Cell("range of runs", _range(group)),
+        Cell("standard deviation", _deviation(group, score)),
+        Cell("95 % interval", _interval(group, score)),
+        Cell("ms a step: 5, 50, 95 % of windows", _step_quantiles(group)),
+    ]
+
+
+def _range(group: Group) -> Inline:
+    """Return the least and the greatest figure of a group's runs."""
+    figures = [run.figure.value for run in group.runs if run.figure]
+    finite = [value for value in figures if math.isfinite(value)]
+    if len(finite) < 2:
+        return "one run"
+    return of_group(group, bounds(finite))
+
+
+def _deviation(group: Group, score: Score) -> Inline:
+    """Return the standard deviation, and its share of the figure."""
+    if score.spread is None:
+        return NOT_MEASURED
+    share = f" ({percent(score.spread / score.value)})" if score.value else ""
+    return of_group(group, f"{number(score.spread)}{share} over {score.spread_over}")
+
+
+def _interval(group: Group, score: Score) -> Inline:
+    """Return the interval of a figure, and how it was made."""
+    method = Text(text=f" {score.interval_method}", look="small")
+    return [of_group(group, interval(score.interval_95)), method]
+
+
+def _step_quantiles(group: Group) -> Inline:
+    """Return the QUANTILES of the measured windows' step times, in milliseconds."""
+    times_s: list[float] = []
+    for run in group.runs:
+        times_s += values_of(run.measured, "step_s")
+    if not times_s:
+        return NOT_MEASURED
+    times_s.sort()
+    quantiles = [times_s[int(share * len(times_s))] for share in QUANTILES]
+    return of_group(group, " / ".join(number(time_s * 1000) for time_s in quantiles))

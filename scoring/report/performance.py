@@ -10,12 +10,12 @@ from scoring.figure.window_warnings import over_median
 from scoring.importers.checks import REFUSED
 from scoring.record import Window, nodes_of
 from scoring.report import blocks
-from scoring.report.blocks import Column, Inline, Table, Text, run_link
+from scoring.report.blocks import Cell, Inline, Table, Text, run_link
 from scoring.report.brief import of_group
-from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun
+from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, values_of
 from scoring.report.text import number, percent
 
-MOST_HOSTS = 4  # that are named of a run
+MOST_HOSTS = 4  # named for a run
 KINDS = (("compute", "computes"), ("data_wait", "waits for its input"))  # of a rank's time, and the words for it
 
 
@@ -38,18 +38,27 @@ def performance(report: Report) -> Table:
     efficiency: dict[str, float] = {}  # by the name of the group
     for rows in report.scaling:
         efficiency.update({row.group.name: row.efficiency for row in rows})
-    columns: list[Column[Group]] = [
-        Column("system", lambda group: group.name),
-        Column("step, median", lambda group: _step(group, 0.5), numeric=True),
-        Column("step, 95 %", lambda group: _step(group, 0.95), numeric=True),
-        Column("data wait", _data_wait, numeric=True),
-        Column("images/s a device", _rate_of_a_device, numeric=True),
-        Column("most GPU memory", _memory, numeric=True),
-        Column("slowest rank", _slowest_rank),
+
+    table_rows = []
+    for group in report.groups:
+        cells = _cells_of_group(group)
+        if efficiency:
+            cells.append(Cell("efficiency", _efficiency(group, efficiency.get(group.name)), numeric=True))
+        table_rows.append(cells)
+    return blocks.table("Where time and memory go, in the measured windows", table_rows, id="performance")
+
+
+def _cells_of_group(group: Group) -> list[Cell]:
+    """Return the row of a system, without its efficiency."""
+    return [
+        Cell("system", group.name),
+        Cell("step, median", _step(group, 0.5), numeric=True),
+        Cell("step, 95 %", _step(group, 0.95), numeric=True),
+        Cell("data wait", _data_wait(group), numeric=True),
+        Cell("images/s a device", _rate_of_a_device(group), numeric=True),
+        Cell("most GPU memory", _memory(group), numeric=True),
+        Cell("slowest rank", _slowest_rank(group)),
     ]
-    if efficiency:
-        columns.append(Column("efficiency", lambda group: _efficiency(group, efficiency.get(group.name)), numeric=True))
-    return blocks.table("Where time and memory go, in the measured windows", report.groups, columns, id="performance")
 
 
 def _measured(group: Group) -> list[Window]:
@@ -62,7 +71,7 @@ def _measured(group: Group) -> list[Window]:
 
 def _step(group: Group, share: float) -> Inline:
     """Return the quantile of the windows' step times that `share` of them do not exceed, in milliseconds."""
-    times = sorted(window.step_s for window in _measured(group) if window.step_s is not None)
+    times: list[float] = sorted(values_of(_measured(group), "step_s"))
     if not times:
         return NOT_MEASURED
     if share == 0.5:
@@ -95,7 +104,7 @@ def _rate_of_a_device(group: Group) -> Inline:
 
 def _memory(group: Group) -> Inline:
     """Return the most GPU memory that any window shows, in MiB."""
-    used = [window.gpu_memory_mib for window in _measured(group) if window.gpu_memory_mib is not None]
+    used: list[float] = values_of(_measured(group), "gpu_memory_mib")
     return of_group(group, f"{number(max(used))} MiB") if used else NOT_MEASURED
 
 
@@ -138,13 +147,18 @@ def runs_in_order(report: Report) -> Table | None:
     if len(started) < 2:
         return None
     started.sort(key=_start_s)
-    columns: list[Column[ReportedRun]] = [
-        Column("run", run_link),
-        Column("started (UTC)", lambda run: blocks.field(run, "run_start_s", _moment(run))),
-        Column("host", hosts_of),
-        Column("figure", _figure, numeric=True),
+    rows = [_cells_of_run(run) for run in started]
+    return blocks.table("Runs in the order in which they started, and their hosts", rows)
+
+
+def _cells_of_run(run: ReportedRun) -> list[Cell]:
+    """Return the row of a run in the table by start."""
+    return [
+        Cell("run", run_link(run)),
+        Cell("started (UTC)", blocks.field(run, "run_start_s", _moment(run))),
+        Cell("host", hosts_of(run)),
+        Cell("figure", _figure(run), numeric=True),
     ]
-    return blocks.table("Runs in the order in which they started, and their hosts", started, columns)
 
 
 def _start_s(run: ReportedRun) -> float:

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,27 +74,38 @@ def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
 
 def _tables(report: Report) -> list[Table]:
     """Return the tables of the first screen below the performance: runs, systems, warnings, and the runs in order."""
+    tables = brief.tables(report)
     in_order = performance.runs_in_order(report)
-    return [*brief.tables(report), *([in_order] if in_order else [])]
+    if in_order is not None:
+        tables.append(in_order)
+    return tables
 
 
 def _as_html(value: object) -> object:
-    """Printable text, which jinja2 escapes then."""
-    return value if isinstance(value, Markup) else visible(value, MOST_CHARS)
+    """Return a value as printable text, which jinja2 then escapes."""
+    if isinstance(value, Markup):
+        return value
+    return visible(value, MOST_CHARS)
 
 
 def _as_markdown(value: object) -> Markup:
-    return value if isinstance(value, Markup) else Markup(markdown(value))
+    """Return a value as Markdown that shows just its text."""
+    if isinstance(value, Markup):
+        return value
+    return Markup(markdown(value))
 
 
 def _code(value: object) -> Markup:
-    """For an indented block of Markdown, in which nothing but the end of a line is syntax."""
+    """Return a value for an indented block of Markdown, in which nothing but the end of a line is syntax."""
     return Markup(visible(value, MOST_CHARS))
 
 
 @functools.cache
 def _templates(folder: str) -> jinja2.Environment:
-    """Templates of that folder. `finalize` sees each value that a template shows, so that none is left unescaped."""
+    """Return the templates of a folder, `html` or `markdown`.
+
+    `finalize` sees each value that a template shows, so that none is left unescaped.
+    """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("scoring.report", f"templates/{folder}"),
         autoescape=True,
@@ -111,18 +122,26 @@ def _templates(folder: str) -> jinja2.Environment:
 
 
 def html(page: Mapping[str, Any], template: Path | None = None) -> str:
-    """The page as one self-contained HTML file: no script, nothing fetched; `template` may use blocks and page.css."""
+    """Return the page as one self-contained HTML file, without script or anything to fetch.
+
+    `template` replaces the report's own page; it may use the same blocks and page.css.
+    """
     templates = _templates("html")
-    chosen = templates.from_string(template.read_text("utf-8")) if template else templates.get_template("page.html")
-    return _without_folder(chosen.render(page=page), page, lambda folder: str(escape(visible(folder, MOST_CHARS))))
+    if template is None:
+        chosen = templates.get_template("page.html")
+    else:
+        chosen = templates.from_string(template.read_text("utf-8"))
+    text = chosen.render(page=page)
+    folder = page.get("folder")
+    if not folder:
+        return text
+    return text.replace(str(escape(visible(folder, MOST_CHARS))), "")  # where the logs are on this machine
 
 
 def markdown_text(page: Mapping[str, Any]) -> str:
-    """The page as Markdown, without its plots and what is folded away."""
-    return _without_folder(_templates("markdown").get_template("page.md").render(page=page), page, markdown)
-
-
-def _without_folder(text: str, page: Mapping[str, Any], shown: Callable[[str], str]) -> str:
-    """Return the rendered text without the folder that the logs have on this machine."""
+    """Return the page as Markdown, without its plots and what is folded away."""
+    text = _templates("markdown").get_template("page.md").render(page=page)
     folder = page.get("folder")
-    return text.replace(shown(folder), "") if folder else text
+    if not folder:
+        return text
+    return text.replace(markdown(folder), "")

@@ -1,123 +1,219 @@
-"""The device counts of one system side by side: where a step's time goes, the scaling, published tables like it."""
+"""The device counts of one system compared: where a step's time goes, the scaling, published tables like it."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from runlog import workloads
 from scoring.figure.compare import ratio_interval
+from scoring.figure.score import Score
 from scoring.importers.text import weighted_mean, work
 from scoring.published.table import Published, by_devices
-from scoring.record import Record, config_of, section
-from scoring.report.content import Curve, Group, ScalingRow, StepTime
+from scoring.record import Record, Window, config_of, section
+from scoring.report.content import Curve, Group, ScalingRow, StepTime, values_of
+
+# ---- where a step's time goes
+
+
+class _MeanStep(NamedTuple):
+    """The mean step of a group in seconds, and its wait for data where all windows say it."""
+
+    total_s: float
+    data_wait_s: float | None
+
+
+class _AllReduce(NamedTuple):
+    """The exposed all-reduce time of a step in seconds, and how it is known or why it is not."""
+
+    exposed_s: float | None
+    note: str
 
 
 def with_step_times(groups: Sequence[Group]) -> list[Group]:
-    """Step times with the all-reduce apart, where the report has runs on one device."""
-    totals = [_step_total(group) for group in groups]
-    alone = next((total for group, (total, _) in zip(groups, totals, strict=True) if group.record.devices == 1), None)
-    found = []
-    for group, (total, wait) in zip(groups, totals, strict=True):
-        if total is None:
-            found.append(group)
-            continue
-        exposed, why = _all_reduce(group.record, total, alone, one_count=len(groups) == 1)
-        rest = "computation and all-reduce"
-        if exposed is not None:
-            exposed, rest = min(exposed, total - (wait or 0.0)), "computation"
-        rest += " and data wait" if wait is None else ""
-        step = StepTime(total_s=total, data_wait_s=wait, all_reduce_s=exposed, all_reduce_note=why, rest=rest)
-        found.append(replace(group, step_time=step))
-    return found
+    """Return the groups with their step times; the all-reduce is separate where some runs are on one device."""
+    mean_steps = [_mean_step(group) for group in groups]
+    alone_s = _step_of_one_device(groups, mean_steps)
+    timed = []
+    for group, mean_step in zip(groups, mean_steps, strict=True):
+        if mean_step is not None:
+            all_reduce = _all_reduce(group.record, mean_step.total_s, alone_s, one_count=len(groups) == 1)
+            group = replace(group, step_time=_step_time(mean_step, all_reduce))
+        timed.append(group)
+    return timed
 
 
-def _all_reduce(record: Record, total: float, alone: float | None, *, one_count: bool) -> tuple[float | None, str]:
-    """(exposed all-reduce time of a step in seconds, how it is known or why not)."""
+def _step_of_one_device(groups: Sequence[Group], mean_steps: Sequence[_MeanStep | None]) -> float | None:
+    """Return the mean step in seconds of the first group on one device; None without such a group or its time."""
+    for group, mean_step in zip(groups, mean_steps, strict=True):
+        if group.record.devices == 1:
+            return None if mean_step is None else mean_step.total_s
+    return None
+
+
+def _step_time(mean_step: _MeanStep, all_reduce: _AllReduce) -> StepTime:
+    """Return the parts of a mean step, and what the part is that remains."""
+    rest = "computation and all-reduce"
+    exposed_s = all_reduce.exposed_s
+    if exposed_s is not None:
+        exposed_s = min(exposed_s, mean_step.total_s - (mean_step.data_wait_s or 0.0))
+        rest = "computation"
+    if mean_step.data_wait_s is None:
+        rest += " and data wait"
+    return StepTime(
+        total_s=mean_step.total_s,
+        data_wait_s=mean_step.data_wait_s,
+        all_reduce_s=exposed_s,
+        all_reduce_note=all_reduce.note,
+        rest=rest,
+    )
+
+
+def _all_reduce(record: Record, total_s: float, alone_s: float | None, *, one_count: bool) -> _AllReduce:
+    """Estimate the exposed all-reduce time: what a step takes longer than on one device, `alone_s`."""
     if record.devices == 1:
-        return 0.0, "one device: nothing to exchange"
+        return _AllReduce(0.0, "one device: nothing to exchange")
     if section(record, "hardware").get("device") == "cpu":
-        return None, "not estimated: ranks on a CPU share its cores, so that computation itself slows with each rank"
+        why = "ranks on a CPU share its cores, so that computation itself slows with each rank"
+        return _AllReduce(None, f"not estimated: {why}")
     if one_count:
-        return None, "not estimated: runs of one device count cannot tell it from computation; add runs of one device"
-    if alone is None or not record.devices:
-        return None, "not estimated: only runs on one device tell computation from it"
-    return max(0.0, total - alone), "estimated: what a step takes longer than on one device"
+        why = "runs of one device count cannot tell it from computation; add runs of one device"
+        return _AllReduce(None, f"not estimated: {why}")
+    if alone_s is None or not record.devices:
+        return _AllReduce(None, "not estimated: only runs on one device tell computation from it")
+    return _AllReduce(max(0.0, total_s - alone_s), "estimated: what a step takes longer than on one device")
 
 
-def _step_total(group: Group) -> tuple[float | None, float | None]:
-    """Mean step time and mean wait for data in seconds over the measured windows of all runs."""
-    windows = [w for run in group.runs for w in run.measured]
-    timed = [(w.seconds, w.steps, w.data_wait_s) for w in windows if w.seconds is not None and w.steps]
-    if windows and len(timed) == len(windows):
-        steps = sum(steps for _, steps, _ in timed)
-        waits = [wait for _, _, wait in timed if wait is not None]
-        wait = math.fsum(waits) / steps if len(waits) == len(timed) else None
-        return math.fsum(seconds for seconds, _, _ in timed) / steps, wait
-    printed = [w.printed_step_time_s for w in windows if w.printed_step_time_s is not None]
-    if windows and len(printed) == len(windows):
-        return weighted_mean(printed, work(windows)), None
+def _mean_step(group: Group) -> _MeanStep | None:
+    """Return the mean step over the measured windows of all runs.
+
+    It comes from the windows' times, else from the printed step times, else from the figure. None where the logs have
+    none of them.
+    """
+    windows: list[Window] = []
+    for run in group.runs:
+        windows += run.measured
+    if windows:
+        timed = _mean_of_windows(windows)
+        if timed is not None:
+            return timed
+        printed: list[float] = values_of(windows, "printed_step_time_s")
+        if len(printed) == len(windows):
+            return _MeanStep(weighted_mean(printed, work(windows)), None)
     batch = group.record.global_batch
     if group.score is not None and group.score.unit == "images/s" and batch and group.score.value > 0:
-        return batch / group.score.value, None
-    return None, None
+        return _MeanStep(batch / group.score.value, None)
+    return None
+
+
+def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:
+    """Return the mean step by the seconds and steps of each window; None where one of them does not say both."""
+    seconds: list[float] = []
+    waits: list[float] = []
+    steps = 0
+    for window in windows:
+        if window.seconds is None or not window.steps:
+            return None
+        seconds.append(window.seconds)
+        steps += window.steps
+        if window.data_wait_s is not None:
+            waits.append(window.data_wait_s)
+    wait_s = math.fsum(waits) / steps if len(waits) == len(windows) else None
+    return _MeanStep(math.fsum(seconds) / steps, wait_s)
+
+
+# ---- scaling
 
 
 def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
-    """Each device count of one system against the smallest; groups come in the order of their devices."""
+    """Return each device count of one system against the smallest; groups come in the order of their devices."""
     rows: list[ScalingRow] = []
-    scored = [(group, figure, n) for group in groups if (figure := group.score) and (n := group.record.devices)]
-    rated = [row for row in scored if row[1].unit == "images/s"]
-    for group, figure, devices in rated:
-        _, base, least = rated[0]
-        speedup = figure.value / base.value
-        interval = ratio_interval(base, figure)[0] if rows else None
-        rows.append(ScalingRow(group, devices, figure.value, speedup, interval, speedup / (devices / least)))
+    base: Score | None = None
+    least_devices = 1
+    for group in groups:
+        score = group.score
+        devices = group.record.devices
+        if not score or not devices or score.unit != "images/s":
+            continue
+        speedup_95 = None
+        if base is None:
+            base = score
+            least_devices = devices
+        else:
+            speedup_95 = ratio_interval(base, score)[0]
+        speedup = score.value / base.value
+        efficiency = speedup / (devices / least_devices)
+        rows.append(ScalingRow(group, devices, score.value, speedup, speedup_95, efficiency))
     return rows
 
 
+# ---- published tables
+
+
+class PublishedCurves(NamedTuple):
+    """The published tables that suit a run, and which were chosen or why none was."""
+
+    curves: list[Curve]
+    note: str
+
+
 def _family(model: str | None) -> str | None:
+    """Return the family of a model, such as ResNet-50's; None for a model that no workload of ours is of."""
     workload = workloads.of_family(model)
     return None if workload is None else workload.family
 
 
 def _precision(precision: str | None, math_mode: str | None) -> str | None:
-    if precision in (None, "fp32", "tf32"):
-        return "tf32" if "tf32" in (precision, math_mode) else precision
-    return "amp"
+    """Return the kind of precision by which figures are compared: fp32, tf32 or amp."""
+    if precision not in (None, "fp32", "tf32"):
+        return "amp"
+    return "tf32" if "tf32" in (precision, math_mode) else precision
 
 
-def curves(record: Record, published: Sequence[Published]) -> tuple[list[Curve], str]:
-    """Published tables of the same model and precision that start at one device, and what was chosen or why none."""
+def curves(record: Record, published: Sequence[Published]) -> PublishedCurves:
+    """Return the published tables of the record's model and precision that start at one device."""
     if section(record, "hardware").get("device") == "cpu":
-        return [], "No published curves beside it: these runs are on a CPU, the published figures are of GPUs."
-    family, precision = _family(record.model), _precision(record.precision, record.math_mode)
-    if family is None or precision is None:
-        what = "model" if family is None else "precision"
-        return [], f"No published curves beside it: the log does not say a {what} that the published table knows."
-    same = [row for row in published if _family(row.model) == family]
-    alike = (row for row in same if _precision(row.precision, row.math_mode) == precision)
-    systems = [rows for rows in by_devices(alike) if rows[0].devices == 1 and len(rows) > 1]
-    chosen = [Curve(label=_label(rows), rows=tuple(rows)) for rows in systems]
+        note = "No published curves beside it: these runs are on a CPU, the published figures are of GPUs."
+        return PublishedCurves([], note)
     workload = workloads.of_family(record.model)
-    assert workload is not None, "its family is known"
-    note = f"Published tables of {workload.title} at {precision}."
+    precision = _precision(record.precision, record.math_mode)
+    if workload is None or precision is None:
+        unknown = "model" if workload is None else "precision"
+        note = f"No published curves beside it: the log does not say a {unknown} that the published table knows."
+        return PublishedCurves([], note)
+
+    suitable = []
+    for row in published:
+        if _family(row.model) == workload.family and _precision(row.precision, row.math_mode) == precision:
+            suitable.append(row)
+    chosen = []
+    for rows in by_devices(suitable):
+        if rows[0].devices == 1 and len(rows) > 1:
+            chosen.append(Curve(label=_label(rows), rows=tuple(rows)))
+    note = f"Published tables of {workload.title} at {precision}.{_other_data(record)}"
+    return PublishedCurves(chosen, note)
+
+
+def _other_data(record: Record) -> str:
+    """Return a warning where the runs did not read the full-size images of the published figures; else nothing."""
     dataset = section(record, "dataset")
     image_size = config_of(record).get("RECIPE.image_size", {}).get("value")
-    if dataset and (image_size != 224 or dataset.get("synthetic")):
-        size = f" at {image_size} px" if isinstance(image_size, int) else ""
-        note += (
-            f" They were measured on full-size images; these runs on {dataset.get('name', 'other data')}{size}: "
-            "compare the efficiency, not images/s."
-        )
-    return chosen, note
+    if not dataset or (image_size == 224 and not dataset.get("synthetic")):
+        return ""
+    size = f" at {image_size} px" if isinstance(image_size, int) else ""
+    name = dataset.get("name", "other data")
+    return f" They were measured on full-size images; these runs on {name}{size}: compare the efficiency, not images/s."
 
 
 def _label(rows: Sequence[Published]) -> str:
-    """A published table in a few words, such as `Paddle mixed V100 bs256`: mixed of software versions."""
+    """Return a published table in a few words, such as `Paddle mixed V100 bs256`: mixed of software versions."""
     row = rows[0]
-    name, _, by = row.framework_name.removeprefix("NGC ").removesuffix(")").split(".post")[0].partition(" (")
-    if by:  # such as `Paddle (NVIDIA)`
-        name = f"{by} {name}" if len(by) < 8 else by
-    mixed = "mixed" if len({row.framework for row in rows}) > 1 else None
+    framework = row.framework_name.removeprefix("NGC ").removesuffix(")").split(".post")[0]
+    name, _, publisher = framework.partition(" (")  # such as `Paddle (NVIDIA)`
+    if publisher:
+        name = f"{publisher} {name}" if len(publisher) < 8 else publisher
+    versions = {row.framework for row in rows}
+    mixed = "mixed" if len(versions) > 1 else None
     batch = f"bs{row.batch_per_device}" if row.batch_per_device else None
-    return " ".join(filter(None, (name, mixed, row.accelerator, batch, row.strategy)))
+    parts = (name, mixed, row.accelerator, batch, row.strategy)
+    return " ".join(part for part in parts if part)

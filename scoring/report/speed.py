@@ -3,193 +3,352 @@
 import functools
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 from runlog.run import real
 from scoring.figure import warnings
 from scoring.importers.checks import REFUSED
+from scoring.published.table import Published
 from scoring.record import section
 from scoring.report import blocks, plots
-from scoring.report.blocks import Column, Figure, Fold, Inline, Paragraph, Section, Table, Text, field
+from scoring.report.blocks import Block, Cell, Figure, Fold, Inline, Paragraph, Section, Table, Text, field
 from scoring.report.brief import NO_RATES, of_group, unit_of
-from scoring.report.content import NOT_MEASURED, Group, Point, Report, ReportedRun, ScalingRow, StepTime, timeline
+from scoring.report.content import (
+    NOT_MEASURED,
+    Curve,
+    Group,
+    Point,
+    Report,
+    ReportedRun,
+    ScalingRow,
+    StepTime,
+    Timeline,
+    timeline,
+    values_of,
+)
 from scoring.report.text import bounds, interval, number, percent
 
 SHOWN_PANELS = 6  # plots of one kind; more are folded
 
+# ---- throughput over time
+
 
 def throughput(report: Report) -> Section:
-    """Each run's throughput over time, and its windows."""
-    drawn = [(run, *timeline(run)) for run in report.runs]
-    figures = [_run_figure(report, run, points, axis) for run, points, axis in drawn if points]
-    parts: list[Any] = []
-    if len(figures) > 1:
-        parts += figures[:SHOWN_PANELS]
-        if more := figures[SHOWN_PANELS:]:
-            parts.append(Fold(summary=f"{len(more)} more runs", blocks=more))
-    elif figures and figures[0].numbers:
-        parts += [Paragraph(text=figures[0].caption), Fold(summary="its windows", blocks=[figures[0].numbers])]
-    parts += [Paragraph(text=f"Run {run.number}: {NO_RATES}", absent=True) for run, points, _ in drawn if not points]
-    rates = [point.images_per_s for _, points, _ in drawn for point in points if point.measured]
-    gist = f"measured windows {bounds(rates)} images/s" if rates else NOT_MEASURED
+    """Return each run's throughput over time, and its windows."""
+    figures: list[Figure] = []
+    without_rates: list[Block] = []
+    measured_rates: list[float] = []
+    for run in report.runs:
+        line = timeline(run)
+        if not line.points:
+            without_rates.append(Paragraph(text=f"Run {run.number}: {NO_RATES}", absent=True))
+            continue
+        figures.append(_run_figure(report, run, line))
+        measured_rates += [point.images_per_s for point in line.points if point.measured]
+
+    gist = NOT_MEASURED
+    if measured_rates:
+        gist = f"measured windows {bounds(measured_rates)} images/s"
+    parts = [*_shown_figures(figures), *without_rates]
     return Section(key="throughput", title="Throughput over time", gist=gist, blocks=parts)
 
 
-def _run_figure(report: Report, run: ReportedRun, points: Sequence[Point], axis: str) -> Figure:
+def _shown_figures(figures: Sequence[Figure]) -> list[Block]:
+    """Return the plots of several runs, the later ones folded; of one run, which is plotted above, its windows."""
+    if not figures:
+        return []
+    if len(figures) == 1:
+        windows = figures[0].numbers
+        assert windows is not None
+        return [Paragraph(text=figures[0].caption), Fold(summary="its windows", blocks=[windows])]
+    parts: list[Block] = [*figures[:SHOWN_PANELS]]
+    more = figures[SHOWN_PANELS:]
+    if more:
+        parts.append(Fold(summary=f"{len(more)} more runs", blocks=more))
+    return parts
+
+
+def _run_figure(report: Report, run: ReportedRun, line: Timeline) -> Figure:
+    """Return the plot of one run's throughput, with the table of its windows."""
+    points, axis = line
     unit = unit_of(run)
-    measured = [point for point in points if point.measured]
-    ends = f"{_axis_value(measured[0].start)} to {_axis_value(measured[-1].end)}" if measured else ""
     windows = sum(len(point.windows) for point in points)
-    rates = bounds(point.images_per_s for point in points)
-    span = f"; measured from {ends} {axis}" if ends else ""
-    what = f"in {axis}" if axis == "s" else f"({axis})"
-    columns: list[Column[Point]] = [
-        Column("lines", lambda point: blocks.between(run, point.windows[0].line, point.windows[-1].line)),
-        Column("last step", lambda point: "" if (step := point.windows[-1].step) is None else str(step), numeric=True),
-        Column(f"start {what}", lambda point: _axis_value(point.start), numeric=True),
-        Column(f"end {what}", lambda point: _axis_value(point.end), numeric=True),
-        Column(unit, lambda point: number(point.images_per_s), numeric=True),
-        Column("ms a step", _milliseconds, numeric=True),
-        Column("measured", lambda point: "yes" if point.measured else "no"),
-    ]
     together = ", neighbours put together" if windows > len(points) else ""
-    of_figure = run.figure.value if run.figure and report.protocol.figure == "throughput" else None
+    value = None
+    if run.figure and report.protocol.figure == "throughput":
+        value = run.figure.value
+    rates = bounds(point.images_per_s for point in points)
+    span = _measured_span(points)
+    measured = f"; measured from {span} {axis}" if span else ""
+    rows = [_cells_of_point(run, point, axis, unit) for point in points]
     return Figure(
         name=f"throughput-{run.number}",
         title=f"Throughput of run {run.number} over time",
-        caption=f"Run {run.number}: {rates} {unit} over {windows} windows{span}.",
+        caption=f"Run {run.number}: {rates} {unit} over {windows} windows{measured}.",
         draw=functools.partial(
-            plots.throughput, runs=[(f"run {run.number}", points)], axis=axis, unit=unit, value=of_figure
+            plots.throughput, runs=[(f"run {run.number}", points)], axis=axis, unit=unit, value=value
         ),
-        numbers=blocks.table(f"Windows of run {run.number}{together}", points, columns),
+        numbers=blocks.table(f"Windows of run {run.number}{together}", rows),
     )
 
 
-def step_time(report: Report) -> Section:
-    """The parts of a mean step, of each shape."""
-    title = "Where a step's time goes"
-    timed = [(group, group.step_time) for group in report.groups if group.step_time is not None]
-    if not timed:
-        text = f"{NOT_MEASURED.capitalize()}: the logs hold no step times."
-        return Section(key="step", title=title, gist=NOT_MEASURED, blocks=[Paragraph(text=text, absent=True)])
-    columns: list[Column[tuple[Group, StepTime]]] = [
-        Column("system", lambda row: row[0].name),
-        Column("step, ms", lambda row: of_group(row[0], number(row[1].total_s * 1000)), numeric=True),
-        Column("computation and rest, ms", lambda row: _part(row, row[1].rest_s, ""), numeric=True),
-        Column("all-reduce, ms", lambda row: _part(row, row[1].all_reduce_s, "not estimated"), numeric=True),
-        Column("data wait, ms", lambda row: _part(row, row[1].data_wait_s, NOT_MEASURED), numeric=True),
-        Column("note", _all_reduce_note),
+def _measured_span(points: Sequence[Point]) -> str:
+    """Return where on the axis the measured points begin and end; empty where none was measured."""
+    measured = [point for point in points if point.measured]
+    if not measured:
+        return ""
+    return f"{_axis_value(measured[0].start)} to {_axis_value(measured[-1].end)}"
+
+
+def _cells_of_point(run: ReportedRun, point: Point, axis: str, unit: str) -> list[Cell]:
+    """Return the row of a point in the table of a run's windows."""
+    first = point.windows[0]
+    last = point.windows[-1]
+    last_step = "" if last.step is None else str(last.step)
+    in_unit = "in s" if axis == "s" else f"({axis})"
+    return [
+        Cell("lines", blocks.between(run, first.line, last.line)),
+        Cell("last step", last_step, numeric=True),
+        Cell(f"start {in_unit}", _axis_value(point.start), numeric=True),
+        Cell(f"end {in_unit}", _axis_value(point.end), numeric=True),
+        Cell(unit, number(point.images_per_s), numeric=True),
+        Cell("ms a step", _milliseconds(point), numeric=True),
+        Cell("measured", "yes" if point.measured else "no"),
     ]
-    table = blocks.table("Parts of a mean step of the measured windows", timed, columns)
-    return Section(key="step", title=title, gist=f"{number(timed[-1][1].total_s * 1000)} ms a step", blocks=[table])
 
 
-def _part(row: tuple[Group, StepTime], seconds: float | None, otherwise: str) -> Inline:
-    group, step = row
+def _axis_value(value: float) -> str:
+    """Return a place on the axis of time or steps."""
+    if value == int(value):
+        return format(int(value), ",")
+    return format(value, ",.1f")
+
+
+def _milliseconds(point: Point) -> str:
+    """Return the mean step time of a point's windows in milliseconds, where all of them say it."""
+    times: list[float] = values_of(point.windows, "step_s")
+    if not times or len(times) != len(point.windows):
+        return "not said"
+    return number(statistics.fmean(times) * 1000)
+
+
+# ---- where a step's time goes
+
+
+def step_time(report: Report) -> Section:
+    """Return the parts of a mean step, for each shape."""
+    title = "Where a step's time goes"
+    rows = []
+    gist = NOT_MEASURED
+    for group in report.groups:
+        if group.step_time is not None:
+            rows.append(_cells_of_step(group, group.step_time))
+            gist = f"{number(group.step_time.total_s * 1000)} ms a step"
+    if not rows:
+        text = f"{NOT_MEASURED.capitalize()}: the logs hold no step times."
+        return Section(key="step", title=title, gist=gist, blocks=[Paragraph(text=text, absent=True)])
+    table = blocks.table("Parts of a mean step of the measured windows", rows)
+    return Section(key="step", title=title, gist=gist, blocks=[table])
+
+
+def _cells_of_step(group: Group, step: StepTime) -> list[Cell]:
+    """Return the row of a shape: its mean step, and the parts of it."""
+    return [
+        Cell("system", group.name),
+        Cell("step, ms", of_group(group, number(step.total_s * 1000)), numeric=True),
+        Cell("computation and rest, ms", _part(group, step, step.rest_s, ""), numeric=True),
+        Cell("all-reduce, ms", _part(group, step, step.all_reduce_s, "not estimated"), numeric=True),
+        Cell("data wait, ms", _part(group, step, step.data_wait_s, NOT_MEASURED), numeric=True),
+        Cell("note", _all_reduce_note(group, step)),
+    ]
+
+
+def _part(group: Group, step: StepTime, seconds: float | None, otherwise: str) -> Inline:
+    """Return a part of a step in milliseconds and as a share; `otherwise` where it is not known."""
     if seconds is None:
         return otherwise
     return of_group(group, f"{number(seconds * 1000)} ({percent(seconds / step.total_s)})")
 
 
-def _all_reduce_note(row: tuple[Group, StepTime]) -> str:
-    group, step = row
-    size = real(section(group.record, "program").get("all_reduce_mib")) or 0.0
-    summed = f" ({size:,.1f} MiB of gradients are summed in a step)" if size > 0 and group.record.devices != 1 else ""
-    return step.all_reduce_note + summed
+def _all_reduce_note(group: Group, step: StepTime) -> str:
+    """Return how the time of the all-reduce is known, and how much data it sums."""
+    size_mib = real(section(group.record, "program").get("all_reduce_mib")) or 0.0
+    if size_mib <= 0 or group.record.devices == 1:
+        return step.all_reduce_note
+    return f"{step.all_reduce_note} ({format(size_mib, ',.1f')} MiB of gradients are summed in a step)"
 
 
-def _efficiency(row: ScalingRow) -> str:
-    return percent(row.efficiency) if row.efficiency <= REFUSED else "no figure: at most 100 %"
+# ---- scaling
 
 
 def scaling(report: Report) -> Section:
-    """Device counts against each other and beside the published tables."""
-    parts: list[Any] = [Paragraph(text=report.curves_note)]
+    """Return the device counts compared with each other and with the published tables."""
+    parts: list[Block] = [Paragraph(text=report.curves_note)]
     if not report.scaling:
         text = "Efficiency of these runs: not measured. It takes runs of one system at two device counts or more."
         parts.append(Paragraph(text=text, absent=True))
     if report.scaling or report.curves:
         parts += _scaling_figures(report)
-    columns: list[Column[ScalingRow]] = [
-        Column("system", lambda row: row.group.name),
-        Column("devices", lambda row: field(row.group.runs[0], "devices"), numeric=True),
-        Column("images/s", lambda row: of_group(row.group, number(row.images_per_s)), numeric=True),
-        Column("speedup", lambda row: of_group(row.group, number(row.speedup)), numeric=True),
-        Column("95 % interval", _speedup_interval),
-        Column("efficiency", lambda row: of_group(row.group, _efficiency(row)), numeric=True),
-        Column("runs", lambda row: Text(text=str(len(row.group.runs)), href="runs"), numeric=True),
-    ]
     for at, rows in enumerate(report.scaling, 1):
         which = f" of system {at}" if len(report.scaling) > 1 else ""
-        caption = f"Speedup and efficiency{which}, against its own {rows[0].devices} device(s)"
-        parts.append(blocks.table(caption, rows, columns))
-        doubts = [doubt for row in rows for doubt in warnings.of_efficiency(row.group.name, row.efficiency)]
-        parts += [Paragraph(text=f"{doubt.found}.") for doubt in doubts]
+        parts += _scaling_table(rows, which)
     if report.curves:
-        parts.append(Fold(summary="published figures beside", blocks=[_published(report)], in_markdown=True))
-    gist = "; ".join(f"{_efficiency(rows[-1])} on {rows[-1].devices} devices" for rows in report.scaling)
-    gist = gist or f"efficiency {NOT_MEASURED}"
+        parts.append(Fold(summary="published figures beside", blocks=[_published(report.curves)], in_markdown=True))
+
+    largest = [rows[-1] for rows in report.scaling]
+    gist = "; ".join(f"{_efficiency(row)} on {row.devices} devices" for row in largest)
+    if not gist:
+        gist = f"efficiency {NOT_MEASURED}"
     return Section(key="scaling", title="Scaling and efficiency", gist=gist, blocks=parts)
 
 
+def _scaling_table(rows: Sequence[ScalingRow], which: str) -> list[Block]:
+    """Return the table of one system's device counts, and the doubts about their efficiency."""
+    caption = f"Speedup and efficiency{which}, against its own {rows[0].devices} device(s)"
+    parts: list[Block] = [blocks.table(caption, [_cells_of_scaling(row) for row in rows])]
+    for row in rows:
+        for doubt in warnings.of_efficiency(row.group.name, row.efficiency):
+            parts.append(Paragraph(text=f"{doubt.found}."))
+    return parts
+
+
+def _cells_of_scaling(row: ScalingRow) -> list[Cell]:
+    """Return the row of one device count."""
+    group = row.group
+    return [
+        Cell("system", group.name),
+        Cell("devices", field(group.runs[0], "devices"), numeric=True),
+        Cell("images/s", of_group(group, number(row.images_per_s)), numeric=True),
+        Cell("speedup", of_group(group, number(row.speedup)), numeric=True),
+        Cell("95 % interval", _speedup_interval(row)),
+        Cell("efficiency", of_group(group, _efficiency(row)), numeric=True),
+        Cell("runs", Text(text=str(len(group.runs)), href="runs"), numeric=True),
+    ]
+
+
+def _efficiency(row: ScalingRow) -> str:
+    """Return the efficiency as a percentage; none where it is more than noise can explain."""
+    if row.efficiency > REFUSED:
+        return "no figure: at most 100 %"
+    return percent(row.efficiency)
+
+
 def _speedup_interval(row: ScalingRow) -> Inline:
-    if row.speedup_95 is None:
-        return "base" if row.speedup == 1 else "none"
-    return of_group(row.group, interval(row.speedup_95))
+    """Return the interval of a speedup, or why there is none."""
+    if row.speedup_95 is not None:
+        return of_group(row.group, interval(row.speedup_95))
+    return "base" if row.speedup == 1 else "none"
+
+
+class _ByDevices(NamedTuple):
+    """A figure of systems by their number of devices: a plot's texts, and the curves of both origins."""
+
+    name: str
+    caption: str
+    unit: str
+    axis: str
+    ours: plots.Series
+    published: plots.Series
 
 
 def _scaling_figures(report: Report) -> list[Figure]:
-    """Throughput and efficiency by devices: this report's curves beside the published ones."""
-    ours = [[(row.devices, row.images_per_s) for row in rows] for rows in report.scaling]
-    if not ours:
-        scored = [(group.record.devices, group.score) for group in report.groups]
-        ours = [[(n, score.value)] for n, score in scored if n and score and score.unit == "images/s"]
-    names = ["this report"] if len(ours) == 1 else [f"this report, {at}" for at in range(1, len(ours) + 1)]
-    theirs = [(curve.label, [(row.devices or 1, row.value) for row in curve.rows]) for curve in report.curves]
-    rates = "Throughput by number of devices: both axes logarithmic; dotted: published."
-    figures = [_by_devices("scaling", rates, "images/s", names, ours, theirs, "images/s")]
-    ours = [[(row.devices, 100 * row.efficiency) for row in rows] for rows in report.scaling]
-    others = [(c.label, [(row.devices or 1, 100 * c.efficiency(row)) for row in c.rows]) for c in report.curves]
-    shares = "Scaling efficiency by number of devices: speedup by devices, each against its own smallest count."
-    axis = "efficiency in % of the smallest count"
-    return [*figures, _by_devices("efficiency", shares, "%", names, ours, others, axis)]
+    """Return throughput and efficiency by devices: this report's curves beside the published ones."""
+    our_rates = [_rates_of_rows(rows) for rows in report.scaling]
+    if not our_rates:
+        our_rates = _single_rates(report.groups)
+    names = ["this report"]
+    if len(our_rates) != 1:
+        names = [f"this report, {at}" for at in range(1, len(our_rates) + 1)]
 
-
-def _by_devices(
-    name: str, caption: str, unit: str, names: list[str], ours: list[Any], theirs: plots.Series, axis: str
-) -> Figure:
-    mine = list(zip(names, ours, strict=False))  # of one device count there is no efficiency
-    words = "; ".join(
-        f"{label}: " + ", ".join(f"{number(value)} {unit} on {devices}" for devices, value in points)
-        for label, points in (*mine, *theirs)
+    rates = _ByDevices(
+        name="scaling",
+        caption="Throughput by number of devices: both axes logarithmic; dotted: published.",
+        unit="images/s",
+        axis="images/s",
+        ours=list(zip(names, our_rates, strict=True)),
+        published=[(curve.label, _rates_of(curve)) for curve in report.curves],
     )
-    look: dict[str, Any] = {"y": axis, "logarithmic": name == "scaling", "first": len(names) or 1}
-    draw = functools.partial(plots.scaling, ours=mine, published=theirs, **look)
-    return Figure(name=name, title=caption.split(":")[0], caption=caption, words=words, draw=draw)
+    our_shares = [(name, _shares_of_rows(rows)) for name, rows in zip(names, report.scaling, strict=False)]
+    shares = _ByDevices(
+        name="efficiency",
+        caption="Scaling efficiency by number of devices: speedup by devices, each against its own smallest count.",
+        unit="%",
+        axis="efficiency in % of the smallest count",
+        ours=our_shares,  # none of a system with one device count
+        published=[(curve.label, _shares_of(curve)) for curve in report.curves],
+    )
+    first_color = len(names) or 1
+    return [_by_devices(rates, first_color), _by_devices(shares, first_color)]
 
 
-def _published(report: Report) -> Table:
-    columns: list[Column[Any]] = [
-        Column("source", lambda one: one[1].source),
-        Column("framework", lambda one: one[1].framework),
-        Column("accelerator", lambda one: f"{one[1].accelerator}, {one[1].accelerator_memory_gib or '? '} GB"),
-        Column("batch", lambda one: str(one[1].batch_per_device or "not said"), numeric=True),
-        Column("devices", lambda one: str(one[1].devices), numeric=True),
-        Column("images/s", lambda one: one[1].printed, numeric=True),
-        Column("efficiency", lambda one: percent(one[0].efficiency(one[1])), numeric=True),
-        Column("note", lambda one: f"its own log gives {number(v)}" if (v := one[1].log_value) is not None else ""),
-        Column("row", lambda one: f"published.csv:{one[1].line}"),
+def _single_rates(groups: Sequence[Group]) -> list[list[tuple[int, float]]]:
+    """Return the throughput of each system that has it at one device count alone."""
+    curves = []
+    for group in groups:
+        if group.record.devices and group.score and group.score.unit == "images/s":
+            curves.append([(group.record.devices, group.score.value)])
+    return curves
+
+
+def _rates_of(curve: Curve) -> list[tuple[float, float]]:
+    """Return the devices and images/s of a published curve."""
+    return [(row.devices or 1, row.value) for row in curve.rows]
+
+
+def _shares_of(curve: Curve) -> list[tuple[float, float]]:
+    """Return the devices and the efficiency in percent of a published curve."""
+    return [(row.devices or 1, 100 * curve.efficiency(row)) for row in curve.rows]
+
+
+def _rates_of_rows(rows: Sequence[ScalingRow]) -> list[tuple[int, float]]:
+    """Return the devices and images/s of a system of this report."""
+    return [(row.devices, row.images_per_s) for row in rows]
+
+
+def _shares_of_rows(rows: Sequence[ScalingRow]) -> list[tuple[float, float]]:
+    """Return the devices and the efficiency in percent of a system of this report."""
+    return [(row.devices, 100 * row.efficiency) for row in rows]
+
+
+def _by_devices(figure: _ByDevices, first_color: int) -> Figure:
+    """Return the plot of a figure, whose published curves take their colours from the index `first_color` on."""
+    words = []
+    for label, points in (*figure.ours, *figure.published):
+        values = [f"{number(value)} {figure.unit} on {devices}" for devices, value in points]
+        words.append(f"{label}: {', '.join(values)}")
+    draw = functools.partial(
+        plots.scaling,
+        ours=figure.ours,
+        published=figure.published,
+        y=figure.axis,
+        logarithmic=figure.name == "scaling",
+        first=first_color,
+    )
+    title, _, _ = figure.caption.partition(":")
+    return Figure(name=figure.name, title=title, caption=figure.caption, words="; ".join(words), draw=draw)
+
+
+def _published(curves: Sequence[Curve]) -> Table:
+    """Return the table of the published figures."""
+    rows = []
+    for curve in curves:
+        for row in curve.rows:
+            rows.append(_cells_of_published(curve, row))
+    return blocks.table("Published figures, as printed", rows)
+
+
+def _cells_of_published(curve: Curve, row: Published) -> list[Cell]:
+    """Return the row of one published figure."""
+    memory = row.accelerator_memory_gib or "? "
+    of_log = "" if row.log_value is None else f"its own log gives {number(row.log_value)}"
+    return [
+        Cell("source", row.source),
+        Cell("framework", row.framework),
+        Cell("accelerator", f"{row.accelerator}, {memory} GB"),
+        Cell("batch", str(row.batch_per_device or "not said"), numeric=True),
+        Cell("devices", str(row.devices), numeric=True),
+        Cell("images/s", row.printed, numeric=True),
+        Cell("efficiency", percent(curve.efficiency(row)), numeric=True),
+        Cell("note", of_log),
+        Cell("row", f"published.csv:{row.line}"),
     ]
-    rows = [(curve, row) for curve in report.curves for row in curve.rows]
-    return blocks.table("Published figures, as printed", rows, columns)
-
-
-def _axis_value(value: float) -> str:
-    """A place on the axis of time or steps."""
-    return f"{value:,.1f}" if value != int(value) else f"{int(value):,}"
-
-
-def _milliseconds(point: Point) -> str:
-    """Mean step time."""
-    known = [time for window in point.windows if (time := window.step_s) is not None]
-    return number(statistics.fmean(known) * 1000) if known and len(known) == len(point.windows) else "not said"

@@ -8,41 +8,57 @@ from runlog.text import visible
 
 
 def number(value: float) -> str:
-    """Four to six digits of a figure, with separators."""
+    """Return a figure with four to six digits and separators of thousands; in words where it is not finite."""
+    if value == math.inf:
+        return "did not converge"
     if not math.isfinite(value):
-        return "did not converge" if value == math.inf else "not a number"
+        return "not a number"
     size = abs(value)
     if size >= 1000:
-        return f"{value:,.1f}"
+        return format(value, ",.1f")
     if size >= 10:
-        return f"{value:.2f}"
-    return f"{value:.3f}" if size >= 1 else f"{value:.4g}"
+        return format(value, ".2f")
+    if size >= 1:
+        return format(value, ".3f")
+    return four_digits(value)
+
+
+def four_digits(value: float) -> str:
+    """Return a value with its four leading digits."""
+    return format(value, ".4g")
 
 
 def percent(share: float) -> str:
-    """A share as a percentage."""
-    return f"{share:.2%}" if abs(share) < 0.1 else f"{share:.1%}"
+    """Return a share as a percentage, with two decimals below 10 % and one above."""
+    if abs(share) < 0.1:
+        return format(share, ".2%")
+    return format(share, ".1%")
 
 
 def interval(bounds: tuple[float, float] | None) -> str:
-    """Both ends of an interval."""
-    return "none" if bounds is None else f"{number(bounds[0])} to {number(bounds[1])}"
+    """Return both ends of an interval in words."""
+    if bounds is None:
+        return "none"
+    low, high = bounds
+    return f"{number(low)} to {number(high)}"
 
 
 def bounds(values: Iterable[float]) -> str:
-    """The least and the greatest."""
+    """Return the least and the greatest value in words."""
     ordered = sorted(values)
     return interval((ordered[0], ordered[-1]))
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{count} {noun}{'s' * (count != 1)}"
+    """Return a number with its noun, as `1 run` or `2 runs`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}s"
 
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~&]|:(?=//)|(?<=www)\.)")  # with what makes a link of a bare address
 
 
 def markdown(value: object) -> str:
-    """Plain text as Markdown that shows just it."""
+    """Return plain text as Markdown that shows exactly this text."""
     return _MARKDOWN.sub(r"\\\1", visible(value))

@@ -1,36 +1,25 @@
 """The verdict of a report: one line for each thing that a result can fail at, and their status together."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from compliance import mlperf
 from compliance.official import rounds
 from runlog.text import called
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure.protocols import Protocol
-from scoring.record import section
+from scoring.record import Quality, section
 from scoring.report.brief import hardware
-from scoring.report.content import Group, ReportedRun
-from scoring.report.text import counted
+from scoring.report.content import Group, Overall, ReportedRun, runs_of
+from scoring.report.text import counted, four_digits
 
 UNSTEADY = frozenset({"unsteady", "wide_interval"})  # warnings of a figure that its windows leave open
 NOT_APPLICABLE = "not applicable"  # a check's text begins with it where there is nothing to check
-OWN_MODELS = {
-    "resnet50_v1.5": "resnet",
-    "fcn_hrnetw18": "hrnet",
-}  # our models, and the benchmarks whose rules they have
+OWN_MODELS = {"resnet50_v1.5": "resnet", "fcn_hrnetw18": "hrnet"}  # and the benchmarks whose rules they have
 LEAST_RUNS_WITH_A_DROP = 3  # of a result that drops its best and its worst run
 
 
-class Overall(NamedTuple):
-    """The status of all checks together, and what it means."""
-
-    status: str
-    text: str
-
-
 def applies(check: Verdict) -> bool:
-    """Say whether there was anything to check."""
+    """Return whether there was anything to check."""
     return not check.found.startswith(NOT_APPLICABLE)
 
 
@@ -61,7 +50,7 @@ def next_steps(checks: Sequence[Verdict]) -> list[str]:
 
 def checks(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
     """Yield one verdict for each thing that a result can fail at."""
-    runs = [run for group in groups for run in group.runs]
+    runs = runs_of(groups)
     yield _compliance(runs)
     yield from _truncated(runs)
     yield from _training(groups, protocol)
@@ -79,10 +68,16 @@ def _named(some: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> str:
 
 def _compliance(runs: Sequence[ReportedRun]) -> Verdict:
     """Return what the checker's findings say; without MLPerf logs of training runs there is nothing to check."""
-    checked = [run for run in runs if run.findings]
-    failed = [run for run in checked if run.findings and run.findings["verdict"] == "fail"]
-    trained = [run for run in runs if run.record.format == "mllog" and run.record.mode != "throughput"]
-    missing = [run for run in trained if not run.findings]
+    checked: list[ReportedRun] = []
+    failed: list[ReportedRun] = []
+    missing: list[ReportedRun] = []
+    for run in runs:
+        if run.findings:
+            checked.append(run)
+            if run.findings["verdict"] == "fail":
+                failed.append(run)
+        elif run.record.format == "mllog" and run.record.mode != "throughput":
+            missing.append(run)
     if failed:
         return Verdict(
             check="compliance",
@@ -118,7 +113,7 @@ def _truncated(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
 
 def _training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
     """Yield a verdict on how training ended: with success, or by the benchmark's rule in spite of a run that failed."""
-    runs = [run for group in groups for run in group.runs]
+    runs = runs_of(groups)
     trained = [run for run in runs if run.record.status is not None and run.record.mode != "throughput"]
     stopped = [run for run in trained if run.record.status != "success"]
     if stopped:
@@ -150,37 +145,53 @@ def allowed_failures(group: Group, protocol: Protocol) -> int:
         wanted = mlperf.submission_runs(benchmark, ruleset)
         if wanted is not None:
             return wanted.dropped if len(group.runs) >= wanted.runs else 0
-    olympic = protocol.over_runs == "olympic_mean" and len(group.runs) >= max(protocol.runs, LEAST_RUNS_WITH_A_DROP)
-    return 1 if olympic else 0
+    least_runs = max(protocol.runs, LEAST_RUNS_WITH_A_DROP)
+    drops_one = protocol.over_runs == "olympic_mean" and len(group.runs) >= least_runs
+    return 1 if drops_one else 0
 
 
 def _final_quality(trained: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> Verdict:
     """Return the verdict on the lowest final quality, against the target where all runs have the same one."""
-    worst = min((run.record.quality[-1] for run in trained), key=lambda quality: quality.value)
+    worst = min((run.record.quality[-1] for run in trained), key=_value_of)
     targets = {run.target for run in trained}
     target = targets.pop() if len(targets) == 1 else None
-    wanted = f", target {target:g}" if target is not None else ""
-    below = target is not None and worst.value < target
-    return Verdict(
-        check="quality",
-        status=FATAL if below else OK,
-        found=f"{_named(trained, runs)} ended with success; lowest final {worst.name} {worst.value:.4g}{wanted}",
-        fix="Train to the target, or measure throughput alone (MODE=throughput)." if below else "",
-    )
+    text = f"{_named(trained, runs)} ended with success; lowest final {worst.name} {four_digits(worst.value)}"
+    if target is not None:
+        text += f", target {target:g}"
+    if target is not None and worst.value < target:
+        fix = "Train to the target, or measure throughput alone (MODE=throughput)."
+        return Verdict(check="quality", status=FATAL, found=text, fix=fix)
+    return Verdict(check="quality", status=OK, found=text)
+
+
+def _value_of(quality: Quality) -> float:
+    """Return the value of an evaluation."""
+    return quality.value
 
 
 def _measurement(groups: Sequence[Group]) -> Iterator[Verdict]:
     """Yield a verdict on whether there is a figure and what warns of it, and one on a figure that is not steady."""
-    problems = [group.problem for group in groups if group.problem]
-    warned = [warning for group in groups if group.score for warning in group.score.warnings]
-    unsteady = [warning.found for warning in warned if warning.check in UNSTEADY]
-    rules = sorted({warning.check for warning in warned} - UNSTEADY)
+    problems: list[str] = []
+    unsteady: list[str] = []
+    other_warnings: set[str] = set()  # their names
+    for group in groups:
+        if group.problem:
+            problems.append(group.problem)
+        for warning in group.score.warnings if group.score else ():
+            if warning.check in UNSTEADY:
+                unsteady.append(warning.found)
+            else:
+                other_warnings.add(warning.check)
+
     if problems:
         fix = "Give what the protocol asks for, or take a protocol that these logs can serve."
         yield Verdict(check="measurement", status=FATAL, found=_first(problems), fix=fix)
-    elif rules:
-        text = f"{counted(len(rules), 'kind')} of warning: {', '.join(rules).replace('_', ' ')}"
-        fix = "Run it again, with other seeds." if "too_few_runs" in rules else "Read the warnings below the figures."
+    elif other_warnings:
+        names = ", ".join(sorted(other_warnings)).replace("_", " ")
+        text = f"{counted(len(other_warnings), 'kind')} of warning: {names}"
+        fix = "Read the warnings below the figures."
+        if "too_few_runs" in other_warnings:
+            fix = "Run it again, with other seeds."
         yield Verdict(check="measurement", status=WARNING, found=text, fix=fix)
     else:
         yield Verdict(check="measurement", status=OK, found="no warning")
@@ -206,7 +217,7 @@ def _provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
 
 
 def _not_said(name: str, runs: Sequence[ReportedRun]) -> bool:
-    """Say whether any run's log leaves a fact of its provenance unsaid."""
+    """Return whether any run's log leaves a fact of its provenance unsaid."""
     for run in runs:
         facts = {
             "system": hardware(run) or run.record.accelerator,
@@ -221,5 +232,6 @@ def _not_said(name: str, runs: Sequence[ReportedRun]) -> bool:
 
 def _first(texts: Sequence[str]) -> str:
     """Return the first text, and how many more there are."""
-    more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""
-    return texts[0] + more
+    if len(texts) == 1:
+        return texts[0]
+    return f"{texts[0]} (and {len(texts) - 1} more)"

@@ -271,6 +271,45 @@ def twice(log: Altered, first: str, last: str, number: int) -> Altered:
     return log
 
 
+def epochs_before(log: Altered, count: int, each_ms: float) -> Altered:
+    """So many epochs before the first; all labels and times are later by them."""
+    start, stop = log.at("epoch_start"), log.at("epoch_stop")
+    began_ms = log.fields(start)["time_ms"]
+    more = Altered("\n".join([log.lines[start], log.lines[stop]] * count))
+    for place in range(2 * count):
+        time_ms = began_ms + (place + 1) // 2 * each_ms
+        fields = more.fields(place)
+        more.write(place, fields | {"time_ms": time_ms, "metadata": fields["metadata"] | {"epoch_num": place // 2 + 1}})
+    numbered(log, lambda number: number + count)
+    fields = log.fields(log.at("block_start"))["metadata"]
+    log.metadata("block_start", first_epoch_num=1, epoch_count=fields["epoch_count"] + count)
+    log.metadata("block_stop", first_epoch_num=1)
+    clock(log, lambda ms: ms + count * each_ms, "epoch_start")
+    log.lines[start:start] = more.lines
+    return log
+
+
+def restarted(log: Altered, number: int) -> Altered:
+    """An epoch that broke down, and began again ten minutes later."""
+    line = log.lines[log.at("epoch_start", number)]
+    clock(log, lambda ms: ms + 600_000, "epoch_start", number)
+    log.lines.insert(log.at("epoch_start", number), line)
+    return log
+
+
+def waiting(log: Altered) -> Altered:
+    """Half of each epoch is called waiting for a checkpoint, so its images/s are twice as many."""
+    for epoch in range(3):
+        for window in (2 * epoch, 2 * epoch + 1):
+            log.inside("step_window", window, time_s=9.0)
+        log.inside("epoch_throughput", epoch, time_s=18.0, images_per_s=1408 / 18)
+        waited = checkpoint(log, step=44 * epoch + 22, number=2 * epoch).replace(
+            '"blocked_s": 1.0', '"blocked_s": 19.0'
+        )
+        log.add_after("step_window", waited, 2 * epoch)
+    return log
+
+
 def rank_times(log: Altered, **changes: Any) -> Altered:
     """The ranks' times of a window, as a run of two ranks logs them."""
     value: Fields = {}

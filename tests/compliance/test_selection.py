@@ -1,6 +1,8 @@
 """The screen for selected runs: it names selected ones, and few others."""
 
 import random
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +28,36 @@ def test_permuted_rounds_name_no_more_than_their_share() -> None:
     chance = random.Random(11)
     named = sum(bool(unusual(_round(chance, 12, 5))) for _ in range(25))
     assert named <= 5  # of 25 at 5 %, 1 by chance; 6 or more by 1 of 800
+
+
+def _exchanged(candidates: list[Candidate], chance: random.Random) -> list[Candidate]:
+    """The submissions, each with as many runs, drawn from those of all submissions at its batch."""
+    pools: dict[object, list[float]] = {}
+    for candidate in candidates:
+        pools.setdefault(candidate.group, []).extend(candidate.to_target)
+    for pool in pools.values():
+        chance.shuffle(pool)
+    return [
+        replace(candidate, to_target=tuple(pools[candidate.group].pop() for _ in candidate.to_target))
+        for candidate in candidates
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("archive", ["mlperf_resnet", "mlperf_v0.7_v1.0", "mlperf_other_benchmarks"])
+def test_published_rounds_with_exchanged_runs_name_few(archive: str, published_corpus: Path, monkeypatch) -> None:
+    """docs/audit.md has the shares of 200 exchanges of each round."""
+    screened: list[Candidate] = []
+    monkeypatch.setattr("compliance.submission.audit.unusual", lambda candidates: screened.extend(candidates) or {})
+    audit(published_corpus / f"{archive}.tar.xz")
+    rounds: dict[object, list[Candidate]] = {}
+    for candidate in screened:
+        rounds.setdefault(candidate.group[0], []).append(candidate)  # type: ignore[index]
+    chance = random.Random(13)
+    named = 0
+    for _ in range(20):
+        named += sum(bool(unusual(_exchanged(candidates, chance))) for candidates in rounds.values())
+    assert len(rounds) >= 2 and named <= 0.2 * 20 * len(rounds)  # 5 % by chance
 
 
 def test_the_soonest_five_of_many_runs_are_named() -> None:

@@ -79,8 +79,8 @@ import sys
 import time
 from unittest import mock
 import numpy as np
-right, back_s = time.time, 0
-time.time = lambda: right() - back_s
+began_s, back_s = time.time() - time.monotonic(), 0
+time.time = lambda: began_s + time.monotonic() - back_s  # whatever this machine's own clock does meanwhile
 from harness import __main__ as rank
 from harness import state
 from harness.hooks import checkpoint
@@ -244,7 +244,7 @@ def test_a_report_without_room_is_not_half_there(tmp_path):
     disk.mkdir()
     command = (sys.executable, "-m", "scoring", "report", str(log), "--html", f"{disk}/report.html")
     done = on_a_disk_of("8k", disk, *command)
-    assert done.returncode != 0 and "No space left on device" in done.stderr and "Traceback" not in done.stderr
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "no space left on its disk" in done.stderr
     assert list((tmp_path / "disk.seen").iterdir()) == []
 
 

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import sys
 from collections import ChainMap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -99,7 +99,8 @@ def recorded_nvml(*gpus: dict[str, Any], absent: bool = False, lacks: tuple[str,
         if name in lacks:
             setattr(nvml, name, mock.create_autospec(value, side_effect=pynvml.NVMLLibraryMismatchError(name)))
         elif hasattr(answers, name):
-            setattr(nvml, name, mock.create_autospec(value, side_effect=getattr(answers, name)))
+            answer = functools.partial(_answered, getattr(answers, name))
+            setattr(nvml, name, mock.create_autospec(value, side_effect=answer))
         elif not name.startswith("nvml") or not callable(value):
             setattr(nvml, name, value)  # constants and types
         else:
@@ -107,6 +108,13 @@ def recorded_nvml(*gpus: dict[str, Any], absent: bool = False, lacks: tuple[str,
     assert not {name for name in dir(answers) if name.startswith("nvml")} - set(vars(pynvml))
     with mock.patch.object(nvidia, "pynvml", nvml), mock.patch.dict(sys.modules, pynvml=nvml):
         yield nvml
+
+
+def _answered(answer: Callable[..., Any], *about: Any, **more: Any) -> Any:
+    """The answer about a GPU, unless its "error" is all that it answers."""
+    if about and isinstance(about[0], ChainMap) and about[0].get("error"):
+        raise pynvml.NVMLError(about[0]["error"])
+    return answer(*about, **more)
 
 
 def _unrecorded(name: str, *about: Any) -> None:
@@ -117,6 +125,21 @@ def _given(value: Any) -> Any:
     if value is None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
     return value
+
+
+def _generation(gpu: dict[str, Any]) -> int:
+    return int(gpu["driver"].partition(".")[0])
+
+
+def _processes(gpu: dict[str, Any], name: str, since: int) -> list[Any]:
+    """Processes of a GPU, each of "process_mib", by a call that drivers have since a generation."""
+    if _generation(gpu) < since:
+        raise pynvml.NVMLLibraryMismatchError(name)
+    size = gpu.get("process_mib", 0) * 2**20
+    return [
+        pynvml.nvmlStructToFriendlyObject(pynvml.c_nvmlProcessInfo_v2_t(pid=pid, usedGpuMemory=size))
+        for pid in gpu.get(name, [])
+    ]
 
 
 # What a card has where its kind above does not say it.
@@ -179,7 +202,7 @@ class _Answers:
     def nvmlDeviceGetMemoryInfo(self, gpu: dict[str, Any], version: int | None = None) -> Any:
         """By the first call a driver of 510 or later counts its reserve as used; an older one has the first alone."""
         total, used = _given(gpu["memory"])
-        reserve, counted = gpu["reserve"], int(gpu["driver"].partition(".")[0]) >= 510
+        reserve, counted = gpu["reserve"], _generation(gpu) >= 510
         if version is None:
             taken = used + reserve if counted else used
             return pynvml.c_nvmlMemory_t(total, total - taken, taken)
@@ -191,12 +214,16 @@ class _Answers:
         return _given(gpu.get("ecc", {})).get(kind, 0)
 
     def nvmlDeviceGetComputeRunningProcesses(self, gpu: dict[str, Any]) -> list[Any]:
-        return [
-            pynvml.nvmlStructToFriendlyObject(pynvml.c_nvmlProcessInfo_v2_t(pid=pid)) for pid in gpu.get("pids", [])
-        ]
+        return _processes(gpu, "pids", 510)
 
     def nvmlDeviceGetComputeRunningProcesses_v2(self, gpu: dict[str, Any]) -> list[Any]:
-        return self.nvmlDeviceGetComputeRunningProcesses(gpu)
+        return _processes(gpu, "pids", 460)
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, gpu: dict[str, Any]) -> list[Any]:
+        return _processes(gpu, "displays", 510)
+
+    def nvmlDeviceGetGraphicsRunningProcesses_v2(self, gpu: dict[str, Any]) -> list[Any]:
+        return _processes(gpu, "displays", 460)
 
     def nvmlDeviceGetNvLinkState(self, gpu: dict[str, Any], link: int) -> int:
         if link >= gpu["links"]:

@@ -1,4 +1,4 @@
-"""Checkpoints: the file, the choice of one to go on from, and runs that were killed and went on."""
+"""Checkpoints: the file, the choice of one to go on from, and the keeper; whole runs: test_going_on.py."""
 
 import dataclasses
 import errno
@@ -14,7 +14,6 @@ from unittest import mock
 
 import numpy as np
 import paddle
-import psutil
 import pytest
 from mpi4py import MPI
 from paddle import static
@@ -28,7 +27,6 @@ from harness.ranks import Ranks
 from runlog.errors import RunError
 from runlog.writer import RunLog
 from tests import jobs
-from tests.harness import small
 from tests.program import programs
 
 ARRAYS = {
@@ -307,74 +305,3 @@ def test_no_step_waits_for_the_disk(tmp_path, one_rank, built, monkeypatch):
         goes.set()
     assert [p.name for p in (tmp_path / "kept").iterdir()] == ["step_000000010.safetensors"]
     assert "checkpoint of step 20 left out" in (tmp_path / "result_0.txt").read_text()
-
-
-# ---- runs
-
-
-def steps_of(log: Path) -> list[int]:
-    return [event["metadata"]["step"] for event in jobs.mllog(log) if event["key"] == "step_window"]
-
-
-def whole_losses(log: Path) -> list[float]:
-    """Losses of a log whose last line may be cut."""
-    text = log.read_text() if log.is_file() else ""
-    return [json.loads(line[9:])["value"]["loss"] for line in text.split("\n")[:-1] if '"step_window"' in line]
-
-
-@pytest.mark.xdist_group("ranks")
-def test_kill_9_and_going_on_is_one_straight_run(tmp_path):
-    data = small.data_set(tmp_path / "data")
-    straight = tmp_path / "straight" / "result_0.txt"
-    done = small.train(straight, data, CHECKPOINT_EPOCHS=1)
-    assert done.returncode == 1 and "below the target" in done.stderr, done.stderr
-    last = straight.with_name("result_0.checkpoints") / "step_000000020.safetensors"
-    assert f"the last good checkpoint is {last}" in done.stderr
-    checkpoint.read(last)  # the end did not overtake its writing
-    done = small.train(straight.with_name("result_0.resumed_1.txt"), data, RESUME="auto")
-    assert done.returncode == 2 and f"{last}: its run has done all of its 2 epochs: set RESUME=no" in done.stderr
-
-    first, second = tmp_path / "killed" / "result_0.txt", tmp_path / "killed" / "result_0.resumed_1.txt"
-    process = small.start(first, data, CHECKPOINT_EPOCHS=1)
-    folder = tmp_path / "killed" / "result_0.checkpoints"
-    jobs.until(lambda: len(whole_losses(first)) >= 12 and checkpoint._newest_first(folder), process)
-    mpirun = psutil.Process(process.pid)
-    jobs.kill_at_once(lambda: [mpirun, *mpirun.children(recursive=True)])  # as when a node loses its power
-    process.communicate()
-    assert [p.name for p in checkpoint._newest_first(folder)] == ["step_000000010.safetensors"]
-    done = small.train(second, data, RESUME="auto", SEED=-1)
-    assert done.returncode == 1 and "below the target" in done.stderr, done.stderr
-    assert steps_of(second) == list(range(11, 21))
-    assert whole_losses(first)[:10] + jobs.losses(second) == pytest.approx(jobs.losses(straight), rel=1e-6)
-    assert jobs.values(second, "eval_accuracy") == jobs.values(straight, "eval_accuracy")[1:]
-    assert jobs.values(second, "run_summary")[0]["resumed"] and not jobs.values(straight, "run_summary")[0]["resumed"]
-    status, checked = jobs.checked(second)
-    assert status == 1
-    assert "run-mode" in {f["rule"] for f in checked["findings"]}
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("ranks")
-def test_signal_saves_in_the_middle_of_an_epoch_and_fewer_ranks_go_on(tmp_path):
-    data = small.data_set(tmp_path / "data")
-    first, second, third = (tmp_path / name / "result_0.txt" for name in ("stopped", "same", "fewer"))
-    process = small.start(first, data)
-    jobs.until(lambda: len(whole_losses(first)) >= 13, process)
-    process.send_signal(signal.SIGUSR1)  # as launch/trials.sh does
-    _, said = process.communicate(timeout=jobs.LIMIT_S)
-    (saved,) = checkpoint._newest_first(first.with_name("result_0.checkpoints"))
-    step = len(jobs.losses(first))
-    assert process.returncode != 0 and saved.name == f"step_{step:09d}.safetensors"
-    good = f"the last good checkpoint is {saved}, from which RESUME=auto goes on"
-    assert f"error: stopped by signal TERM after step {step}; {good}" in said
-    assert jobs.values(first, "abort_reason") == [f"stopped by signal TERM after step {step}; {good}"]
-    assert jobs.values(first, "checkpoint")[0]["step"] == step
-
-    resume = {"RESUME": "auto", "CHECKPOINT_DIR": str(saved.parent)}
-    assert small.train(second, data, **resume).returncode == 1
-    assert steps_of(second) == list(range(step + 1, 21))
-    done = small.train(third, data, ranks=1, **resume)
-    assert done.returncode == 2 and "set BATCHSIZE=4 for 1 ranks" in done.stderr
-    assert small.train(third, data, ranks=1, **resume, BATCHSIZE=4, CHECKPOINT_MINUTES=0).returncode == 1
-    assert steps_of(third) == list(range(step + 1, 21))
-    assert all(np.isfinite(jobs.losses(third)))

@@ -103,8 +103,25 @@ def test_what_is_wrong_is_said() -> None:
     assert encoded.fault(BASELINE[:-300] + BASELINE[:-2]).startswith("it is truncated: another picture begins at byte")
     assert encoded.fault(b"\xff\xd8\xff\xd9") == "it ends before its picture begins"
     assert encoded.fault(b"\xff\xd8\xff\xe0\0\0") == "its segment at byte 2 has no length"
+    assert encoded.fault(b"\xff\xd8\xff\xc0\0\x02") == "its segment at byte 2 has no size of the picture"
+    jpeg_ls = b"\xff\xd8\xff\xf7\0\x0b\x08\0\x50\0\x64\x01\x01\x11\0"
+    assert encoded.fault(jpeg_ls) == "it is a JPEG-LS, which is not supported"
     assert encoded.fault(WHOLE["PNG"][:-1]) == "it is truncated: its last chunk is absent"
     assert encoded.fault(WHOLE["WEBP"][:-9]).startswith("it is truncated: it has ")
+
+
+def test_a_picture_of_12_bits_is_said_to_be_so() -> None:
+    frame = BASELINE.index(b"\xff\xc0")
+    of_12_bits = BASELINE[: frame + 4] + b"\x0c" + BASELINE[frame + 5 :]
+    assert encoded.fault(of_12_bits) == "it has 12 bits a channel, not 8"
+
+
+def test_other_bytes_within_a_progressive_picture_are_refused() -> None:
+    middle = len(PROGRESSIVE) // 2
+    overwritten = PROGRESSIVE[:middle] + b"\xff\x51<html>" + PROGRESSIVE[middle + 8 :]
+    assert encoded.fault(overwritten) == f"it is damaged: FF 51 at byte {middle} is no marker"
+    with pytest.raises(OSError, match="broken data stream"), Image.open(io.BytesIO(overwritten)) as opened:
+        opened.load()
 
 
 def test_the_size_stands_in_a_jpegs_head() -> None:

@@ -4,6 +4,7 @@ that it is started from, with what its user, modules and cluster have set there.
 
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -135,3 +136,19 @@ def test_a_tmpdir_that_cannot_be_written_is_refused(folder: str) -> None:
     done = jobs.run_and_time("--dry-run", TMPDIR=folder)
     said = f"error: {folder} is no folder that can be written: set TMPDIR to one that is\n"
     assert (done.returncode, done.stderr) == (2, said)
+
+
+def test_the_image_copies_what_the_embedded_data_set_is_made_by(tmp_path: Path) -> None:
+    """They are copied alone, so that a change of another file makes no layer of the data anew."""
+    before, made, _ = (
+        (jobs.REPOSITORY / "Dockerfile").read_text().partition("RUN .venv/bin/python -m paddle_rn50.digits data")
+    )
+    assert made
+    for line in re.findall(r"^COPY ((?:program|harness|paddle_rn50)/.*)", before, re.M):
+        *names, folder = line.split()
+        (tmp_path / folder).mkdir()
+        for name in names:
+            shutil.copy(jobs.REPOSITORY / name, tmp_path / folder)
+    done = jobs.run([sys.executable, "-m", "paddle_rn50.digits", "data"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "data").rglob("*_list.txt"))) == 2

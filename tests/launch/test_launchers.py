@@ -20,7 +20,7 @@ from harness import env, nvidia
 from launch.times import TIMES
 from tests import jobs
 from tests.jobs import need, printed, refused, resolved
-from tests.launch.test_faults import NODES
+from tests.launch.test_nodes import NODES
 
 LAUNCH = jobs.REPOSITORY / "launch"
 SCHEMA = json.loads(Path(__file__).with_name("mpijob_schema.json").read_text())

@@ -1,7 +1,7 @@
-"""Each command line in a block of README.md and docs/*.md is one that its program takes.
+"""Each command line of README.md and docs/*.md is one that its program takes, in a block or inside a sentence.
 
 A line of Python goes through its command's own parser; a job's settings are resolved as in a dry run; a script of
-launch/ that has a dry run makes it elsewhere (test_launchers.py). Nothing is started.
+launch/ that has a dry run makes it. Nothing is started.
 """
 
 import argparse
@@ -9,6 +9,7 @@ import importlib.util
 import re
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -20,17 +21,20 @@ from tests import jobs
 NOT_TRIED = {
     "docker": "needs the image",
     "enroot": "needs the image",
+    "podman": "is no program of this project",
     "sbatch": "needs a cluster; tests/cluster/test_slurm.py starts it",
     "ssh-keygen": "is no program of this project",
     "./tests/run.sh": "is what runs this",
-    "launch/base_image.sh": "needs the network",
-    "launch/build_image.sh": "needs the network",
-    "launch/lock.sh": "needs the network",
-    "launch/setup.sh": "needs the network",
     "launch/sbom.sh": "writes a file",
     "launch/campaign.sh": "tests/scoring/test_campaign.py runs it",
-    "launch/container_node.sh": "test_launchers.py runs it dry",
-    "launch/mpirun.sh": "test_launchers.py runs it dry",
+}
+HAVE_A_DRY_RUN = {
+    "launch/base_image.sh",
+    "launch/build_image.sh",
+    "launch/container_node.sh",
+    "launch/lock.sh",
+    "launch/mpirun.sh",
+    "launch/setup.sh",
 }
 OF_A_JOB = {"--dry-run", "--check", "--fleet", "--acceptance", "--short"}
 
@@ -39,21 +43,40 @@ MADE_BY_A_LINE_BEFORE = {"DGXA100_tuned"}  # systems
 SETTINGS = r"""(?:[A-Z_]+=(?:"[^"]*"|\S+) +)*"""
 PROGRAMS = "|".join(re.escape(name) for name in ("python", "./run_and_time.sh", *NOT_TRIED))
 COMMAND = re.compile(rf"{SETTINGS}(?:{PROGRAMS}|\./\S+|launch/\S+)( |$)")
+# Words in a sentence that begin so, and are a reason in a log or a name.
+NO_COMMAND = re.compile(r"launch/\S+ was |launch/\S+$|docker$|podman$|python$")
+
+
+BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.M | re.S)
+
+
+def lines_of_blocks(page: str) -> list[str]:
+    """Return the lines of a page's blocks; one that ends in a backslash is joined to the next one."""
+    lines = []
+    for block in BLOCK.findall(page):
+        lines += block.replace("\\\n", " ").splitlines()
+    return lines
+
+
+def words_in_sentences(page: str) -> list[str]:
+    """Return what stands between backquotes outside the blocks, each in one line."""
+    return [" ".join(words.split()) for words in re.findall(r"`([^`]+)`", BLOCK.sub("", page))]
 
 
 def command_lines() -> list[tuple[str, str]]:
-    """Return (page, line) of the lines in blocks that begin with a program, settings before it or not."""
+    """Return (page, line) of what begins with a program, settings before it or not."""
     found = []
-    for page in [jobs.REPOSITORY / "README.md", *sorted((jobs.REPOSITORY / "docs").glob("*.md"))]:
-        for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.M | re.S):
-            for line in block.replace("\\\n", " ").splitlines():
-                if COMMAND.match(line):
-                    found.append((page.name, line))
+    for path in [jobs.REPOSITORY / "README.md", *sorted((jobs.REPOSITORY / "docs").glob("*.md"))]:
+        page = path.read_text()
+        inside = [words for words in words_in_sentences(page) if not NO_COMMAND.match(words)]
+        for line in dict.fromkeys([*lines_of_blocks(page), *inside]):
+            if COMMAND.match(line):
+                found.append((path.name, line))
     return found
 
 
 def test_the_pages_have_command_lines() -> None:
-    assert len(command_lines()) > 40
+    assert len(command_lines()) > 60
 
 
 class ParsedError(Exception):
@@ -80,8 +103,43 @@ def main_of(module: str) -> Callable[[], int]:
     return main
 
 
+def python_takes(words: list[str], monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
+    """Assert that the parser of `-m MODULE ARGUMENTS...` takes the arguments, or that of a script is a file."""
+    if words[0] != "-m":
+        assert (jobs.REPOSITORY / words[0]).is_file()
+        return
+    # [--optional VALUE], `--set ...` for more of them, and `LOG...` stand for a user's own words.
+    usage = re.sub(r"\[[^\]]*\]|--\S+ \.\.\.|\.\.\.", "", " ".join(words[2:])).split()
+    main = main_of(words[1])
+    asked = jobs.called(main, *usage[:1], "--help")
+    if len(usage) <= 1 and asked.returncode == 0:  # a sentence that names a command
+        return
+    parse_alone(monkeypatch)
+    with pytest.raises(ParsedError):
+        jobs.called(main, *usage, **settings)
+
+
+def script_takes(words: list[str], folder: Path, **settings: str) -> None:
+    """Assert that a script of launch/ does its dry run; FILE is a list of eight hosts, GOOD a file to write."""
+    hosts = folder / "hosts"
+    hosts.write_text("".join(f"node{number}\n" for number in range(8)))
+    written = folder / "good"
+    stands_for = {"FILE": str(hosts), "GOOD": str(written)}
+    told = [stands_for.get(word, word) for word in words]
+    dry_run = [] if "--dry-run" in told else ["--dry-run"]
+    settings = {name: value.replace("$PWD", str(jobs.REPOSITORY)) for name, value in settings.items()}
+    done = jobs.run([*told, *dry_run], **settings)
+    if settings.get("CUDA") == "12":  # whose lock the user makes by a line before
+        jobs.refused(done, "make it by launch/lock.sh cuda12 --index URL")
+    else:
+        assert done.returncode == 0, done.stderr
+    assert not written.exists(), "a dry run writes nothing"
+
+
 @pytest.mark.parametrize(("page", "line"), command_lines())
-def test_a_line_of_a_page_is_one_that_its_program_takes(page: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_of_a_page_is_one_that_its_program_takes(
+    page: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = shlex.split(re.sub(r" > \S+$", "", line), comments=True)
     settings = {}
     while "=" in words[0]:
@@ -89,15 +147,13 @@ def test_a_line_of_a_page_is_one_that_its_program_takes(page: str, line: str, mo
         settings[name] = value
     program = words[0]
     if program == "python":
-        # [--optional VALUE], `--set ...` for more of them, and `LOG...` stand for a user's own words.
-        usage = re.sub(r"\[[^\]]*\]|--\S+ \.\.\.|\.\.\.", "", " ".join(words[3:])).split()
-        parse_alone(monkeypatch)
-        with pytest.raises(ParsedError):
-            jobs.called(main_of(words[2]), *usage, **settings)
+        python_takes(words[1:], monkeypatch, **settings)
     elif program == "./run_and_time.sh":
         assert set(words[1:]) <= OF_A_JOB
         if settings.get("DGXSYSTEM") not in MADE_BY_A_LINE_BEFORE:
             done = jobs.called(env.main, "--json", **settings)
             assert done.returncode == 0, done.stderr
+    elif program in HAVE_A_DRY_RUN:
+        script_takes(words, tmp_path, **settings)
     else:
         assert program in NOT_TRIED, f"{page}: {line!r}: try it here, or say in NOT_TRIED why not"

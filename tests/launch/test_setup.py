@@ -25,7 +25,23 @@ from tests import jobs
 from tests.jobs import need, printed, refused
 
 TOOLS = (
-    *("bash", "cat", "cut", "df", "dirname", "echo", "env", "flock", "grep", "head", "mkdir", "mv", "realpath", "rm"),
+    *(
+        "bash",
+        "cat",
+        "chmod",
+        "cut",
+        "df",
+        "dirname",
+        "echo",
+        "env",
+        "flock",
+        "grep",
+        "head",
+        "mkdir",
+        "mv",
+        "realpath",
+        "rm",
+    ),
     *("sed", "setpriv", "sha256sum", "sleep", "tail", "uname", "xargs"),
 )
 NO_WHEEL = "ERROR: Could not find a version that satisfies the requirement absl-py (from versions: none)"
@@ -201,12 +217,17 @@ def own_wheels(checkout: Path, request: pytest.FixtureRequest) -> dict[str, str]
     folder = checkout / "wheels"
     folder.mkdir()
     parts = {f"part{part}.py": f"VALUE = {part}\n" * 50 for part in range(PARTS)}
-    lines = [wheel(folder, name, {f"{name}/{part}": text for part, text in parts.items()}) for name in SMALL]
+    # Not named as the wheel, as DALI's folder of scripts.
+    tool = {f"{SMALL[0]}-1.0-7.data/scripts/tool": f"#!python\nimport {SMALL[0]}.part1\n"}
+    lines = []
+    for name in SMALL:
+        files = {f"{name}/{part}": text for part, text in parts.items()}
+        lines.append(wheel(folder, name, files | tool if name == SMALL[0] else files))
     (checkout / "locks/run.lock").write_text("".join(lines))
     if request.param == "uv":
-        tool = Path(sys.executable).with_name("uv")
-        need(tool.exists(), f"{tool}: launch/setup.sh run dev installs it")
-        uv = wheel(folder, "uv", {"uv-1.0.data/scripts/uv": f'#!/bin/bash\nexec {tool} "$@"\n'})
+        own_uv = Path(sys.executable).with_name("uv")
+        need(own_uv.exists(), f"{own_uv}: launch/setup.sh run dev installs it")
+        uv = wheel(folder, "uv", {"uv-1.0.data/scripts/uv": f'#!/bin/bash\nexec {own_uv} "$@"\n'})
         (checkout / "locks/uv.lock").write_text(uv)
     pip = importlib.util.find_spec("pip")
     assert pip and pip.origin
@@ -225,10 +246,11 @@ def installers(checkout: Path) -> set[str]:
 
 
 def works(checkout: Path) -> bool:
-    """Whether each part of each package is there, and nothing else."""
+    """Whether each part of each package is there with its script, and nothing else."""
     imports = "; ".join(f"import {name}.part{part}" for name in SMALL for part in range(PARTS))
     done = subprocess.run([checkout / ".venv/bin/python", "-c", imports], capture_output=True, check=False)
-    return done.returncode == 0 and not list(checkout.glob(".venv.[nt]*"))
+    script = subprocess.run([checkout / ".venv/bin/tool"], capture_output=True, check=False)
+    return (done.returncode, script.returncode) == (0, 0) and not list(checkout.glob(".venv.[nt]*"))
 
 
 def test_the_next_start_mends_what_a_cut_one_left(

@@ -186,6 +186,12 @@ def test_a_file_that_is_no_image_is_named(tmp_path: Path, content: bytes | None)
             pack.pack(tmp_path, tmp_path / "packed", "train")
 
 
+def test_a_file_that_goes_during_a_run_is_named(tmp_path: Path) -> None:
+    images = data.find(small.data_set(tmp_path), "train", 10)
+    (tmp_path / "train/17.jpeg").unlink()
+    fails(images, r"^\S*train/17\.jpeg: no such file or folder: check the path; restore the data set, then RESUME=auto")
+
+
 def packed(form: str, folder: Path, source: Path) -> Path:
     """Both lists of a folder in this form: one file each, or two of TFRecord."""
     folder.mkdir()

@@ -89,7 +89,7 @@ def by_class(root: Path) -> Path:
 
 def test_class_folders_are_labels_by_name(root: Path) -> None:
     by_class(root)
-    (root / "train/n03/notes.txt").write_text("no image")
+    (root / "train/n03/.hidden.jpeg").write_text("no image")
     images = data.find(root, "train", 10)
     assert isinstance(images, folder.ImageList) and len(images) == 40 and images.notes == ()
     for path, label in zip(images.paths, images.labels, strict=True):
@@ -101,6 +101,18 @@ def test_class_folders_are_labels_by_name(root: Path) -> None:
     assert surveyed(root) == before, "the lists name the same files and labels"
     with pytest.raises(ValueError, match=r"train_list\.txt: is there: remove it"):
         pack.write_lists(root, None)
+
+
+@pytest.mark.parametrize("path", ["train/n03/notes.txt", "train/n03/deep/moving.gif", "train/no_class.jpeg"])
+def test_files_of_no_class_are_named(root: Path, path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    by_class(root)
+    (root / path).parent.mkdir(exist_ok=True)
+    (root / path).write_text("no image of a class")
+    images = data.find(root, "train", 10)
+    note = f"{root}/train has 1 files that are no images of a class folder and are passed over, "
+    assert images.notes == (f"{note}the first is {root / path}",) and len(images) == 40
+    pack.write_lists(root, None)
+    assert capsys.readouterr().err == f"warning: {images.notes[0]}\n"
 
 
 def test_class_folders_that_do_not_fit_are_refused(root: Path) -> None:
@@ -149,9 +161,10 @@ def test_the_passport_tells_the_bytes(root: Path) -> None:
     assert surveyed(root).train.sha256 != shrunk.train.sha256, "another label"
 
 
-def test_what_is_odd_is_noted(root: Path) -> None:
+@pytest.mark.parametrize("again", ["train/03.jpeg", "./train/03.jpeg", "val/../train/03.jpeg", "train//03.jpeg"])
+def test_what_is_odd_is_noted(root: Path, again: str) -> None:
     text = (root / "train_list.txt").read_text()
-    (root / "train_list.txt").write_text(text + "train/03.jpeg 3\nval/02.jpeg 2\n")
+    (root / "train_list.txt").write_text(text + f"{again} 3\n./val/02.jpeg 2\n")
     (root / "val_list.txt").write_text("val/02.jpeg 5\nval/03.jpeg 5\n")
     assert surveyed(root).notes == [
         "the training set names 1 files more than once, the first is train/03.jpeg",

@@ -322,7 +322,7 @@ def test_without_a_scale_they_are_noise() -> None:
 
 # ---- SGD and LARS, as the training program runs them, against NumPy over twenty steps
 #
-# Of LARS the update of `lars_optimizer.py`, MLPerf's reference. Learning rates at every step are in
+# Of LARS the update of `lars_optimizer.py`, the MLPerf reference. Learning rates at every step are in
 # tests/test_recipes.py.
 
 UPDATES, ROWS, COLUMNS, CLASSES = 20, 8, 6, 4

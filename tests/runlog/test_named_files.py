@@ -8,10 +8,13 @@ import pytest
 
 import compliance.__main__ as compliance
 import scoring.__main__ as scoring
+from launch import nodes
 from runlog import named_files
 from tests import jobs
-from tools import watch
+from tools import pack, watch
+from tools.acceptance import __main__ as acceptance
 from tools.fleet import __main__ as fleet
+from tools.tune import __main__ as tune
 
 LOOP = "LOOP: is a link that leads back to itself: name the file that is meant"
 PIPE = "PIPE: is a pipe, a socket or a device: name a file or a folder"
@@ -49,12 +52,47 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (watch.main, "noise --once", "noise: has no line of a training log: give a result_*.txt"),
         (fleet.main, "absent", f"absent: {ABSENT}; give the fleet.json of a --fleet"),
         (fleet.main, "noise --baseline PIPE", PIPE),
+        (pack.main, "PIPE packed", PIPE),
+        (pack.main, "empty LOOP", LOOP),
+        (pack.main, "empty --lists --labels PIPE", PIPE),
+        (tune.main, "--dry-run --folder PIPE", PIPE),
+        (tune.main, "--dry-run --folder noise", "--folder noise: a part of this path is no folder: check the path"),
+        (acceptance.main, "--report LOOP", LOOP),
+        (acceptance.main, "--report absent", f"absent: {ABSENT}"),
+        (acceptance.main, "--report empty", "empty: no file of an acceptance in it: give the folder"),
     ],
 )
 def test_what_cannot_be_opened_is_one_line(main: Callable[[], int], words: str, message: str) -> None:
     done = jobs.called(main, *words.split())
     jobs.refused(done, message)
     assert "Errno" not in done.stderr and done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("LOOP", LOOP),
+        ("PIPE", PIPE),
+        ("absent", f"absent: {ABSENT}"),
+        ("empty", "empty: is a folder: name a file"),
+        ("noise", "noise: is no text: give a file with a host's name in each line"),
+    ],
+)
+def test_a_file_of_hosts_that_is_none_is_one_line(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^HOSTFILE={message}$"):
+        nodes.hosts_of_file(Path(name))
+
+
+def test_a_file_of_hosts_has_one_in_a_line() -> None:
+    Path("hosts").write_text("# of the rack\na slots=8\n\n  b  # the second one\n")
+    assert nodes.hosts_of_file(Path("hosts")) == ["a", "b"]
+
+
+def test_a_pipe_is_no_key(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(nodes.NodeError) as refused:
+        nodes.take_key(Path("PIPE"), folder, "me")
+    assert refused.value.code == 2
+    assert capfd.readouterr().err == f"nodes.py: JOB_KEY={PIPE}\n"
 
 
 def test_streams_of_the_shell_and_what_is_not_there_yet_are_accepted() -> None:

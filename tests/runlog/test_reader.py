@@ -135,7 +135,7 @@ def run_of(*events: tuple[str, Any, dict[str, Any]]) -> Run:
 
 
 def test_a_stop_ends_the_interval_of_its_number() -> None:
-    """Epochs of MLPerf's largest runs overlap; a stop without a start and an epoch without an end have their place."""
+    """Epochs of large MLPerf runs overlap; a stop without a start and an epoch without an end have their place."""
     run = run_of(
         ("epoch_stop", None, {"epoch_num": 7}),
         ("epoch_start", None, {"epoch_num": 1}),

@@ -239,7 +239,7 @@ def test_baidus_figures_are_those_of_its_logs(tmp_path: Path, framework: str) ->
 
 
 def smallest_submissions() -> dict[str, list[tarfile.TarInfo]]:
-    """The logs of each of MLPerf's other benchmarks: of its submissions the one with the fewest bytes."""
+    """The logs of each other MLPerf benchmark: of its submissions the one with the fewest bytes."""
     submissions: dict[str, list[tarfile.TarInfo]] = collections.defaultdict(list)
     for member in archive("mlperf_other_benchmarks"):
         if Path(member.name).name.startswith("result_"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scoring.predict import scale
-from scoring.predict.scale import Loss
+from scoring.predict.loss import Loss
 from scoring.published.table import read_published
 from tests.jobs import REPOSITORY
 from tests.scoring import samples

@@ -319,7 +319,7 @@ def test_scores_of_mlperf_benchmarks_alone_say_that_they_are_unverified(tmp_path
         assert " (unverified)" in out and "Result not verified by MLCommons Association." in out and "trademarks" in out
         assert ("images/s is derived" in out) == (words[0] == "compare")
         assert len(json.loads(scoring(*words, "--json").stdout)["footnotes"]) == 2
-    # The form of MLPerf's logs, and none of its benchmarks:
+    # The form of MLPerf logs, and no MLPerf benchmark:
     header = {"dataset": {"name": "uci-digits-64", "train_samples": 1437, "synthetic": False}}
     digits = write(tmp_path, "digits.txt", f"# {json.dumps(header)}\n{mlperf[0].read_text()}")
     other = published_logs / "paddleseg_v100_gpu1_fp32_bs8.log"

@@ -190,7 +190,6 @@ def test_sound_v100_and_a100(published_reports):
     as_published = machine(*[V100] * 8, topology=v100_topology(published_reports))
     results = doctor_checks.judge_all([as_published], GPU_JOB)
     assert [(r.check, r.found) for r in results if r.status == "fatal"] == [("gpu.driver", "440.33.01")]
-    assert worst(judged("gpu.driver", *[V100 | {"driver": "470.57.02"}] * 8)) == "warning"
 
 
 @pytest.mark.parametrize("gpu", [V100, A100], ids=["DGX-1", "DGX A100"])
@@ -199,12 +198,10 @@ def test_sound_v100_and_a100(published_reports):
 )
 def test_an_idle_machine_is_free_by_every_driver(gpu, driver, monkeypatch):
     """Some 900 MiB of the driver's own are no process of others, also where an old pynvml cannot tell them apart."""
-    is_old = driver < doctor_checks.DRIVERS[0]  # CUDA runs by compatibility alone
     bound = {"rank_cores": [list(range(256))] * 8, "numa": A100_NUMA, "topology": LINKED}
     for _ in ("this pynvml", "an old one"):
         verdicts = doctor_checks.judge_all([machine(*[gpu | {"driver": driver}] * 8, **bound)], GPU_JOB)
-        assert {v.check for v in verdicts if v.status != "ok"} == ({"gpu.driver"} if is_old else set())
-        assert worst(verdicts) == ("warning" if is_old else "ok")
+        assert [v for v in verdicts if v.status != "ok"] == []
         monkeypatch.delattr(pynvml, "nvmlMemory_v2", raising=False)
 
 
@@ -325,12 +322,12 @@ def disk(free_gib: float, writable: bool = True) -> dict[str, Any]:
         (A100, {"shm_mib": 200.0}, "memory.shared", "warning", "200 MiB free"),
         (A100, {"memory_gib": 4.0}, "memory.free", "warning", "4.0 GiB"),
         (A100, {"open_files": 1024}, "limits.open_files", "warning", "1024"),
-        (A100, {"locked_memory": 65536}, "limits.locked_memory", "fatal", "64 KiB"),
+        (A100, {"locked_memory": 65536}, "limits.locked_memory", "warning", "64 KiB"),
         (A100, {"logs": disk(9.0, writable=False)}, "disk.logs", "fatal", "r: 9.0 GiB free, not writable"),
         (A100, {"logs": disk(0.01)}, "disk.logs", "fatal", "r: 0.0 GiB free"),
         (A100, {"checkpoints": disk(0.3)}, "disk.checkpoints", "warning", "r: 0.3 GiB free"),
         (A100, {"gpu_absence": "GPU8: GPU is lost"}, "gpu.count", "ok", "8 (GPU8: GPU is lost)"),
-        (A100, {"infiniband": {"mlx5_0:1": "DOWN 10 Gb/sec"}}, "network.infiniband", "warning", "mlx5_0:1 DOWN"),
+        (A100, {"infiniband": {"mlx5_0:1": "DOWN 10 Gb/sec"}}, "network.infiniband", "ok", ""),
         (A100, {"drop_caches": False}, "data.page_cache", "warning", "cannot be flushed by this user"),
         (A100, {"rank_cores": [[0, 1]] * 8}, "cpu.cores", "warning", "2 (0-1; NUMA 0-23, 24-47)"),
     ],
@@ -405,6 +402,8 @@ def test_ports_of_infiniband_and_the_folder_of_the_logs(tmp_path):
     (port / "rate").write_text("100 Gb/sec (4X EDR)\n")
     assert doctor_node._infiniband(tmp_path) == {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}
     assert doctor_node._infiniband(tmp_path / "none") == {}
+    (port / "link_layer").write_text("Ethernet\n")
+    assert doctor_node._infiniband(tmp_path) == {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR), Ethernet"}
     assert doctor_node._disk(tmp_path / "a" / "b")["writable"]
     assert not doctor_node._disk(port / "state")["writable"]
     if os.geteuid():

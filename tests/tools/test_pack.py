@@ -61,6 +61,9 @@ def test_a_pack_holds_the_files_of_the_lists_in_their_order(source: Path, tmp_pa
     before = contents(tmp_path / "packed")
     assert "is whole already" in pack.pack(source, tmp_path / "packed", "train")
     assert contents(tmp_path / "packed") == before
+    status, said = run(tmp_path / "packed", tmp_path / "twice")
+    refused = f"{tmp_path}/packed/train.rec: {tmp_path}/packed is packed already: DATADIR takes it as it is"
+    assert (status, said) == (2, f"error: {refused}\n") and not (tmp_path / "twice").exists()
 
 
 def test_a_killed_pack_goes_on(source: Path, tmp_path: Path) -> None:

@@ -109,7 +109,11 @@ def test_on_a_cpu_fewer_processes_make_the_same_update() -> None:
         ("", {"DGXNNODES": "2"}, "runs are started on this node alone"),
         ("", {"BATCHSIZE": "0"}, "BATCHSIZE=0: must be at least 1"),
         ("--name CPU", {}, "config_CPU.sh: exists"),
-        ("--folder /proc/none", {}, "--folder /proc/none: No such file or directory: give a folder that this user"),
+        (
+            "--folder /proc/none",
+            {},
+            "--folder /proc/none: no such file or folder: check the path; it must be a folder that you may write",
+        ),
     ],
 )
 def test_wrong_use_ends_in_one_line(arguments: str, variables: dict[str, str], reason: str) -> None:

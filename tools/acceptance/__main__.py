@@ -17,6 +17,7 @@ from typing import Any
 from harness import env, provenance
 from harness.__main__ import main as ranks_main
 from paddle_rn50 import config
+from runlog import named_files
 from runlog.errors import one_line
 from runlog.schema import as_json
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, as_text, worst
@@ -24,9 +25,23 @@ from tools.acceptance import CHECKS
 
 FORMAT = {"format": "paddle-reference-acceptance", "version": 2}  # 2: its lines are runlog.verdict's
 
+OF_A_JOB = {".lines", ".failed"}  # files that a job, or launch/trials.sh for it, leaves in the folder
+
 
 def gather(folder: Path) -> tuple[list[Verdict], list[dict[str, Any]]]:
-    """Every line of the plan from the jobs' files, and the nodes that the jobs ran on."""
+    """Every line of the plan from the jobs' files, and the nodes that the jobs ran on.
+
+    Raises ValueError where the folder holds no file of a job.
+    """
+    try:
+        written = {file.suffix for file in folder.iterdir()}
+    except OSError as error:
+        raise ValueError(named_files.explain(error)) from error
+    if not written & OF_A_JOB:
+        raise ValueError(
+            f"{folder}: no file of an acceptance in it: give the folder that --acceptance printed as `logs`"
+        )
+
     found, nodes = list[Verdict](), list[dict[str, Any]]()
     for precision, checks in CHECKS.items():
         file = folder / f"{precision}.lines"
@@ -72,6 +87,7 @@ def main() -> int:
     parser.add_argument("--report", type=Path, metavar="FOLDER", help="report on the jobs whose files are in FOLDER")
     parser.add_argument("--short", action="store_true", help="the jobs ran in their short form")
     args = parser.parse_args()
+    named_files.check_options(args)
     if env.is_rank():
         return ranks_main("tools.acceptance.checks", short=args.short)
     job, _ = env.read()

@@ -27,8 +27,10 @@ from harness.job import Job, Origins
 from harness.loader import ReaderConfig
 from harness.loop import COUNTED, Evaluator
 from paddle_rn50 import config, data
+from paddle_rn50.folder import ImageList
 from paddle_rn50.train import ResNet50
 from program import count, ops, precision
+from program.arrays import Array
 from program.passes import edit, gradients
 from runlog.schema import as_json
 from runlog.verdict import Verdict, judged
@@ -58,7 +60,7 @@ class Tolerance:
     late: float
     why: str
 
-    def by_step(self, steps: int) -> np.ndarray:
+    def by_step(self, steps: int) -> Array:
         """Return the tolerance of each of the first steps."""
         return np.where(np.arange(steps) < EARLY_STEPS, self.early, self.late)
 
@@ -78,7 +80,7 @@ GPU_HALF = Tolerance(2e-3, 8e-3, HALF)
 LAYOUT = Tolerance(4e-4, 5e-3, f"every layer sums in another order: {PRODUCTS}")
 
 
-def judge_losses(check: str, found: np.ndarray, wanted: np.ndarray, tolerance: Tolerance) -> Verdict:
+def judge_losses(check: str, found: Array, wanted: Array, tolerance: Tolerance) -> Verdict:
     """Losses [ranks, steps] against the `wanted` ones of the first steps."""
     steps = found.shape[1]
     off = np.abs(found - wanted[:steps]).max(axis=0) / wanted[:steps]
@@ -156,25 +158,25 @@ def input_pipeline(machine: Machine) -> Verdict:
     return judged("input", mean <= GREY_LEVELS, found, wanted, figures={"mean_grey_levels": mean})
 
 
-def grey_levels(a: np.ndarray, b: np.ndarray) -> float:
+def grey_levels(a: Array, b: Array) -> float:
     """Mean difference of normalized images [N, H, W, 3 or 4] in levels of 255; infinite where the 4th is not empty."""
     if a[..., 3:].any() or b[..., 3:].any():
         return math.inf
     return float(np.mean(np.abs(a - b)[..., :3] * np.array(data.STD)))
 
 
-def pictures(folder: Path) -> data.ImageList:
+def pictures(folder: Path) -> ImageList:
     """A batch of made JPEG files in colour, 500 x 375, with detail of 16 pixels."""
     rng, names = np.random.default_rng(SEED), tuple(f"{i}.jpeg" for i in range(BATCH))
     for name in names:
         coarse = Image.fromarray(rng.integers(0, 256, (24, 32, 3), dtype=np.uint8))
         coarse.resize((500, 375), Image.Resampling.BICUBIC).save(folder / name, quality=90)
-    return data.ImageList(root=folder, part="train", paths=names, labels=np.zeros(BATCH, dtype=np.int64))
+    return ImageList(root=folder, part="train", paths=names, labels=np.zeros(BATCH, dtype=np.int64))
 
 
 def one_batch_each(
-    images: data.ImageList, recipe: config.Recipe, reader: ReaderConfig, copied: Callable[[Any], np.ndarray]
-) -> list[np.ndarray]:
+    images: ImageList, recipe: config.Recipe, reader: ReaderConfig, copied: Callable[[Any], Array]
+) -> list[Array]:
     """A batch of the training pipeline and one of the evaluation's, normalized, each `copied` to the host."""
     read = []
     for kind in ({"augment": recipe.augmentation}, {"resize": recipe.eval_resize}):
@@ -184,7 +186,7 @@ def one_batch_each(
     return read
 
 
-def copied(machine: Machine, image: Any) -> np.ndarray:
+def copied(machine: Machine, image: Any) -> Array:
     """A batch's images as an operator of a program finds them; where Paddle has no kernels, as a copy to the host."""
     if not machine.kernels:
         return np.array(image, dtype=np.float32)
@@ -229,7 +231,7 @@ def _buckets(machine: Machine) -> list[dict[str, Any]]:
     return count.buckets(training.main)
 
 
-def _sum(machine: Machine, values: np.ndarray) -> np.ndarray:
+def _sum(machine: Machine, values: Array) -> Array:
     """`values` summed over the ranks by the operator that sums the gradients."""
     main = static.Program()
     with static.program_guard(main), static.scope_guard(static.Scope()):
@@ -289,7 +291,7 @@ def captured(machine: Machine) -> Verdict:
     return same_bits(launched, machine.train(machine.plan(strategy="cuda_graph=1")))
 
 
-def same_bits(launched: np.ndarray, replayed: np.ndarray) -> Verdict:
+def same_bits(launched: Array, replayed: Array) -> Verdict:
     """Losses [ranks, steps] of the one against those of the other."""
     steps, good = launched.shape[1], False
     differ = (launched.view(np.int32) != replayed.view(np.int32)).any(axis=0)

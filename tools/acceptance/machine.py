@@ -21,6 +21,7 @@ from harness.loop import CapturedStep, LaunchedStep
 from paddle_rn50 import config, data, digits, folder
 from paddle_rn50.train import ResNet50
 from program import build
+from program.arrays import Array
 from program.ops import LOSS_VALUE
 from program.optimizers import Schedule
 from runlog.errors import RunError
@@ -30,7 +31,7 @@ from tools.doctor import checks as doctor_checks
 BATCH, SIDE, SEED = 32, 32, 7  # of the recorded losses
 RIDGE = 0.1  # of the mean square of what the last layer reads
 RESIDUAL = 0.2  # last scale of each block: untrained blocks at full scale leave little of the image
-Images = list[tuple[np.ndarray, np.ndarray]]  # image [N, 3, H, W] float32 and label [N, 1] of each step
+Images = list[tuple[Array, Array]]  # image [N, 3, H, W] float32 and label [N, 1] of each step
 # PaddleClas starts from it too. A dynamic scale finds its size by skipping steps, and the recorded job skips none.
 LOSS_SCALE = 128
 TF32_CAPABILITY = 80
@@ -80,13 +81,13 @@ class Machine:
         """Return the plan of this job by a strategy, the default one if none is given, with a static loss scale."""
         return workload.plan_of(with_values(self.job, strategy=strategy, layout=layout, loss_scale=LOSS_SCALE))
 
-    def recorded(self) -> tuple[config.Recipe, data.ImageList, Schedule]:
+    def recorded(self) -> tuple[config.Recipe, folder.ImageList, Schedule]:
         """Recipe, images and schedule of the recorded job."""
         recipe = config.recipe("recorded", global_batch=BATCH, image_size=SIDE)
         images = self.images("train", recipe)
         return recipe, images, recipe.make_schedule(samples=len(images), global_batch=BATCH)
 
-    def images(self, part: str, recipe: config.Recipe) -> data.ImageList:
+    def images(self, part: str, recipe: config.Recipe) -> folder.ImageList:
         """The embedded data set's."""
         return folder.read_list(self.root, part, recipe.classes)
 
@@ -95,7 +96,7 @@ class Machine:
         job = with_values(self.job, device=device)
         return loader.ReaderConfig.of_rank(job, self.me.local_rank, image, batch=BATCH, seed=SEED)
 
-    def batches(self, images: data.ImageList, recipe: config.Recipe, steps: int) -> Images:
+    def batches(self, images: folder.ImageList, recipe: config.Recipe, steps: int) -> Images:
         """Return what one rank reads in the recorded job, by the CPU's pipeline."""
         order = sampling.training_plan(len(images), batch=BATCH, rank=0, ranks=1, seed=SEED)
         reader = self.reader(data.ImageFormat(size=SIDE))
@@ -103,7 +104,7 @@ class Machine:
             # Copies: the pipeline's buffers are good until the next batch only.
             return [(np.array(batch.image), np.array(batch.label)) for batch in itertools.islice(source, steps)]
 
-    def train(self, plan: build.Plan) -> np.ndarray:
+    def train(self, plan: build.Plan) -> Array:
         """Losses [ranks, steps] of the recorded job's first steps by a plan, each read after its step."""
         recipe, images, schedule = self.recorded()
         read = self.batches(images, recipe, self.steps)
@@ -135,7 +136,7 @@ class Machine:
         return np.array(self.me.comm.allgather(found), np.float32)
 
 
-def as_fed(image: np.ndarray, wanted: data.ImageFormat) -> np.ndarray:
+def as_fed(image: Array, wanted: data.ImageFormat) -> Array:
     """[N, 3, H, W] float32 in the layout, channels and type that a program is fed."""
     image = np.pad(image, ((0, 0), (0, wanted.channels - 3), (0, 0), (0, 0)))
     if wanted.layout == "NHWC":
@@ -159,7 +160,7 @@ def _network(recipe: config.Recipe, batch: int) -> Iterator[tuple[static.Program
         yield main, executor
 
 
-def fitted_weights(batches: Images, recipe: config.Recipe) -> dict[str, np.ndarray]:
+def fitted_weights(batches: Images, recipe: config.Recipe) -> dict[str, Array]:
     """Weights that recognise digits without training: the first ones, with BN statistics of these images and a last
     layer that is the ridge regression of their classes on what it reads.
     """
@@ -225,10 +226,11 @@ def on_all(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
         if undone and undone.status == FATAL and time.monotonic() > until:
             raise RunError(f"rank {me.rank}: {undone.found}; another rank has not left this check {LEAVE_S:g} s later")
         time.sleep(0.01)
-    every = me.comm.allgather(undone)
-    if not any(every):
+    every: list[Verdict | None] = me.comm.allgather(undone)
+    failed = [failure for failure in every if failure is not None]
+    if not failed:
         return verdict
-    first = max(filter(None, every), key=lambda one: STATUSES.index(one.status))
-    if all(every) or first.status == UNKNOWN:
+    first = max(failed, key=lambda failure: STATUSES.index(failure.status))
+    if len(failed) == len(every) or first.status == UNKNOWN:
         return first
     return replace(first, found=f"rank {every.index(first)}: {first.found}")

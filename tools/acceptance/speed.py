@@ -75,8 +75,9 @@ def throughput(machine: Machine) -> Verdict:
 def energy_j(machine: Machine) -> float:
     """Joules that the ranks' GPUs have taken so far; NaN where one of them does not tell."""
     with nvidia.opened() as (handles, _):
-        told = nvidia.energy_j(handles[machine.me.local_rank]) if handles else None
-    return machine.me.comm.allreduce(math.nan if told is None else told)
+        mine_j = nvidia.energy_j(handles[machine.me.local_rank]) if handles else None
+    total_j: float = machine.me.comm.allreduce(math.nan if mine_j is None else mine_j)
+    return total_j
 
 
 def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flops: float) -> Verdict:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from harness import env, memory
 from runlog.verdict import FATAL, WARNING, Verdict, judged
+from tools.doctor import nccl
 from tools.doctor.gpu_checks import CAPABILITIES, DRIVERS, GPU_CODE, code_for, judge_gpus, judge_memory, ranges
 from tools.doctor.rows import Facts, row
 from tools.doctor.start_checks import judge_start as judge_libraries_start
@@ -83,7 +84,8 @@ def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
         locked = facts["locked_memory"]
         is_unlimited = locked == resource.RLIM_INFINITY
         found = "unlimited" if is_unlimited else f"{locked // 1024} KiB"
-        yield row(job, "limits.locked_memory", is_unlimited, found)
+        bad = FATAL if job.cluster.dgxnnodes > 1 else WARNING  # ranks of one node need no InfiniBand
+        yield row(job, "limits.locked_memory", is_unlimited, found, bad=bad)
 
     yield _judge_disk("disk.logs", facts["logs"], LOG_GIB, job)
     yield _judge_disk("disk.checkpoints", facts["checkpoints"], CHECKPOINT_GIB * (job.checkpoints.keep + 1), job)
@@ -105,16 +107,24 @@ def _judge_network(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     wanted = "one that the other nodes reach" if several else "none needed by one node"
     yield row(job, "network.interfaces", bool(interfaces) or not several, found, wanted=wanted)
 
-    ports = facts["infiniband"]
-    down = [name for name, state in ports.items() if not state.startswith("ACTIVE")]
+    ports: dict[str, str] = facts["infiniband"]
     found = ", ".join(f"{name} {state}" for name, state in ports.items()) or "none"
-    wanted = "every port ACTIVE" if several or ports else "none needed by one node"
+    if not several:
+        yield row(job, "network.infiniband", True, found, wanted="none needed by one node")
+        return
+    taken = nccl.takes(facts.get("nccl_settings", {}).get("NCCL_IB_HCA", ""), list(ports))
+    down = [name for name in taken if not ports[name].startswith("ACTIVE")]
     fix = ""
     if down:
         fix = f"bring {', '.join(down)} up (ibstat), or leave it out by NCCL_IB_HCA"
-    has_enough = bool(ports) or not several
-    yield row(job, "network.infiniband", has_enough and not down, found, fix=fix, wanted=wanted)
-    if several and ports and job.cluster.device == "gpu" and "peermem" in facts:
+    elif ports and not facts.get("verbs", True):
+        found += ", but no /dev/infiniband/uverbs* can be opened"
+        fix = "start the container with --device /dev/infiniband: without it the all-reduce goes over TCP"
+    wanted = "every port that NCCL_IB_HCA takes ACTIVE"
+    yield row(job, "network.infiniband", bool(ports) and not fix, found, fix=fix, wanted=wanted)
+
+    is_up = len(down) < len(taken)
+    if is_up and job.cluster.device == "gpu" and "peermem" in facts:
         yield row(job, "network.peermem", bool(facts["peermem"]), facts["peermem"] or "no module is loaded")
 
 

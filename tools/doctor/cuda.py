@@ -41,6 +41,16 @@ class CudaStart:
     fault: Step | None = None  # of the start itself, after which no GPU is asked
     gpus: Mapping[int, Step] = field(default_factory=dict)  # by CUDA's number
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether every GPU that was asked has given a context."""
+        return self.fault is None and bool(self.gpus) and all(step.code == 0 for step in self.gpus.values())
+
+    @property
+    def version_words(self) -> str:
+        """CUDA's version as "12.4"."""
+        return "unknown" if self.version is None else f"{self.version // 1000}.{self.version % 1000 // 10}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class System:
@@ -129,13 +139,17 @@ def _cannot_open(path: str) -> str:
     return ""
 
 
+def kernel_module_text() -> str:
+    """Return the text of the driver's loaded kernel module about itself; empty without one."""
+    try:
+        return KERNEL_MODULE.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def _kernel_module() -> str | None:
     """Version of the driver's kernel module that is loaded; None without one."""
-    try:
-        text = KERNEL_MODULE.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    version = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", text)
+    version = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", kernel_module_text())
     return version[0] if version else None
 
 

@@ -1,19 +1,24 @@
 """The doctor's judgement of a node's GPUs: whether each is fit for the job and free, how they are linked and bound."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pynvml
 
 from harness import env, memory, nvidia, provenance
+from runlog.schema import Topology
 from runlog.verdict import FATAL, WARNING, Verdict
-from tools.doctor.rows import Facts, row
+from tools.doctor.cuda import CudaStart, System
+from tools.doctor.rows import FAULTS, Facts, row
 
 # GPU code inside paddlepaddle-gpu 2.6.2: it runs on the same major version at the same minor or a later one.
 GPU_CODE = (61, 70, 75, 80, 86, 90) if provenance.is_for_cuda_12() else (61, 70, 75, 80, 86)
 # CUDA's release notes, tables 2 and 3: its own driver, and the oldest that runs it by minor-version compatibility.
 DRIVERS = ("530.30.02", "525.60.13") if provenance.is_for_cuda_12() else ("520.61.05", "450.80.02")
+CUDA_VERSION = 12010 if provenance.is_for_cuda_12() else 11080  # of this Paddle, as cuDriverGetVersion has it
+NO_NVML = "NVML Shared Library Not Found"
+NOT_SAID = "NVML does not say it: look at nvidia-smi -q on the host"
 CAPABILITIES = "compute,utility,video"  # of the driver that a container needs: NVIDIA_DRIVER_CAPABILITIES of the image
 FOREIGN_MIB = 500  # memory in use on a GPU before a run that somebody else must hold
 RESERVE_MIB = (
@@ -39,14 +44,12 @@ def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Whether the node has the job's GPUs, each of them is fit for it, and they are linked alike."""
     gpus: list[nvidia.Gpu] = facts["gpus"]
     topology = facts["topology"]
-    found = str(len(gpus))
-    if facts["gpu_absence"]:
-        found += f" ({facts['gpu_absence']})"
-    yield row(job, "gpu.count", len(gpus) >= job.cluster.dgxngpu, found)
+    yield _judge_count(facts, job)
 
     of_job = gpus[: job.cluster.dgxngpu]
     for gpu in of_job:
         yield from _judge_model(gpu, job)
+        yield _judge_driver(gpu, facts, job)
         yield from _judge_health(gpu, job)
         yield from _judge_mode(gpu, job)
         yield from judge_memory(gpu, job)
@@ -54,39 +57,78 @@ def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
         yield _judge_links(topology, [_name(gpu) for gpu in of_job], job)
         yield _judge_binding(topology, facts, job)
     elif gpus:
-        found = facts["topology_error"] or "nvidia-smi topo -m gives none"
-        fix = f"put nvidia-smi into the container (NVIDIA_DRIVER_CAPABILITIES={CAPABILITIES})"
+        found, fix = facts["topology_error"], "run nvidia-smi topo -m on the host, and mend what it says"
+        if not found:
+            found = "there is no nvidia-smi"
+            fix = f"put it into the container (NVIDIA_DRIVER_CAPABILITIES={CAPABILITIES})"
         yield row(job, "gpu.topology", False, found, fix=fix)
 
 
 def _name(gpu: nvidia.Gpu) -> str:
-    return f"GPU{gpu.index}"
+    return "GPU of unknown number" if gpu.index is None else f"GPU{gpu.index}"
+
+
+def _judge_count(facts: Facts, job: env.Job) -> Verdict:
+    """Whether NVML has the job's GPUs, and by its own words why not. A run counts them by NVML, so CUDA's do not do."""
+    absence: str = facts["gpu_absence"]
+    count = len(facts["gpus"])
+    found = f"{count} ({absence})" if absence else str(count)
+    fix = next((fix for words, fix in FAULTS["nvml"].items() if words in absence), "")
+    start: CudaStart | None = facts.get("cuda_start")
+    if NO_NVML in absence and start is not None and (start.count or 0) >= job.cluster.dgxngpu:
+        found += f", while CUDA shows {start.count}"
+        fix = f"start the container with NVIDIA_DRIVER_CAPABILITIES={CAPABILITIES}: it has CUDA and no NVML"
+    return row(job, "gpu.count", count >= job.cluster.dgxngpu, found, fix=fix)
 
 
 # ---- one GPU
 
 
 def _judge_model(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
-    """Whether Paddle has code for the GPU, and CUDA takes its driver."""
+    """Whether Paddle has code for the GPU."""
     codes = code_for(gpu.capability)
-    found = f"{_name(gpu)} {gpu.name}: {gpu.capability or 'unknown'}"
+    found = f"{_name(gpu)} {gpu.name or 'of unknown name'}: {gpu.capability or 'unknown'}"
     all_codes = ", ".join(str(code) for code in GPU_CODE)
     bad = fix = ""
-    if codes:
+    if gpu.capability is None:
+        bad = WARNING
+        fix = NOT_SAID
+    elif codes:
         bad = WARNING
         fix = f"it runs the code made for {max(codes)}: publish no figure as this GPU's best"
     good = gpu.capability in GPU_CODE
     yield row(job, "gpu.compute_capability", good, found, bad=bad, fix=fix, codes=all_codes)
 
-    driver = _numbers(gpu.driver)
-    own, least = _numbers(DRIVERS[0]), _numbers(DRIVERS[1])
-    bad = WARNING if driver >= least else FATAL
-    found = gpu.driver or "unknown"
-    yield row(job, "gpu.driver", driver >= own, found, bad=bad, own=DRIVERS[0], least=DRIVERS[1])
+
+def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
+    """Whether the driver runs this Paddle's CUDA: by itself, by minor-version compatibility, or by cuda-compat.
+
+    By NVIDIA's CUDA Compatibility a driver as old as DRIVERS[1] runs all that was built for the same major version,
+    except PTX, which it does not compile. Paddle, cuDNN and DALI have the machine code of each GPU in GPU_CODE.
+    """
+    own, least = DRIVERS
+    driver = gpu.driver
+    system: System | None = facts.get("cuda_system")
+    if driver is None and system is not None:
+        driver = system.kernel_module
+    found = driver or "unknown"
+    good = _numbers(driver) >= _numbers(least)
+    if good and _numbers(driver) < _numbers(own):
+        found += f": older than {own}, it runs CUDA by minor-version compatibility, which compiles no PTX"
+
+    start: CudaStart | None = facts.get("cuda_start")
+    if not good and start is not None and (start.version or 0) >= CUDA_VERSION and start.is_sound:
+        good = True
+        found += f": {start.library} (cuda-compat) runs CUDA {start.version_words} on it"
+    bad = fix = ""
+    if driver is None:
+        bad = WARNING
+        fix = NOT_SAID
+    return row(job, "gpu.driver", good, found, bad=bad, fix=fix, own=own, least=least)
 
 
 def _numbers(version: str | None) -> list[int]:
-    """The numbers of a version, which compare as versions do; none of an unknown one, which is below all others."""
+    """The numbers of a version, which compare as versions do; none of an unknown one."""
     return [int(digits) for digits in re.findall(r"\d+", version or "")]
 
 
@@ -94,8 +136,10 @@ def _judge_health(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Whether the GPU computes without errors, at full clocks, for this job alone."""
     yield _judge_ecc(gpu, job)
     yield from _judge_memory_repair(gpu, job)
-    found = f"{_name(gpu)}: {', '.join(gpu.throttle) or 'none'}"
-    yield row(job, "gpu.throttling", not gpu.throttle, found)
+    if gpu.throttle is None:
+        yield row(job, "gpu.throttling", False, f"{_name(gpu)}: unknown", fix=NOT_SAID)
+    else:
+        yield row(job, "gpu.throttling", not gpu.throttle, f"{_name(gpu)}: {', '.join(gpu.throttle) or 'none'}")
     yield _judge_clocks(gpu, job)
     yield _judge_processes(gpu, job)
     on = {None: "unknown", 0: "off"}.get(gpu.persistence, "on")
@@ -105,7 +149,8 @@ def _judge_health(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 def _judge_ecc(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     errors = gpu.ecc_uncorrected
     if errors is None:
-        return row(job, "gpu.ecc", False, f"{_name(gpu)}: unknown", fix="ECC is off or not there: nvidia-smi -e 1")
+        fix = "ECC is off or not there: nvidia-smi -e 1 and a reset turn it on"
+        return row(job, "gpu.ecc", False, f"{_name(gpu)}: unknown", fix=fix)
     found = f"{_name(gpu)}: {errors} uncorrected, {gpu.ecc_corrected} corrected"
     bad = FATAL if errors else WARNING
     return row(job, "gpu.ecc", errors == 0 and not gpu.ecc_corrected, found, bad=bad)
@@ -124,7 +169,7 @@ def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
         else:
             yield row(job, check, True, f"{_name(gpu)}: {counts}")
     elif gpu.capability is None or gpu.capability >= ROW_REMAPPING_FROM:
-        yield row(job, check, False, f"{_name(gpu)}: unknown")
+        yield row(job, check, False, f"{_name(gpu)}: unknown", fix=NOT_SAID)
 
     if gpu.retired_pages_pending:
         yield row(job, check, False, f"{_name(gpu)}: a page is retired at the next reset")
@@ -134,26 +179,40 @@ def _judge_clocks(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Whether nobody has set the SMs' clock below the card's default."""
     set_mhz, default_mhz = gpu.application_clock_mhz, gpu.default_application_clock_mhz
     if set_mhz is None or default_mhz is None:  # as of cards without application clocks: throttling shows what slows
-        return row(job, "gpu.clocks", True, f"{_name(gpu)}: no application clock")
+        return row(job, "gpu.clocks", True, f"{_name(gpu)}: no application clock is known")
     return row(job, "gpu.clocks", set_mhz >= default_mhz, f"{_name(gpu)}: {set_mhz} MHz of {default_mhz} by default")
 
 
 def _judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
-    """Whether the GPU is free. Inside a container NVML lists no processes of others: the memory tells."""
+    """Whether the GPU is free. Where NVML lists no processes of others, as in a container, the memory tells."""
     used_mib, most_mib, how = gpu.memory_used_mib, FOREIGN_MIB, "in use"
     if used_mib is None:
         used_mib, most_mib = gpu.memory_used_or_reserved_mib, FOREIGN_MIB + RESERVE_MIB
         how = "in use or kept by the driver"
 
-    pids = "unknown"
-    if gpu.processes is not None:
-        pids = ", ".join(str(pid) for pid in gpu.processes) or "none"
+    computing = tuple(pid for pid in gpu.processes or () if pid not in gpu.displays)
+    others = tuple(pid for pid in computing if pid not in gpu.services)
+    pids = "pids unknown" if gpu.processes is None else f"pids {_pids(computing)}"
+    if gpu.displays:
+        pids += f", of a display {_pids(gpu.displays)}"
     used = "memory in use unknown" if used_mib is None else f"{used_mib} MiB {how}"
-    foreign = bool(gpu.processes) or (used_mib is not None and used_mib > most_mib)
-    is_known = gpu.processes is not None and used_mib is not None
-    bad = FATAL if foreign else WARNING
-    found = f"{_name(gpu)}: pids {pids}, {used}"
-    return row(job, "gpu.processes", not foreign and is_known, found, bad=bad, most=most_mib)
+    is_full = used_mib is not None and used_mib > most_mib
+
+    bad, fix = WARNING, ""
+    if others or (is_full and not gpu.displays):
+        bad = FATAL
+    elif is_full:
+        fix = "the display takes this memory: end it (systemctl isolate multi-user.target), or leave this GPU out"
+    elif computing:
+        fix = "a service holds the GPU, as nvidia-cuda-mps-server does: end it before a run that is published"
+    elif used_mib is None:
+        fix = NOT_SAID
+    good = not is_full and not computing and used_mib is not None
+    return row(job, "gpu.processes", good, f"{_name(gpu)}: {pids}, {used}", bad=bad, fix=fix, most=most_mib)
+
+
+def _pids(pids: Iterable[int]) -> str:
+    return ", ".join(str(pid) for pid in pids) or "none"
 
 
 def _judge_mode(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
@@ -201,7 +260,7 @@ def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 # ---- GPUs among each other, and the cores of their ranks
 
 
-def _judge_links(topology: nvidia.Topology, names: list[str], job: env.Job) -> Verdict:
+def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
     """Whether NVLink reaches each of the job's GPUs, or none."""
     rows = [number for number, device in enumerate(topology.devices) if device in names]
     pairs = []
@@ -237,7 +296,7 @@ class _Binding:
         return bool(self.near) and not nvidia.cpu_list(self.near) & set(self.cores)
 
 
-def _judge_binding(topology: nvidia.Topology, facts: Facts, job: env.Job) -> Verdict:
+def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
     """Whether each rank may use a core next to its own GPU: the first GPU that CUDA shows is local rank 0's."""
     bindings = []
     for rank, (gpu, cores) in enumerate(zip(facts["gpus"], facts["rank_cores"], strict=False)):

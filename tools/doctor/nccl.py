@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tools.doctor.child import Talk, talk
 
 SILENT_S = 20.0
+ETHERNET = ", Ethernet"  # ends the words on a port of RoCE
 # NCCL must say where it meets, on its standard output, whatever the job asks of its messages.
 MESSAGES = {"NCCL_DEBUG": "INFO"}
 OTHER_MESSAGES = ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")
@@ -86,15 +87,19 @@ def _matches(entry: str, name: str, choice: Choice) -> bool:
     return same_port and same_device
 
 
-def taken_by_prefix(value: str, names: Sequence[str]) -> list[str]:
-    """Devices that a setting takes because their names begin as one that it names: mlx5_10, where it says mlx5_1."""
+def matched_by_prefix(value: str, names: Sequence[str]) -> list[str]:
+    """Devices that a setting means because their names begin as one that it names: mlx5_10, where it says mlx5_1.
+
+    It takes them, or leaves them out where it begins with ^.
+    """
     choice = choice_of(value)
-    if choice.is_exact or choice.leaves_out:
+    if choice.is_exact:
         return []
     named = {entry.partition(":")[0] for entry in choice.entries}
     there = {name.partition(":")[0] for name in names}
+    matched = {name.partition(":")[0] for name in takes(value.removeprefix("^"), names)}
     by_prefix = []
-    for device in sorted({name.partition(":")[0] for name in takes(value, names)} - named):
+    for device in sorted(matched - named):
         if any(device.startswith(entry) and entry in there for entry in named):
             by_prefix.append(device)
     return by_prefix

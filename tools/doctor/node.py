@@ -1,14 +1,17 @@
 """Facts of a node that the doctor judges."""
 
+import contextlib
 import ctypes
 import importlib
 import os
+import platform
 import re
 import resource
 import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,8 @@ from harness.libraries import of_network
 from runlog.errors import RunError
 from runlog.schema import as_json
 from tools.doctor import cuda, nccl
+from tools.doctor.child import talk
+from tools.doctor.nccl import ETHERNET
 
 GIB = 2**30
 _FOR_12 = provenance.is_for_cuda_12()
@@ -31,17 +36,25 @@ CUDA_LIBRARIES = (
 )
 IMPORTED = {"paddle": "paddle", "dali": "nvidia.dali.fn"}  # by training, which ends without them
 IMPORT_S = 60.0  # of a cold network disk
+NVML_S = 30.0  # for a question to NVML, which loads the driver on a GPU in some seconds where persistence is off
+NCCL_CONF = Path("/etc/nccl.conf")  # in which NCCL's variables may be set, as in the file of a user
+DMA_BUF_KERNEL = (5, 12)  # NVIDIA's GPUDirect RDMA: the first Linux by which InfiniBand reads a GPU through DMA-BUF
 
 
 def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | None = None) -> dict[str, Any]:
     """Facts of this node, without judgement.
 
     `rank_cores` are the cores that each of its ranks may use, where any run; `node` is its number in HOSTS, where that
-    is not NODE_RANK. NVML is asked before anything here takes memory of a GPU.
+    is not NODE_RANK. NVML is asked before anything here takes memory of a GPU. It stays open to the end: where
+    persistence is off, closing it would unload the driver, and CUDA and nvidia-smi would wait for it anew.
     """
-    with nvidia.opened() as (handles, absence):
+    with contextlib.ExitStack() as opened, ThreadPoolExecutor() as pool:
+        handles: list[nvidia.Handle] = []
+        absence = _nvml_silence() if job.cluster.device == "gpu" else ""
+        if not absence:
+            handles, absence = opened.enter_context(nvidia.opened())
         gpus = [nvidia.gpu_of(handle) for handle in handles]
-    with ThreadPoolExecutor() as pool:  # what takes seconds, begun first and read last
+        # What takes seconds is begun first and read last.
         import_errors = {name: pool.submit(_import_error, module) for name, module in IMPORTED.items()}
         starts = (
             pool.submit(_starts, job, job.cluster.node_rank if node is None else node)
@@ -66,7 +79,8 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
             "checkpoints": _disk(Path(job.checkpoints.folder or job.trials.logdir)),
             "interfaces": _interfaces(),
             "infiniband": _infiniband(Path("/sys/class/infiniband")),
-            "peermem": _peermem(Path("/sys/module")),
+            "verbs": _can_open_one(Path("/dev/infiniband").glob("uverbs*")),
+            "peermem": _peermem(Path("/sys/module"), platform.release(), cuda.kernel_module_text()),
             "drop_caches": os.access(provenance.DROP_CACHES, os.W_OK),
         }
         errors = {name: error.result() for name, error in import_errors.items()}
@@ -95,16 +109,37 @@ def _starts(job: env.Job, node: int) -> dict[str, Any]:
         "cuda_system": cuda.system(),
         "nccl_start": nccl.start(environ),
         "nccl_settings": {name: environ[name] for name in of_network(environ)},
+        "nccl_files": [str(path) for path in (NCCL_CONF, Path("~/.nccl.conf").expanduser()) if path.is_file()],
         "address": address,
     }
 
 
-def _peermem(modules: Path) -> str:
-    """The loaded kernel module by which InfiniBand reads a GPU's memory; empty without one."""
+def _nvml_silence() -> str:
+    """Which question NVML did not answer in time; empty if it answers, with an error too."""
+    said = talk("ask_nvml.py", environ=os.environ, silent_s=NVML_S)
+    calls = [answer["call"] for answer in said.answers() if "call" in answer]
+    if not calls or not said.ended.startswith(("no answer", "ended by signal")):
+        return ""
+    return f"NVML has not answered {calls[-1]}: {said.ended}"
+
+
+def _peermem(modules: Path, kernel: str, driver: str) -> str:
+    """Name the way by which InfiniBand reads a GPU's memory: a loaded kernel module, or DMA-BUF; empty without one.
+
+    `kernel` is its release; `driver` is what the driver's kernel module says of itself.
+    """
     for name in ("nvidia_peermem", "nv_peer_mem"):
         if (modules / name).is_dir():
             return name
+    version = re.match(r"(\d+)\.(\d+)", kernel)
+    if version and (int(version[1]), int(version[2])) >= DMA_BUF_KERNEL and "Open Kernel Module" in driver:
+        return f"DMA-BUF of kernel {version[0]} and NVIDIA's open kernel module"
     return ""
+
+
+def _can_open_one(paths: Iterable[Path]) -> bool:
+    """Whether this process may read and write one of these devices."""
+    return any(os.access(path, os.R_OK | os.W_OK) for path in paths)
 
 
 def _import_error(name: str) -> str:
@@ -205,12 +240,15 @@ def _interfaces() -> dict[str, str]:
 
 
 def _infiniband(root: Path) -> dict[str, str]:
-    """State and rate of each port, as "ACTIVE 100 Gb/sec (4X EDR)"."""
+    """State and rate of each port, as "ACTIVE 100 Gb/sec (4X EDR)"; a port of RoCE adds ", Ethernet"."""
     ports = {}
     for port in sorted(root.glob("*/ports/*")):
         try:
             state = (port / "state").read_text().partition(":")[2].strip()
-            ports[f"{port.parts[-3]}:{port.name}"] = f"{state} {(port / 'rate').read_text().strip()}"
+            words = f"{state} {(port / 'rate').read_text().strip()}"
+            if (port / "link_layer").is_file() and (port / "link_layer").read_text().strip() == "Ethernet":
+                words += ETHERNET
+            ports[f"{port.parts[-3]}:{port.name}"] = words
         except OSError as error:
             ports[f"{port.parts[-3]}:{port.name}"] = f"unreadable ({error.strerror})"
     return ports
@@ -222,4 +260,6 @@ def data_facts(job: env.Job, import_errors: dict[str, str]) -> dict[str, Any] | 
         return None
     if any(import_errors.values()):
         return {"train": {"error": f"{job.data.folder}: is not looked at without Paddle and DALI"}}
-    return importlib.import_module("harness.data_check").facts(job)
+    data_check = importlib.import_module("harness.data_check")
+    facts: dict[str, Any] = data_check.facts(job)
+    return facts

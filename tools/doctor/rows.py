@@ -10,6 +10,7 @@ from runlog.verdict import Verdict, judged
 
 Facts = dict[str, Any]  # of a node, by node.probe
 ROWS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("checks.yaml").read_text(encoding="utf-8"))
+FAULTS = yaml.safe_load(Path(__file__).with_name("faults.yaml").read_text(encoding="utf-8"))
 
 
 def row(job: env.Job, check: str, good: bool, found: str, *, bad: str = "", fix: str = "", **given: Any) -> Verdict:

@@ -1,19 +1,17 @@
 """The doctor's judgement of CUDA's and NCCL's start: each fault with its cause and what to do, by faults.yaml."""
 
+import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pynvml
-import yaml
 
 from harness import env, nvidia
 from runlog.verdict import FATAL, WARNING, Verdict
 from tools.doctor import nccl
 from tools.doctor.cuda import CudaStart, Step, System
-from tools.doctor.nccl import NcclStart
-from tools.doctor.rows import Facts, row
+from tools.doctor.nccl import NcclStart, choice_of
+from tools.doctor.rows import FAULTS, Facts, row
 
-FAULTS = yaml.safe_load(Path(__file__).with_name("faults.yaml").read_text(encoding="utf-8"))
 # cuda.h: CUresult, of which MIG, a compute mode or a device that cannot be opened may be the cause
 INVALID_VALUE, NOT_INITIALIZED, DEVICE_UNAVAILABLE, NO_DEVICE, INVALID_DEVICE = 1, 3, 46, 100, 101
 CONTEXT_ALREADY_IN_USE, OPERATING_SYSTEM, NOT_PERMITTED, NOT_SUPPORTED, UNKNOWN_ERROR = 216, 304, 800, 801, 999
@@ -21,7 +19,12 @@ OF_MIG = (INVALID_VALUE, NOT_INITIALIZED, DEVICE_UNAVAILABLE, NO_DEVICE, INVALID
 OF_COMPUTE_MODE = (DEVICE_UNAVAILABLE, NO_DEVICE, INVALID_DEVICE, CONTEXT_ALREADY_IN_USE)
 OF_DEVICES = (NOT_INITIALIZED, NO_DEVICE, OPERATING_SYSTEM, NOT_PERMITTED, UNKNOWN_ERROR)
 # Interfaces between containers and virtual machines of one host, by which no other node is reached.
-VIRTUAL = ("docker", "br-", "virbr", "cni", "veth", "flannel", "cali", "lxc", "podman", "vmnet", "tap")
+VIRTUAL = (
+    *("docker", "br-", "virbr", "vnet", "veth", "cni", "flannel", "cali", "tunl", "cilium", "lxc", "lxd", "podman"),
+    *("kube", "nerdctl", "weave", "vxlan", "vmnet", "tap", "tun", "wg", "tailscale", "dummy"),
+)
+LOST = re.compile(r"GPU\d+: ")  # how NVML's words on a GPU without a handle begin
+LINK_LOCAL = ("169.254.", "fe80:")  # addresses that nobody gave, as of the USB link to a DGX A100's own BMC
 
 
 def judge_start(facts: Facts, job: env.Job) -> Iterator[Verdict]:
@@ -48,15 +51,16 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
     count = start.count or 0
     if count < job.cluster.dgxngpu:
-        few = "mig" if _evidence(facts)["mig"] else "few"
+        known = _evidence(facts)
+        few = next((name for name in ("lost", "mig") if known[name]), "few")
         yield _fault_row(f"CUDA shows {count} GPUs", FAULTS["evidence"][few], facts, job)
         return
     asked = len(start.gpus)
     if asked < job.cluster.dgxngpu:
         yield row(job, "cuda.start", False, f"{asked} of {job.cluster.dgxngpu} GPUs asked in time", bad=WARNING)
         return
-    version = "unknown" if start.version is None else f"{start.version // 1000}.{start.version % 1000 // 10}"
-    yield row(job, "cuda.start", True, f"a context on each of {asked} GPUs; the driver's CUDA is {version}")
+    found = f"a context on each of {asked} GPUs; the driver's CUDA is {start.version_words}"
+    yield row(job, "cuda.start", True, found)
 
 
 def _label(number: int, facts: Facts) -> str:
@@ -85,6 +89,7 @@ def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
         ("hang", step.ended.startswith("no answer")),
         ("death", bool(step.ended)),
         ("load", step.code is None),
+        ("lost", step.code in OF_DEVICES and bool(known["lost"])),
         ("mig", step.code in OF_MIG and bool(known["mig"])),
         ("prohibited", step.code in OF_COMPUTE_MODE and bool(known["prohibited"])),
         ("device", step.code in OF_DEVICES and bool(known["device"])),
@@ -104,12 +109,14 @@ def _evidence(facts: Facts) -> dict[str, str]:
     start: CudaStart = facts["cuda_start"]
     prohibited = [gpu for gpu in gpus if gpu.compute_mode == pynvml.NVML_COMPUTEMODE_PROHIBITED]
     drivers = [gpu.driver for gpu in gpus if gpu.driver]
+    absence: str = facts.get("gpu_absence", "")
     unopened = [f"{path} cannot be opened ({why})" for path, why in system.devices.items() if why]
     return {
         "driver": drivers[0] if drivers else "unknown",
         "fabric_manager": system.fabric_manager or "unknown here: systemctl status nvidia-fabricmanager on the host",
         "kernel_module": system.kernel_module or "unknown",
         "library": start.library or "libcuda.so.1",
+        "lost": absence if LOST.match(absence) else "",
         "mig": ", ".join(f"GPU{gpu.index}" for gpu in gpus if gpu.mig),
         "prohibited": ", ".join(f"GPU{gpu.index}" for gpu in prohibited),
         "device": "; ".join(unopened),
@@ -130,6 +137,7 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     start: NcclStart = facts["nccl_start"]
     settings: dict[str, str] = facts["nccl_settings"]
     shown = " ".join(f"{name}={value}" for name, value in settings.items()) or "none is set"
+    shown += "".join(f", and those of {path}" for path in facts.get("nccl_files", ()))
     if start.code == 0 and not start.ended:
         found = f"meets on {start.interface or 'an interface that it does not name'} {start.address}".rstrip()
         yield row(job, "nccl.start", True, f"{found}; settings: {shown}")
@@ -161,7 +169,8 @@ def _judge_interface(start: NcclStart, facts: Facts, job: env.Job) -> Verdict:
     """Whether NCCL's interface leads to other nodes; one of containers does where it has the address of HOSTS."""
     address = facts["address"]
     is_lo = start.interface == "lo"
-    is_strange = start.interface.startswith(VIRTUAL) and start.address != address
+    is_strange = start.interface.startswith(VIRTUAL) or start.address.startswith(LINK_LOCAL)
+    is_strange = is_strange and start.address != address
     found = f"{start.interface} {start.address}, this node's address in HOSTS is {address or 'unknown'}"
     bad = FATAL if is_lo else WARNING
     return row(job, "nccl.interface", not is_lo and not is_strange, found, bad=bad)
@@ -173,10 +182,18 @@ def _judge_ports(settings: dict[str, str], ports: dict[str, str], job: env.Job) 
     taken = nccl.takes(value, list(ports))
     up = [port for port in taken if ports[port].startswith("ACTIVE")]
     found = f"NCCL_IB_HCA={value} takes {', '.join(taken) or 'no port'}"
-    by_prefix = nccl.taken_by_prefix(value, list(ports))
+    by_prefix = nccl.matched_by_prefix(value, list(ports))
+    if by_prefix and choice_of(value).leaves_out:
+        fix = f"begin it with ^=, so that names count whole: NCCL_IB_HCA=^={value.removeprefix('^')}"
+        found += f"; it leaves out {', '.join(by_prefix)} too, by the beginning of a name"
+        return row(job, "nccl.ports", False, found, fix=fix)
     if by_prefix:
         fix = f"begin it with =, so that names count whole: NCCL_IB_HCA=={value}"
         return row(job, "nccl.ports", False, f"{found}; {', '.join(by_prefix)} by the beginning of a name", fix=fix)
     if not up:
         return row(job, "nccl.ports", False, f"{found}, none of them ACTIVE")
+    on_ethernet = [port for port in up if ports[port].endswith(nccl.ETHERNET)]
+    if on_ethernet and len(on_ethernet) < len(up):
+        found += f"; of Ethernet {', '.join(on_ethernet)}, which cannot be joined with a port of InfiniBand"
+        return row(job, "nccl.ports", False, found)
     return row(job, "nccl.ports", True, found)

@@ -287,7 +287,7 @@ def looked_at(job: Job, me: ranks.Ranks) -> dict[str, Any]:
     The node's first rank looks, and the others wait: a rank that had a GPU already would be a foreign process on it.
     """
     WATCHDOG.beat("looking at the node", extra_s=DOCTOR_S)
-    found = None
+    found: dict[str, Any] | None = None
     if me.local_rank == 0:
         probed = probe(job, node=me.rank // job.cluster.dgxngpu)
         failed = [f"{verdict.check}: {verdict.found}" for verdict in judge_node(probed, job) if verdict.status == FATAL]

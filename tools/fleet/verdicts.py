@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from program.arrays import Array
 from runlog import stats
 from runlog.verdict import FATAL, UNKNOWN, WARNING, Verdict, judged, worst
 from scoring.figure import spread
@@ -137,7 +138,7 @@ def _relative(series: Series, across: Container[str]) -> dict[str, list[float]]:
     Links `across` switch groups are of one kind, all others of another. Who has no measurement is left out.
     """
     measured = {name: np.array(values) for name, values in series.items() if values}
-    kinds: dict[bool, list[np.ndarray]] = {}
+    kinds: dict[bool, list[Array]] = {}
     for name, values in measured.items():
         kinds.setdefault(name in across, []).append(values)
     medians = {kind: np.median(values_of_kind, axis=0) for kind, values_of_kind in kinds.items()}
@@ -262,7 +263,7 @@ def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
     A turn has a stall where the mean of its steps is over STALLED times their median. By Fisher's exact test: the
     chance that so many of all stalls fall to this node's turns.
     """
-    quotients: dict[str, np.ndarray] = {}  # of each turn: mean over median
+    quotients: dict[str, Array] = {}  # of each turn: mean over median
     for host, of_steps in medians.items():
         if of_steps and means[host]:
             quotients[host] = np.array(means[host]) / np.array(of_steps)

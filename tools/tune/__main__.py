@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from harness import env
+from runlog import named_files
 from runlog.errors import one_line
 from runlog.verdict import FATAL, Verdict, as_text
 from scoring.record import Record
@@ -90,7 +91,8 @@ def _new_config_file(folder: Path, name: str) -> Path:
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise ValueError(f"--folder {folder}: {error.strerror}: give a folder that this user may write") from None
+        error.filename = folder  # not the file's that was tried
+        raise ValueError(f"--folder {named_files.explain(error)}; it must be a folder that you may write") from None
     return path
 
 
@@ -191,6 +193,7 @@ def main() -> int:
     parser.add_argument("--batches", nargs="?", const=BATCHES, help=f"sweep these batch sizes instead ({BATCHES})")
     parser.add_argument("--dry-run", action="store_true", help="print each run's command, run nothing")
     args = parser.parse_args()
+    named_files.check_options(args)
     least = 1 if args.batches else LEAST_REPEATS
     if args.repeats < least:
         raise ValueError(f"--repeats {args.repeats}: must be at least {least}")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from program.arrays import Array
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure import spread
 from scoring.record import Record
@@ -19,7 +20,7 @@ LOSS_ROUNDING = 1e-6
 Verdicts = dict[Candidate, Verdict]
 
 
-def losses(runs: Sequence[Record]) -> np.ndarray:
+def losses(runs: Sequence[Record]) -> Array:
     """Return the losses of runs, [runs, windows]; NaN where a window has none."""
     rows = []
     for run in runs:
@@ -27,7 +28,7 @@ def losses(runs: Sequence[Record]) -> np.ndarray:
     return np.array(rows, dtype=float)
 
 
-def allowed_loss(runs: Sequence[Record]) -> np.ndarray:
+def allowed_loss(runs: Sequence[Record]) -> Array:
     """Return by how much a candidate's loss may differ from the base's, by window.
 
     `runs` are the base's and the control's, the first of the base first. What their losses differ by up to a window
@@ -38,7 +39,7 @@ def allowed_loss(runs: Sequence[Record]) -> np.ndarray:
     return np.array(CONTROL_FACTOR * largest_so_far + LOSS_ROUNDING * np.abs(first))
 
 
-def judge(measured: Measured, base: Sequence[Record], allowed: np.ndarray) -> Verdicts:
+def judge(measured: Measured, base: Sequence[Record], allowed: Array) -> Verdicts:
     """Judge the base and every other candidate that was measured in the same turns."""
     rates = [rate(run) for run in base]
     verdicts = {BASE: Verdict(check=BASE.name, status=OK, found=shown(rates), figures={"images_per_s": rates})}
@@ -49,7 +50,7 @@ def judge(measured: Measured, base: Sequence[Record], allowed: np.ndarray) -> Ve
     return verdicts
 
 
-def judge_candidate(name: str, runs: Sequence[Record], base: Sequence[Record], allowed: np.ndarray) -> Verdict:
+def judge_candidate(name: str, runs: Sequence[Record], base: Sequence[Record], allowed: Array) -> Verdict:
     """Compare a candidate's runs with the base's of the same turns: ok if it is surely faster and trains the same.
 
     Its figures: `ratio`, the geometric mean over the turns of its images/s over the base's, with its `interval_95`;

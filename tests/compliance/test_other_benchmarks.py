@@ -1,0 +1,84 @@
+"""What strict says of logs of other benchmarks: of NaN, seeds and states that the official tools take, and of notes."""
+
+from pathlib import Path
+
+import pytest
+
+from compliance import rules
+from compliance.check import Checker
+from runlog.reader import read_log
+from tests import make_log
+from tests.compliance.altered import Altered, Writer, compliance, foreign
+from tests.compliance.test_check import check, rules_broken
+from tests.compliance.test_official import agreed
+
+
+def _log() -> Altered:
+    return Altered(Writer("6.1.0", "closed", "flux1").text())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "errors"),
+    [
+        ("train_samples", float("nan"), set()),
+        ("submission_org", float("inf"), set()),
+        ("seed", float("nan"), {"seed-present"}),
+        ("eval_accuracy", float("nan"), {"eval_accuracy.value"}),
+    ],
+)
+def test_nan_refuses_a_log_of_another_benchmark_only_where_the_official_tools_do(
+    key: str, value: float, errors: set[str], tmp_path: Path
+) -> None:
+    """JSON has no NaN, and the official parser takes it: the line warns, and is no missing event."""
+    report = agreed(tmp_path, _log().value(key, value).text, "6.1.0")
+    assert errors <= {f.rule for f in report.findings if f.severity == "error"} and report.strict == (not errors)
+    assert "line-damaged" in {f.rule for f in report.findings if f.severity == "warning"}
+
+
+@pytest.mark.parametrize(
+    ("status", "passes"), [("converged", True), ("SUCCESS", True), (None, True), ("aborted", False)]
+)
+def test_other_benchmarks_have_words_of_their_own_for_success(status, passes: bool, tmp_path: Path) -> None:
+    others = agreed(tmp_path, _log().metadata("run_stop", status=status).text, "6.1.0")
+    ours = agreed(tmp_path, Altered(make_log.closed_run()).metadata("run_stop", status=status).text)
+    assert (others.official, others.strict, ours.strict) == (True, passes, False)
+
+
+@pytest.mark.parametrize(
+    ("seed", "passes"),
+    [("12", True), (" 7 ", True), (10**30, True), (-3, True), (None, False), ([], False), ("x", False), ("", False)],
+)
+def test_a_seed_is_one_that_seed_checker_reads(seed, passes: bool, tmp_path: Path) -> None:
+    assert agreed(tmp_path, _log().value("seed", seed).text, "6.1.0").strict == passes
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shared"), [("12", 12, True), (12.0, 12, True), (12, 13, False), (None, None, False)]
+)
+def test_a_seed_written_in_two_ways_is_one(first, second, shared: bool, tmp_path: Path) -> None:
+    for index, seed in enumerate((first, second)):
+        text = foreign(make_log.closed_run(seed=index))
+        (tmp_path / f"result_{index}.txt").write_text(Altered(text).value("seed", seed).text)
+    _, files = check(tmp_path, "--verdict", "strict")
+    assert ("seeds-differ" in rules_broken(files[1])) == shared
+
+
+def test_a_log_of_another_benchmark_has_one_line_for_what_is_not_applied(tmp_path: Path) -> None:
+    path = tmp_path / "result_0.txt"
+    path.write_text(_log().text)
+    lines = compliance("check", "--ruleset", "6.1.0", path).stdout.splitlines()
+    [line] = [line for line in lines if "info:" in line]
+    assert line.startswith("  info: not applied: run-mode (the log has no run_summary that says so); ")
+    assert "rcp-convergence (it holds for resnet)" in line
+
+
+def test_a_note_is_no_fault_of_our_own_log(tmp_path: Path) -> None:
+    """Rules of form that were not applied, as to a benchmark without a row, and breaches that are counted alone."""
+    path = tmp_path / "log"
+    path.write_text(make_log.run())
+    checker = Checker(rules.load("4.0.0"))
+    checker._collected.note("event-order", "not applied: it holds for others")
+    checker.feed(read_log(path))
+    findings, run = checker.finish(None)
+    assert run.is_project_log
+    assert {f.severity for f in findings} == {"info"}

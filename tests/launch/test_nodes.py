@@ -1,0 +1,236 @@
+"""Two nodes joined by launch/nodes.py on this machine, by real ssh: the second has a /tmp of its own."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launch import hello
+from tests import jobs
+from tests.jobs import need
+
+NODES = (".venv/bin/python", "-m", "launch.nodes")
+# Runs "$@" with an empty /tmp that has the key $0 alone, and the checkout, where that is in /tmp too.
+PRIVATE = """exec 9<"$0"
+exec unshare --mount bash -c 'exec 8<. && mount -t tmpfs t /tmp && mkdir -p "$PWD" &&
+  mount -c --bind /proc/self/fd/8 "$PWD" && cd "$PWD" && cp /dev/fd/9 /tmp/key && exec "$@"' _ "$@"
+"""
+
+
+def new_key(path: Path) -> str:
+    jobs.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)])
+    return str(path)
+
+
+class Pair:
+    """The two nodes' processes, and what they say."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.variables = {"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "first,localhost", "NODE_WAIT_S": "300"}
+        self.variables |= {"JOB_KEY": new_key(folder / "key"), "SSH_PORT": str(port), "SSH_ADDRESS": "127.0.0.1"}
+        self.folder = Path(f"/tmp/nodes-{os.getuid()}-{port}")
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, *command: str, **variables: str) -> subprocess.Popen[str]:
+        process = jobs.begin(command, **(self.variables | variables))
+        self.processes.append(process)
+        return process
+
+    def both(self, *command: str, second: str = "", **more: str) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
+        """The first node, which leads `command`, and the second, with the job's key or that of `second`, and `more`."""
+        key = second or self.variables["JOB_KEY"]
+        serve = self.start("bash", "-c", PRIVATE, key, *NODES, "serve", NODE_RANK="1", JOB_KEY="/tmp/key", **more)
+        lead = self.start(*NODES, "lead", "--", *command, NODE_RANK="0")
+        return lead, serve
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    sshd = shutil.which("sshd", path=f"{os.defpath}:/usr/sbin:/usr/local/sbin")
+    private = jobs.run(["unshare", "--mount", "mount", "-t", "tmpfs", "t", "/mnt"])
+    need(bool(sshd) and shutil.which("ssh") is not None, "openssh-client and openssh-server are absent")
+    need(private.returncode == 0, "this user cannot give a process a /tmp of its own: run as root")
+    made = Pair(tmp_path)
+    yield made
+    for process in made.processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+    for left in psutil.process_iter(["cmdline"]):  # the sshd of a node that the test killed
+        if any(f"{made.folder}/" in word for word in left.info["cmdline"] or ()):
+            left.kill()
+
+
+def said(process: subprocess.Popen[str]) -> tuple[int, str]:
+    stderr = process.communicate(timeout=jobs.LIMIT_S)[1]
+    return process.returncode, stderr
+
+
+def test_the_command_has_mpiruns_settings_and_both_nodes_end_as_it_ends(tmp_path: Path, pair: Pair) -> None:
+    script = 'env >"$0"; cat "${PRTE_MCA_prte_default_hostfile}" >"$0.hosts"; umask >"$0.umask"; exit 3'
+    assert [said(node)[0] for node in pair.both("bash", "-c", script, str(tmp_path / "env"))] == [3, 3]
+    settings = dict(line.partition("=")[::2] for line in (tmp_path / "env").read_text().splitlines())
+    assert settings["HOSTS"] == "first,localhost"
+    assert settings["PRTE_MCA_oob_tcp_keepalive_time"] == "5"
+    assert (tmp_path / "env.umask").read_text() == jobs.run(["bash", "-c", "umask"]).stdout
+    assert (tmp_path / "env.hosts").read_text() == "first slots=1\nlocalhost slots=1\n"
+    assert not pair.folder.exists()
+
+
+LOOP = 'trap "cat ${ABORT_REASON_FILE} >$0.reason; exit 0" TERM; touch "$0"; while :; do sleep 0.1; done'
+
+
+def test_a_lost_node_ends_the_command_with_its_reason(tmp_path: Path, pair: Pair) -> None:
+    lead, serve = pair.both("bash", "-c", LOOP, str(tmp_path / "runs"))
+    jobs.until((tmp_path / "runs").exists)
+    root = psutil.Process(serve.pid)
+    jobs.kill_at_once(lambda: [root, *root.children(recursive=True)])
+    status, stderr = said(lead)
+    assert status == 1
+    assert "node 1 (localhost) was lost; the job ends" in stderr
+    assert (tmp_path / "runs.reason").read_text() == "node 1 (localhost) was lost\n"
+
+
+def test_a_signal_to_the_first_node_ends_both(tmp_path: Path, pair: Pair) -> None:
+    lead, serve = pair.both("bash", "-c", LOOP, str(tmp_path / "runs"))
+    jobs.until((tmp_path / "runs").exists)
+    lead.send_signal(signal.SIGTERM)
+    assert [said(node)[0] for node in (lead, serve)] == [143, 143]
+    assert (tmp_path / "runs.reason").read_text() == "stopped by SIGTERM\n"
+
+
+def test_a_node_with_another_key_is_refused_and_both_end(tmp_path: Path, pair: Pair) -> None:
+    """Long before NODE_WAIT_S, as neither can come to the other any more."""
+    pair.variables["HOSTS"] = "127.0.0.1,localhost"
+    for process, words in zip(
+        pair.both("true", second=new_key(tmp_path / "other")),
+        (
+            "1 of 2 nodes did not join: localhost (node 1): answers with another key than this job's",
+            "node 1: the first node, 127.0.0.1, has another JOB_KEY than this node, and has ended: give both the same",
+        ),
+        strict=True,
+    ):
+        status, stderr = said(process)
+        assert status == 1 and words in stderr
+
+
+def test_only_the_first_nodes_refused_call_ends_a_waiting_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scanner's calls end in the same way; and a first node with the right key calls again."""
+    now_s = 1000.0
+    monkeypatch.setattr(hello.time, "monotonic", lambda: now_s)
+    calls = hello.RefusedCalls(["127.0.0.1", "localhost"])
+    log = ["Server listening on 127.0.0.1 port 2222.", "Connection closed by 203.0.113.7 port 50048 [preauth]"]
+    assert calls.read(log) == ["203.0.113.7"]
+    now_s += 1e6
+    assert not calls.first_node_gave_up() and calls.read(log) == []
+
+    log += ["Connection closed by 127.0.0.1 port 50066", "Connection reset by 127.0.0.1 port 50067 [preauth]"]
+    assert calls.read(log) == ["127.0.0.1"]
+    now_s += hello.REFUSED_S - 1
+    log.append("Connection closed by authenticating user job 127.0.0.1 port 50068 [preauth]")
+    assert calls.read(log) == ["127.0.0.1"]
+    now_s += hello.REFUSED_S - 1
+    assert not calls.first_node_gave_up()
+    now_s += 2
+    assert calls.first_node_gave_up()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "rank"),
+    [
+        (["127.0.0.1", "localhost"], 0),
+        (["203.0.113.1", "203.0.113.2", "127.0.0.2"], 2),
+        (["203.0.113.1", "203.0.113.2"], 0),
+        (["first.invalid", "localhost"], 0),  # it may yet get its name
+        (["a" * 70, "localhost"], 0),  # longer than a name can be
+        ([], 0),
+    ],
+)
+def test_a_first_node_finds_its_place_in_hosts(hosts: list[str], rank: int) -> None:
+    assert hello.rank_by_hosts(hosts) == rank
+
+
+def test_both_nodes_are_told_which_settings_of_the_second_one_do_not_rule(pair: Pair) -> None:
+    commit = "0123456789abcdef"
+    own = {"BATCHSIZE": "7", "SOURCE_COMMIT": commit, "LOGDIR": "/elsewhere", "JOB_FROM_CONFIG": "DGXNGPU"}
+    own["JOB_FROM_USER"] = "BATCHSIZE SOURCE_COMMIT LOGDIR"
+    pair.variables["BATCHSIZE"] = "16"
+    for status, stderr in map(said, pair.both("true", **own)):
+        assert status == 0
+        (line,) = (line for line in stderr.splitlines() if "values rule" in line)
+        assert f"BATCHSIZE=7 (the first node: 16), SOURCE_COMMIT={commit} (the first node: empty)" in line
+        assert "LOGDIR" not in line and "node 1" in line
+
+
+def test_nodes_that_agree_are_told_nothing(pair: Pair) -> None:
+    assert [said(node)[1].count("values rule") for node in pair.both("true")] == [0, 0]
+
+
+def test_the_second_node_says_why_the_job_failed(pair: Pair) -> None:
+    reason = "evaluation is 0.2 after 1 epochs, below the target 0.9 \N{EM DASH} caf\N{LATIN SMALL LETTER E WITH ACUTE}"
+    _, serve = pair.both("bash", "-c", 'echo "$0" >"${END_REASON_FILE}"; exit 1', reason)
+    status, stderr = said(serve)
+    assert (status, stderr.splitlines()[-1]) == (1, f"nodes.py: node 1: the job ended with status 1: {reason}")
+
+
+OTHER_MACHINE = "203.0.113.1"  # of no network: an address for examples
+
+
+def test_a_second_first_node_says_so_and_is_named_by_the_first_one_at_once(pair: Pair) -> None:
+    serve = pair.start(
+        *("bash", "-c", PRIVATE, pair.variables["JOB_KEY"], *NODES, "lead", "--", "true"),
+        HOSTS=f"{OTHER_MACHINE},localhost",
+        JOB_KEY="/tmp/key",
+        NODE_RANK="0",
+    )
+    lead = pair.start(*NODES, "lead", "--", "true", NODE_RANK="0")
+    words = "says NODE_RANK=0, but HOSTS has it as node 1"
+    for process, line in (
+        (lead, f"1 of 2 nodes did not join: localhost (node 1): {words}"),
+        (serve, "NODE_RANK=0, but HOSTS has this machine as node 1 (localhost): set NODE_RANK=1"),
+    ):
+        status, stderr = said(process)
+        assert status == 1 and line in stderr, stderr
+    assert words in stderr  # the first node's reason, in the second one's last line
+
+
+def test_a_port_that_another_job_has_is_said_with_what_to_do(pair: Pair) -> None:
+    """A job in a container of its own, but on the network of the host."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", int(pair.variables["SSH_PORT"])))
+        taken.listen()
+        status, stderr = said(pair.start(*NODES, "serve", NODE_RANK="1"))
+    assert status == 1
+    assert "Address already in use" in stderr and "give the job another SSH_PORT, on all nodes\n" in stderr
+
+
+WITHOUT_SSHD = """
+import runpy
+import shutil
+shutil.which = lambda *_, **__: None
+runpy.run_module("launch.nodes", run_name="__main__")
+"""
+
+
+def test_a_node_whose_sshd_cannot_start_is_named_at_once(pair: Pair) -> None:
+    lead = pair.start(*NODES, "lead", "--", "true", NODE_RANK="0")
+    serve = pair.start(
+        *("bash", "-c", PRIVATE, pair.variables["JOB_KEY"], NODES[0], "-c", WITHOUT_SSHD, "serve"),
+        JOB_KEY="/tmp/key",
+        NODE_RANK="1",
+    )
+    why = "sshd is missing on this node: install openssh-server"
+    status, stderr = said(serve)
+    assert status == 2 and stderr.startswith(f"nodes.py: {why}")
+    status, stderr = said(lead)
+    assert status == 1
+    assert f"1 of 2 nodes did not join: localhost (node 1): its sshd cannot start: {why}" in stderr

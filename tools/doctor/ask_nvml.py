@@ -1,0 +1,31 @@
+"""Asks NVML for the node's GPUs, which a driver that hangs never answers: the doctor starts `ask_nvml.py`.
+
+It prints a JSON line before each question and after the last one, and imports nothing of the project.
+"""
+
+import json
+
+
+def say(**answer: object) -> None:
+    """Prints a line at once: the next call may never come back."""
+    print(json.dumps(answer), flush=True)
+
+
+def main() -> None:
+    """Opens NVML and each GPU, as the doctor itself will; an error is an answer, which the doctor gets too."""
+    import pynvml
+
+    say(call="nvmlInit")
+    try:
+        pynvml.nvmlInit()
+        for number in range(pynvml.nvmlDeviceGetCount()):
+            say(call=f"nvmlDeviceGetHandleByIndex({number})")
+            handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+            say(call=f"nvmlDeviceGetMemoryInfo of GPU{number}")
+            pynvml.nvmlDeviceGetMemoryInfo(handle)
+    except pynvml.NVMLError as error:
+        say(error=str(error))
+
+
+if __name__ == "__main__":
+    main()
