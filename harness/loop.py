@@ -32,8 +32,7 @@ COUNTED = "eval.counted"  # an evaluation program's total of images
 SEARCH_S = 1500.0
 
 NOTHING_TO_LEARN = (
-    "the loss of step {step} is 0: the labels hold nothing to learn, as where all are ignored or of one class: look at "
-    "the label files"
+    "the loss is 0: the labels hold nothing to learn, as where all are ignored or of one class: look at the label files"
 )
 
 SCHEDULED = Path("/proc/thread-self/schedstat")  # nanoseconds on a core, nanoseconds waiting for one, and how often
@@ -226,7 +225,7 @@ class Trainer:
             self.log.event(schema.CLOCK_SET, round(set_by_s, 3), schema.AtStep(step=step))
         self.progress.window(step=step, epoch=epoch, window=window, loss=loss)
         if loss == 0:
-            self.progress.warn(self.log, NOTHING_TO_LEARN.format(step=step))
+            self.progress.warn(self.log, NOTHING_TO_LEARN)
         if not math.isfinite(loss):
             raise NotFinite(f"loss is {loss} at step {step}: lower the learning rate or look at the data")
 

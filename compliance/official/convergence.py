@@ -8,7 +8,7 @@ numpy's order, so that every figure equals the tool's to the last digit, without
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compliance.official import rounds, rule_files
@@ -150,7 +150,7 @@ def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceS
     between = _interpolated(batch, lower[-1], nearest, reference.runs)
     allowed = _allowed_samples(reference.benchmark, reference.ruleset)
     if allowed:
-        between = _with_least(between, between.least - allowed)
+        between = replace(between, least=between.least - allowed)
     return HeldTo(point=between, reason="interpolated reference point")
 
 
@@ -172,8 +172,7 @@ def lower_envelope(reference: ReferenceSet) -> tuple[ReferencePoint, ...]:
 
 
 def _is_above_line(point: ReferencePoint, low: ReferencePoint, high: ReferencePoint) -> bool:
-    slope = (high.mean - low.mean) / (high.global_batch - low.global_batch)
-    return point.mean > slope * (point.global_batch - low.global_batch) + low.mean
+    return point.mean > _between(point.global_batch, low.global_batch, high.global_batch, low.mean, high.mean)
 
 
 def _allowed_samples(benchmark: str, ruleset: str) -> int:
@@ -215,18 +214,16 @@ def _pruned(points: Sequence[ReferencePoint], runs: SubmissionRuns) -> tuple[Ref
 
 def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, runs: SubmissionRuns) -> ReferencePoint:
     """The point at `batch` on the line from `low` to `high`."""
-    width = high.global_batch - low.global_batch
-    offset = batch - low.global_batch
-    # numpy.interp, operation by operation
-    mean = (high.mean - low.mean) / width * offset + low.mean
-    std = (high.std - low.std) / width * offset + low.std
+    mean = _between(batch, low.global_batch, high.global_batch, low.mean, high.mean)
+    std = _between(batch, low.global_batch, high.global_batch, low.std, high.std)
     return ReferencePoint(
         global_batch=batch, mean=mean, std=std, least=_least_mean(mean, std, runs.runs * 2, runs.runs)
     )
 
 
-def _with_least(point: ReferencePoint, least: float) -> ReferencePoint:
-    return ReferencePoint(global_batch=point.global_batch, mean=point.mean, std=point.std, least=least)
+def _between(batch: int, low_batch: int, high_batch: int, low: float, high: float) -> float:
+    """The value at `batch` on the line from `low` to `high`, as numpy.interp computes it, operation by operation."""
+    return (high - low) / (high_batch - low_batch) * (batch - low_batch) + low
 
 
 def _least_mean(mean: float, std: float, reference_runs: int, runs: int) -> float:

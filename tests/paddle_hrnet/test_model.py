@@ -286,6 +286,25 @@ def test_the_accuracy_mode_as_a_user_starts_it(tmp_path: Path, data_set: Path) -
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
+def test_labels_without_anything_to_learn_are_warned_of(tmp_path: Path) -> None:
+    """Trained on labels of 255 alone, evaluated on masks of 0 and 255: the run goes on, and says so of both."""
+    ignored = np.full((SIDE, SIDE), 255, dtype=np.uint8)
+    mask = np.where(np.arange(SIDE) < SIDE // 2, ignored, np.uint8(0))
+    image = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+    for name in ("0", "1", "2", "3"):
+        write(tmp_path / "town", "train", name, image, ignored)
+    write(tmp_path / "town", "val", "0", image, mask)
+    log = tmp_path / "log.txt"
+    done = small.train(log, tmp_path / "town", ranks=1, cwd=jobs.REPOSITORY, **(TRAINING | {"MAX_EPOCHS": 1}))
+    of_training = "warning: the loss is 0: the labels hold nothing to learn"
+    of_evaluation = "warning: the evaluation's labels hold class 0 alone beside 255"
+    for text in (done.stdout, log.read_text()):
+        assert text.count("warning: ") == 2 and of_training in text and of_evaluation in text
+    assert len(jobs.values(log, "step_window")) == 2, "the second window of such labels has no second warning"
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
 def test_a_job_of_weights_that_are_none_says_one_line(tmp_path: Path, data_set: Path) -> None:
     weights = tmp_path / "weights.pdparams"
     weights.write_bytes(bytes(range(256)))

@@ -13,6 +13,7 @@ import pytest
 
 from scoring.report.text import markdown, number
 from tests import jobs, make_log
+from tests.compliance.test_data_distributed import with_passports
 from tests.scoring import pages, samples
 from tests.scoring.pages import Parsed, assert_self_contained, findings_of, page_of, report, values_of, write_log
 from tests.scoring.samples import scoring
@@ -90,6 +91,46 @@ def test_the_provenance_tells_which_bytes_were_read(tmp_path: Path) -> None:
     assert f"training data before it was packed1,003 files, 2,400,007 bytes, SHA-256 {'c1' * 32}" in shown
     assert f"evaluation data51 files, 70,009 bytes, SHA-256 {'c2' * 32}" in shown
     assert "evaluation data before it was packed" not in shown
+
+
+SHRUNK_BYTES = 48_000_000_000
+ORIGINAL_BYTES = 146_900_000_000
+IS_SHRUNK = "48,000,000,000 bytes of training data"
+
+
+@pytest.mark.parametrize(
+    ("bytes_of", "shown", "found"),
+    [
+        ({"train": ORIGINAL_BYTES}, "training data1 files, 146,900,000,000 bytes", ""),
+        ({"train": SHRUNK_BYTES}, "training data1 files, 48,000,000,000 bytes", IS_SHRUNK),
+        (
+            {"train": ORIGINAL_BYTES, "train_source": ORIGINAL_BYTES},
+            "training data before it was packed1 files, 146,900,000,000 bytes",
+            "",
+        ),
+        (
+            {"train": ORIGINAL_BYTES, "train_source": SHRUNK_BYTES},
+            "training data before it was packed1 files, 48,000,000,000 bytes",
+            IS_SHRUNK,
+        ),
+    ],
+    ids=["original", "shrunk", "packed", "packed of shrunk"],
+)
+def test_the_passport_goes_from_the_log_to_the_check_the_score_and_the_report(
+    tmp_path: Path, bytes_of: dict[str, int], shown: str, found: str
+) -> None:
+    log = tmp_path / "result_0.txt"
+    log.write_text(with_passports(make_log.closed_run(), **bytes_of).text)
+    checked = jobs.run([sys.executable, "-m", "compliance", "check", log, "--format", "json"])
+    findings = tmp_path / "findings.json"
+    findings.write_text(checked.stdout)
+    [file] = json.loads(checked.stdout)["files"]
+    of_the_bytes = [one["actual"] for one in file["findings"] if one["rule"] == "data-distributed"]
+    assert len(of_the_bytes) == bool(found) and found in "".join(of_the_bytes)
+    status, scored, _ = samples.command("score", log, "--protocol", "window")
+    assert status == 0 and scored["result"]["is_mlperf"] is (not found) and found in scored["result"]["name"]
+    page = page_of(tmp_path, log, "--findings", findings)
+    assert shown in page.by_id["provenance"] and found in "".join(page.text)
 
 
 def test_verdict(tmp_path: Path) -> None:
