@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from harness import env
 from harness.provenance import code_sha256
+from runlog.text import printable
 
 # Settings that are a node's own, or that only the first node reads.
 OF_ONE_NODE = frozenset(
@@ -20,6 +21,9 @@ OF_ONE_NODE = frozenset(
         *("LOGDIR", "RESULT_FILE", "PROGRESS", "SWITCH_GROUPS", "FLEET_BASELINE"),
     )
 )
+UNABLE = "this node of the job cannot start its sshd: "
+ANSWER_S = 10.0  # that a node without sshd waits for the first one's call
+MOST_OF_AN_ANSWER = 300  # characters
 REFUSED_S = 8.0  # from a first node's call that ended too early, in which it calls again where the key is right
 # An sshd's line about a caller that ended in the exchange of keys, as one does that expects another host key.
 REFUSED = re.compile(r"Connection (?:closed|reset) by (?:authenticating user \S+ )?(\S+) port \d+ \[preauth\]")
@@ -43,6 +47,36 @@ def overruled(given: Mapping[str, str], job: env.Job) -> str:
         if name not in OF_ONE_NODE and value != first_value:
             differences.append(f"{name}={value} (the first node: {first_value or 'empty'})")
     return ", ".join(differences)
+
+
+def answer_that_unable(job: env.Job, why: str) -> None:
+    """Listen in the place of this node's sshd, which cannot start, and say why to a first node that calls now.
+
+    A first node calls twice: by ssh, which does not show what it is told, and then to hear it. One that begins later
+    hears nothing, as this node has ended then.
+    """
+    family = socket.AF_INET6 if ":" in job.cluster.ssh_address else socket.AF_INET
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((job.cluster.ssh_address, job.cluster.ssh_port))
+        listener.listen()
+        listener.settimeout(ANSWER_S)
+        for _ in range(2):
+            caller, _ = listener.accept()
+            with caller:
+                caller.sendall(f"{UNABLE}{why}\n".encode())
+                caller.shutdown(socket.SHUT_WR)
+                caller.settimeout(1)
+                caller.recv(1000)  # what ssh begins with: unread it would make the end of the connection an error
+
+
+def why_unable(host: str, port: int) -> str:
+    """Return why the sshd of a node cannot start, by what `answer_that_unable` says there; empty: nobody says it."""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=ANSWER_S) as connection:
+        line = connection.makefile("rb").readline(MOST_OF_AN_ANSWER).decode(errors="replace")
+        if line.startswith(UNABLE):
+            return printable(line.removeprefix(UNABLE).strip(), MOST_OF_AN_ANSWER)
+    return ""
 
 
 def addresses_of(host: str) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness import env
 from harness.provenance import code_sha256
-from launch.hello import overruled
+from launch.hello import overruled, why_unable
 
 
 def say(text: str) -> None:
@@ -36,6 +36,8 @@ FAILURES = (
     ("refused", "nothing listens there (is its container running?)", False),
     ("", "{}", False),
 )
+# What ssh says where it is answered by what is no sshd.
+NO_SSHD = re.compile("kex_exchange_identification|Connection (closed|reset)|banner|[Bb]ad packet")
 
 
 class Lifeline(threading.Thread):
@@ -67,6 +69,9 @@ class Lifeline(threading.Thread):
             said = self.process.stderr.read().strip() or f"ssh exited with {self.process.wait()}"
             problem, final = next((why, final) for words, why, final in FAILURES if re.search(words, said))
             self.problem, self.final = problem.format(said.splitlines()[-1]), final
+            unable = why_unable(self.host, self.job.cluster.ssh_port) if NO_SSHD.search(said) else ""
+            if unable:
+                self.problem, self.final = f"its sshd cannot start: {unable}", True
             return
         facts = json.loads(answer)
         self.answered = True

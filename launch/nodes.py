@@ -29,7 +29,7 @@ from typing import NoReturn
 
 from harness import env
 from harness.processes import adopt_orphans, end_descendants, end_with_parent, on_signals
-from launch.hello import RefusedCalls, hello, rank_by_hosts
+from launch.hello import RefusedCalls, answer_that_unable, hello, rank_by_hosts
 from launch.lifeline import Lifeline, say
 from launch.times import TIMES
 from runlog import named_files
@@ -134,11 +134,14 @@ def job_folder(job: env.Job) -> Iterator[Path]:
 # --- nodes above 0 ----------------------------------------------------------------------------------------------------
 
 
-def start_sshd(folder: Path) -> subprocess.Popen[bytes]:
+def start_sshd(job: env.Job, folder: Path) -> subprocess.Popen[bytes]:
     """The sshd that the first node calls; it writes to sshd.log."""
     path = shutil.which("sshd", path=f"{os.defpath}:/usr/sbin:/sbin:/usr/local/sbin")
     if path is None:
-        fail("sshd is missing on this node: install openssh-server (the image has it)", 2)
+        missing = "sshd is missing on this node: install openssh-server (the image has it)"
+        say(missing)
+        answer_that_unable(job, missing)
+        raise NodeError(missing, 2)
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd's own demand where it runs as root
     command = [path, "-D", "-e", "-f", str(folder / "sshd_config")]
@@ -156,11 +159,14 @@ def say_how_it_ended(me: str, first: str, text: str) -> int:
     return status
 
 
-def fail_for_sshd(me: str, log: list[str]) -> NoReturn:
+def fail_for_sshd(job: env.Job, me: str, log: list[str]) -> NoReturn:
     """End this node because its sshd has ended, with the last lines of its log."""
     last_lines = " / ".join(log[-2:])
     other = ": give the job another SSH_PORT, on all nodes" if "Bind to port" in last_lines else ""
-    fail(f"{me}: sshd ended: {last_lines}{other}")
+    why = f"sshd ended: {last_lines}{other}"
+    say(f"{me}: {why}")
+    answer_that_unable(job, why)
+    raise NodeError(f"{me}: {why}", 1)
 
 
 def tell_refused(me: str, first: str, refused: RefusedCalls, log: list[str]) -> None:
@@ -175,7 +181,7 @@ def serve(job: env.Job, hosts: list[str], folder: Path) -> int:
     """Runs sshd until the first node ends the job, or is lost; the job's exit status."""
     (folder / "hello").write_text(hello(job))
     lifeline = os.open(folder / "lifeline", os.O_RDONLY | os.O_NONBLOCK)
-    sshd = start_sshd(folder)
+    sshd = start_sshd(job, folder)
     me, first = f"node {job.cluster.node_rank}", f"the first node{', ' + hosts[0] if hosts else ''},"
     say(f"{me}: waiting on port {job.cluster.ssh_port} for {first} at most {job.cluster.node_wait_s} s")
     poll = select.poll()
@@ -212,7 +218,7 @@ def serve(job: env.Job, hosts: list[str], folder: Path) -> int:
         has_ended = sshd.poll() is not None  # before its last words are read
         log = (folder / "sshd.log").read_text().splitlines()
         if has_ended:
-            fail_for_sshd(me, log)
+            fail_for_sshd(job, me, log)
         if not received:
             tell_refused(me, first, refused, log)
         late = time.monotonic() > deadline

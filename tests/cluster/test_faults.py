@@ -66,6 +66,32 @@ def test_docker_stop_ends_the_job_in_order(nodes: Nodes) -> None:
     assert_aborted(nodes, "SIGTERM")
 
 
+# {how the job's only container ends: its exit status}
+ENDS = {"docker stop": 128 + signal.SIGTERM, "docker kill": 128 + signal.SIGKILL, "kill -9": 128 + signal.SIGKILL}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ENDS)
+def test_a_job_ends_with_its_only_container(nodes: Nodes, how: str) -> None:
+    """Who is killed cannot close the log: it has no end then, and the checker refuses it."""
+    only = nodes.start(0, 1, **ENDLESS_JOB, DGXSYSTEM="CPU")
+    log = nodes.logdir / "CPU/rn50/result_0.txt"
+    jobs.until(lambda: jobs.trains(log), every_s=0.2, why=lambda: nodes.output(only))
+    of_job = tree(only)
+    if how == "kill -9":
+        of_job[0].kill()
+    else:
+        docker(how.removeprefix("docker "), only)
+    assert nodes.wait(only) == ENDS[how]
+    jobs.until(lambda: not any(process.is_running() for process in of_job), why=lambda: of_job)
+    if how == "docker stop":
+        assert jobs.abort_reason(log) == "stopped by signal TERM"
+    else:
+        assert "run_stop" not in jobs.text(log)
+    status, _ = jobs.checked(log)
+    assert status == 1
+
+
 def test_a_node_that_never_comes_is_named(nodes: Nodes) -> None:
     first = nodes.start(0, 2, NODE_WAIT_S="8")
     assert nodes.wait(first) == 1

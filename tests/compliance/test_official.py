@@ -166,8 +166,8 @@ def altered(text: str, chance: random.Random) -> str:
                 continue  # an earlier alteration broke it
         try:
             chance.choice(ALTERATIONS)(log, chance.choice(whole), chance)
-        except (IndexError, KeyError, AttributeError):
-            continue  # nothing of the kind left to alter
+        except (IndexError, KeyError, AttributeError, TypeError):
+            continue  # nothing of the kind left to alter, or no number any more
     return log.text
 
 

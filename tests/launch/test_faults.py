@@ -64,7 +64,7 @@ def phase_and_signal(*phases: str) -> list[Any]:
 def test_a_signal_ends_the_job_in_any_phase(
     standing_in: Path, tmp_path: Path, phase: str, sent: signal.Signals
 ) -> None:
-    """That one which trains saves before it ends, tests/harness/test_checkpoint.py shows."""
+    """That one which trains saves before it ends, tests/harness/test_going_on.py shows."""
     begins = {"set-up": "init_start", "training": "step_window", "evaluation": "eval_start"}[phase]
     log = tmp_path / "CPU/rn50/result_0.txt"
     job = jobs.run_and_time(start=jobs.begin, cwd=standing_in, **{**small.TRAINING, "LOGDIR": tmp_path})

@@ -211,3 +211,26 @@ def test_a_port_that_another_job_has_is_said_with_what_to_do(pair: Pair) -> None
         status, stderr = said(pair.start(*NODES, "serve", NODE_RANK="1"))
     assert status == 1
     assert "Address already in use" in stderr and "give the job another SSH_PORT, on all nodes\n" in stderr
+
+
+WITHOUT_SSHD = """
+import runpy
+import shutil
+shutil.which = lambda *_, **__: None
+runpy.run_module("launch.nodes", run_name="__main__")
+"""
+
+
+def test_a_node_whose_sshd_cannot_start_is_named_at_once(pair: Pair) -> None:
+    lead = pair.start(*NODES, "lead", "--", "true", NODE_RANK="0")
+    serve = pair.start(
+        *("bash", "-c", PRIVATE, pair.variables["JOB_KEY"], NODES[0], "-c", WITHOUT_SSHD, "serve"),
+        JOB_KEY="/tmp/key",
+        NODE_RANK="1",
+    )
+    why = "sshd is missing on this node: install openssh-server"
+    status, stderr = said(serve)
+    assert status == 2 and stderr.startswith(f"nodes.py: {why}")
+    status, stderr = said(lead)
+    assert status == 1
+    assert f"1 of 2 nodes did not join: localhost (node 1): its sshd cannot start: {why}" in stderr
