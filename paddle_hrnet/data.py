@@ -56,12 +56,17 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, 
     Of the labels also the highest number but IGNORED, plus 1, on the CPU: the host sees whether all are classes without
     waiting for a GPU. Not `augmented`, the last output is what is valid.
     """
-    drawn = [(types.FLOAT, 1)] * 3 + [(types.INT32, 0)] + [(types.FLOAT, 0)] * 4
-    inputs = [(types.UINT8, 1)] * 2 + [(types.UINT16, 0)] * renumbered + (drawn if augmented else [(types.FLOAT, 0)])
-    data = loader.inputs(source, inputs)
-    rest = data[2 + renumbered :]
-    images = fn.decoders.image(data[0], device="mixed" if device == "gpu" else "cpu", output_type=types.RGB)
-    labels = fn.decoders.image(data[1], device="cpu", output_type=types.GRAY)
+    inputs = [(types.UINT8, 1), (types.UINT8, 1)]  # encoded image and label
+    if renumbered:
+        inputs.append((types.UINT16, 0))  # first key of the sample's row of RENUMBERED
+    if augmented:
+        inputs += [(types.FLOAT, 1)] * 3 + [(types.INT32, 0)] + [(types.FLOAT, 0)] * 4  # by `_draw`
+    else:
+        inputs.append((types.FLOAT, 0))  # whether the sample is valid
+    image_bytes, label_bytes, *rest = loader.inputs(source, inputs)
+    first_key = rest.pop(0) if renumbered else None
+    images = fn.decoders.image(image_bytes, device="mixed" if device == "gpu" else "cpu", output_type=types.RGB)
+    labels = fn.decoders.image(label_bytes, device="cpu", output_type=types.GRAY)
     mirror: Any = 0
     # The crop at the upper left corner, filled up where the image ends before it.
     cut: dict[str, Any] = {"crop": (image.height, image.width), "out_of_bounds_policy": "pad"}
@@ -87,14 +92,18 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, 
         dtype=types.FLOAT16 if image.half else types.FLOAT,
         output_layout="CHW",
     )
-    if renumbered:
-        numbers = labels + data[2]
+    if first_key is not None:
+        numbers = labels + first_key
         labels = fn.lookup_table(
             numbers, keys=list(range(RENUMBERED.size)), values=RENUMBERED.ravel().tolist(), dtype=types.UINT8
         )
     highest = fn.reductions.max(labels + types.Constant(1, dtype=types.UINT8))  # IGNORED, the last of them, becomes 0
-    beside = [fn.squeeze(labels, axes=[2]), *(() if augmented else rest)]
-    return images, highest, *(output.gpu() if device == "gpu" else output for output in beside)
+    beside = [fn.squeeze(labels, axes=[2])]
+    if not augmented:
+        beside += rest
+    if device == "gpu":
+        beside = [output.gpu() for output in beside]
+    return images, highest, *beside
 
 
 def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, epoch: int, ids: Array) -> list[Array]:

@@ -84,17 +84,19 @@ def _pipeline(
     """Encoded images to normalized ones, and as they came their labels and, in evaluation, what is valid of them;
     `augment` is None for evaluation.
     """
-    hints = _hints(*largest) if largest else {}
-    decoder = {"device": "mixed" if device == "gpu" else "cpu", "output_type": types.RGB, **hints}
-    drawn = [] if augment is None else [(types.FLOAT, 1), (types.FLOAT, 1), (types.INT32, 0)]
-    inputs = [(types.UINT8, 1), (types.INT64, 1), (types.FLOAT, 1), *drawn]
-    encoded, labels, *data = loader.inputs(source, inputs)
-    beside, mirror = [labels], 0
+    decoder: dict[str, Any] = {"device": "mixed" if device == "gpu" else "cpu", "output_type": types.RGB}
+    if largest is not None:
+        decoder |= _hints(*largest)
+    of_all = [(types.UINT8, 1), (types.INT64, 1)]  # encoded image, label
+    mirror: Any = 0
     if augment is None:
-        beside += data
+        encoded, labels, valid = loader.inputs(source, [*of_all, (types.FLOAT, 1)])
+        beside = [labels, valid]
         images = fn.resize(fn.decoders.image(encoded, **decoder), resize_shorter=resize)
     else:
-        widths, heights, place, mirror = data
+        drawn = [(types.FLOAT, 1), (types.FLOAT, 1), (types.FLOAT, 1), (types.INT32, 0)]  # by `_draw`
+        encoded, labels, widths, heights, place, mirror = loader.inputs(source, [*of_all, *drawn])
+        beside = [labels]
         anchor, shape = _crop(fn.peek_image_shape(encoded), widths, heights, place, augment)
         images = fn.decoders.image_slice(encoded, anchor, shape, axis_names="HW", **decoder)
         images = fn.resize(images, size=[image.size, image.size])
@@ -108,7 +110,9 @@ def _pipeline(
         output_layout="CHW" if image.layout == "NCHW" else "HWC",
         pad_output=image.channels == 4,
     )
-    return images, *(output.gpu() if device == "gpu" else output for output in beside)
+    if device == "gpu":
+        beside = [output.gpu() for output in beside]
+    return images, *beside
 
 
 def _hints(width: int, height: int) -> dict[str, int]:

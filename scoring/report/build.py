@@ -14,7 +14,8 @@ from runlog.text import called, visible
 from runlog.verdict import Verdict
 from scoring.figure import protocols, warnings
 from scoring.figure.protocols import Protocol
-from scoring.figure.score import RunFigure, Score, once, score
+from scoring.figure.repeats import once
+from scoring.figure.score import RunFigure, Score, score
 from scoring.published.table import read_published
 from scoring.record import InputError, Record, TooFewRunsError
 from scoring.report.content import Group, Logged, Report, ReportedRun, ScalingRow, runs_of
@@ -82,7 +83,7 @@ def build(
     MLPerf logs of which none has a window are scored by `mlperf` instead: their time to train is all that they say.
 
     `findings`, `logs` and `folders` are by a record's file: what the check found; the path to read where it is another,
-    as for a compressed log that is unpacked; and the folder that was given in the file's place, since runs of two
+    as for a log that is held in memory; and the folder that was given in the file's place, since runs of two
     folders are two systems.
     Raises InputError where one log is given twice.
     """
