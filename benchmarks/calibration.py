@@ -1,13 +1,14 @@
 """How often the intervals and verdicts of `scoring` are right, by simulation and on repeats that others published.
 
-    python benchmarks/calibration.py [--corpus ../shared/corpus] [--short] [--json]
+    python benchmarks/calibration.py [--corpus FOLDER] [--only PART] [--short] [--json] [--write]
 
 Simulated: runs whose windows scatter by 2 % with first-order correlation, and that lie 1 % apart themselves; normal,
 or skewed (gamma, skewness 1 and 2: a tail of slow runs). Counted: how often a 95 % interval holds the true figure, how
 often two equal systems are called different or a healthy set is said to hold an outlier, and how often a real
 difference is found. A/A: all pairs of repeats of one MLPerf system, each judged by its system's other repeats.
-Real series: how often the interval of n consecutive windows of a published run holds the mean of that whole run. It has
-no target: the interval is named for its windows, as real runs drift, which n windows of them do not show.
+Widths: those of the two intervals of one run, fitted on one half of the published systems and tried on the other, both
+ways; `--write` puts the widths of all systems into scoring/figure/calibration.yaml, and the coverage into
+docs/scoring.md.
 
 Targets: coverage 93 to 97 % (more is conservative, and said), false "different" and `outlying_run` at most 5 %, A/A at
 most 7 %, each but for two standard errors of the simulation. Skewness 2 is shown and no target for means: Student's t
@@ -15,14 +16,14 @@ misses it, and published repeats do not show it (docs/scoring.md). Exit 1 on a m
 """
 
 import argparse
+import datetime
 import functools
-import hashlib
 import itertools
 import json
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,13 +33,19 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import interval_widths  # noqa: E402
+from benchmarks.interval_widths import Case  # noqa: E402
+from benchmarks.published_runs import CORPUS, PublishedRun, published_runs  # noqa: E402
 from runlog import stats  # noqa: E402
 from scoring.figure import compare, history, protocols, spread  # noqa: E402
-from scoring.figure.run import run_figure  # noqa: E402
+from scoring.figure.calibration import FILE as CALIBRATION  # noqa: E402
 from scoring.figure.score import Score, score  # noqa: E402
 from scoring.importers import read_record  # noqa: E402
 from scoring.record import InputError  # noqa: E402
 
+PAGE = ROOT / "docs" / "scoring.md"
+TABLE_STARTS = "<!-- by benchmarks/calibration.py --only widths --write -->"
+TABLE_ENDS = "<!-- end -->"
 SEED = 17
 BETWEEN, WITHIN, WINDOWS = 0.01, 0.02, 40
 GAMMAS = {"normal": 0.0, "skewed (0.5)": 16.0, "skewed (1)": 4.0, "skewed (2)": 1.0}  # its skewness is 2 / root
@@ -249,51 +256,6 @@ def repeats_of_one_system(corpus: Path, most_systems: int | None) -> Iterator[Ce
             yield Cell(row=row, column=column, share=float(np.mean(found)), most=most, of=len(found))
 
 
-def step_times(log: Path) -> list[float]:
-    """Seconds of work of each measured window of a log; none where it has no figure."""
-    for given in ({}, {"devices": 1}, {"devices": 1, "batch_per_device": 1}):  # a series' scale does not matter
-        try:
-            return [1 / rate for rate in run_figure(read_record(log, **given), protocols.find("window")).rates]
-        except InputError:
-            continue
-    return []
-
-
-def series_of(corpus: Path, most_logs: int | None = None) -> Iterator[tuple[str, list[float]]]:
-    """(name, step times) of each log of the corpus' archives and the folder of logs beside it; equal logs once."""
-    seen: set[bytes] = set()
-    with tempfile.TemporaryDirectory() as folder:
-        logs = list((corpus.parent / "logs").glob("*.log"))
-        for name in ("gluoncv", "wild"):
-            if (archive := corpus / f"{name}.tar.xz").is_file():
-                with tarfile.open(archive) as packed:
-                    packed.extractall(Path(folder) / name, filter="data")
-                logs += sorted(path for path in (Path(folder) / name).rglob("*") if path.is_file())
-        for log in logs[:most_logs]:
-            digest = hashlib.sha256(log.read_bytes()).digest()
-            if digest not in seen and (times := step_times(log)):
-                yield log.name, times
-            seen.add(digest)
-
-
-def held_by_windows(times: Values, count: int, most: int = 20) -> float:
-    """Share of the intervals of `count` consecutive windows, evenly chosen, that hold the mean of the whole run."""
-    starts = np.unique(np.linspace(0, len(times) - count, most).astype(int))
-    return held((spread.series_interval(times[start : start + count]) for start in starts), float(np.mean(times)))
-
-
-def real_series(corpus: Path, most_logs: int | None) -> Iterator[Cell]:
-    """Coverage of a run's mean by a part of its windows; each log counts once."""
-    series = [times for _, times in series_of(corpus, most_logs)]
-    for count in (10, 20, 40, 60, 100, 200):
-        shares = [held_by_windows(times, count) for times in series if len(times) >= 2 * count]
-        if shares:
-            column = f"{count} windows"
-            yield Cell(
-                row="published logs, the run's mean", column=column, share=float(np.mean(shares)), of=len(shares)
-            )
-
-
 def table(cells: Sequence[Cell]) -> str:
     """The cells of one part as Markdown; bold is missed, * is more than asked for, - is refused."""
     columns = list(dict.fromkeys(cell.column for cell in cells))
@@ -316,15 +278,91 @@ def table(cells: Sequence[Cell]) -> str:
     return "\n".join(lines) + f"\n\n({sizes} repeats, pairs or logs a cell.)\n"
 
 
+def print_widths(corpus: Path, *, most_logs: int | None, write: bool) -> None:
+    """Print how often the intervals of one run hold on systems that their widths were not fitted on."""
+    runs = published_runs(corpus, most_logs)
+    cases = {"run": list(interval_widths.run_cases(runs)), "repeat": list(interval_widths.repeat_cases(runs))}
+    coverage = coverage_table(cases)
+    print(coverage)
+    if write:
+        CALIBRATION.write_text(calibration_file(runs, cases), encoding="utf-8")
+        text = PAGE.read_text(encoding="utf-8")
+        before, _, rest = text.partition(TABLE_STARTS)
+        _, end, after = rest.partition(TABLE_ENDS)
+        PAGE.write_text(before + TABLE_STARTS + "\n" + coverage + end + after, encoding="utf-8")
+
+
+def coverage_table(cases: Mapping[str, Sequence[Case]]) -> str:
+    """A table in Markdown of what the intervals hold by interval, source and number of windows, in percent."""
+    counts = interval_widths.COUNTS
+    lines = [f"| interval, source | {' | '.join(map(str, counts))} |", "|---" * (len(counts) + 1) + "|"]
+    for name, of_name in cases.items():
+        for source, by_count in interval_widths.held_out(of_name).items():
+            cells = []
+            for count in counts:
+                cell = "-"
+                if count in by_count:
+                    cell = f"{100 * by_count[count].held:.1f} ({by_count[count].systems})"
+                cells.append(cell)
+            lines.append(f"| {name}, {source} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def calibration_file(runs: Sequence[PublishedRun], cases: Mapping[str, Sequence[Case]]) -> str:
+    """The text of calibration.yaml: the widths fitted on all systems, and what they came from."""
+    lines = [
+        "# Widths of the intervals of one run, and the smallest difference that matters (docs/scoring.md).",
+        "# Written by `python benchmarks/calibration.py --only widths --write` from logs that others published.",
+        "#",
+        "# Half a width, as a share of the figure, is `factor` times a scale, and `least_share` at least. The scale of",
+        "# `run` is the relative standard deviation of the windows' times, that of `repeat` half the width of the",
+        "# interval of the windows alone (scoring/figure/spread.py). A row holds from `windows` on, to the next row.",
+    ]
+    for name, of_name in cases.items():
+        lines.append(f"{name}:")
+        for kind, widths in interval_widths.fitted(of_name).items():
+            lines.append(f"  {kind}:" if widths else f"  {kind}: []  # too few systems")
+            for width in widths:
+                row = f"windows: {width.windows}, factor: {width.factor:g}, least_share: {width.least_share:g}"
+                lines.append(f"    - {{{row}}}")
+    distances = interval_widths.like_host_ratios(runs)
+    smallest = interval_widths.smallest_difference(distances)
+    lines += [
+        f"smallest_difference: {smallest:g}  # {interval_widths.LIKE_HOSTS:.1%} of the pairs of like hosts lie closer",
+        f"pairs_of_like_hosts: {len(distances)}",
+        f"series: {len(runs)}",
+        f"systems: {len({run.system for run in runs})}",
+        "sources:",
+    ]
+    for source in sorted({run.source for run in runs}):
+        of_source = [run for run in runs if run.source == source]
+        systems = len({run.system for run in of_source})
+        lines.append(f'  "{source}": {{series: {len(of_source)}, systems: {systems}}}')
+    lines.append(f'date: "{datetime.datetime.now(datetime.timezone.utc).date().isoformat()}"')
+    return "\n".join(lines) + "\n"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", type=Path, default=ROOT / "../shared/corpus", help="folder of published logs")
+    parser.add_argument("--corpus", type=Path, default=CORPUS, help="folder of published logs (PUBLISHED_CORPUS)")
     parser.add_argument("--short", action="store_true", help="few repeats: only shows that it runs")
     parser.add_argument(
-        "--only", choices=["one", "several", "two", "trend", "series", "published"], help="one part of the table"
+        "--only", choices=["one", "several", "two", "trend", "published", "widths"], help="one part of the table"
     )
     parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--write", action="store_true", help="with --only widths: write the file of widths and the table"
+    )
     args = parser.parse_args()
+    if args.write and (args.only != "widths" or args.short):
+        parser.error("--write goes with --only widths, and not with --short")
+    if args.only in (None, "widths"):
+        if args.corpus.exists():
+            print_widths(args.corpus, most_logs=12 if args.short else None, write=args.write)
+        else:
+            print(f"widths: not measured, {args.corpus} is not here", file=sys.stderr)
+        if args.only == "widths":
+            return 0
     few, many = (60, 300) if args.short else (2_000, 10_000)
     simulated = {
         "one": (one_run, few),
@@ -338,7 +376,6 @@ def main() -> int:
         if args.only in (None, name)
     ]
     of_corpus = {
-        "series": (real_series, args.corpus, 12 if args.short else None),
         "published": (repeats_of_one_system, args.corpus, 4 if args.short else None),
     }
     for name, (part, place, most) in of_corpus.items():

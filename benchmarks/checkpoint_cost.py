@@ -20,7 +20,7 @@ import ratios
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness.hooks import checkpoint
+from harness.hooks import checkpoint_file
 
 PARAMETERS = 25_557_032
 LIMIT = 0.01
@@ -48,7 +48,7 @@ def main() -> int:
                 np.copyto(copied.setdefault(name, np.empty_like(value)), value)
             copies.append(time.perf_counter() - began)
             path = Path(folder) / f"{repeat}.safetensors"
-            thread = threading.Thread(target=checkpoint.write, args=(path, copied, {"position": {"step": repeat}}))
+            thread = threading.Thread(target=checkpoint_file.write, args=(path, copied, {"position": {"step": repeat}}))
             began, steps = time.perf_counter(), 0
             thread.start()
             while thread.is_alive():

@@ -37,8 +37,8 @@ def main() -> None:
     """Takes turns and prints the ratio."""
     args = ratios.parser(__doc__).parse_args()
     steps = 5 if args.short else 30
-    me = ranks.start(JOB)
-    ranks.connect(JOB, me)
+    me = ranks.start(JOB.cluster)
+    ranks.connect(JOB.cluster, me)
     paddle.enable_static()
     model = workload.of_job(JOB)
     schedule = model.recipe.make_schedule(samples=1437, global_batch=JOB.global_batch)

@@ -173,6 +173,16 @@ def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
     return SubmissionRuns(runs=ours["runs"], dropped=rounds.DROPPED_RUNS_OF_OTHERS)
 
 
+def submission_runs_by_round(benchmark: str) -> dict[str, SubmissionRuns]:
+    """The runs of a result of `benchmark` by the ruleset of each round that has it, such as 5.1.0; oldest first."""
+    by_round = {}
+    for ruleset in rounds.rulesets():
+        wanted = submission_runs(benchmark, ruleset)
+        if wanted is not None:
+            by_round[ruleset] = wanted
+    return by_round
+
+
 def scored(ruleset: str) -> list[str]:
     """The benchmarks of which `ruleset` has results: the MLPerf benchmarks of that round, and this project's own."""
     own = [name for name in _own_rows() if not is_mlperf_benchmark(name) and submission_runs(name, ruleset)]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from harness import decoder, encoded, memory
-from harness.job import Job
+from harness.job import ClusterSettings, DataSettings
 from harness.memory import PREFETCH_BATCHES
 from harness.sampling import Plan
 from program.arrays import Array
@@ -35,11 +35,17 @@ class ReaderConfig:
     seed: int  # of the run
 
     @classmethod
-    def of_rank(cls, job: Job, local_rank: int, image: Any, *, batch: int, seed: int) -> "ReaderConfig":
-        """How this rank of a job reads batches of images of this format."""
-        threads = job.data.threads or job.cluster.threads_per_rank
+    def of_rank(
+        cls, data: DataSettings, cluster: ClusterSettings, local_rank: int, image: Any, *, batch: int, seed: int
+    ) -> "ReaderConfig":
+        """Return how this rank of a job reads batches of images of this format."""
         return cls(
-            batch=batch, image=image, device=job.cluster.device, device_id=local_rank, threads=threads, seed=seed
+            batch=batch,
+            image=image,
+            device=cluster.device,
+            device_id=local_rank,
+            threads=data.threads or cluster.threads_per_rank,
+            seed=seed,
         )
 
 

@@ -15,9 +15,11 @@ from paddle.device.cuda.graphs import CUDAGraph
 from harness import state
 from harness.hooks import Hook
 from harness.hooks.watchdog import WATCHDOG, Clock
+from harness.loader import Batch
 from harness.progress import Progress, Timing
 from harness.ranks import Ranks
 from program import build
+from program.arrays import Array
 from program.capture import FLAGS, RATES, RATES_AT_ONCE, STEP
 from program.ops import LOSS_VALUE
 from program.proof import kernels
@@ -39,7 +41,7 @@ SCHEDULED = Path("/proc/thread-self/schedstat")  # nanoseconds on a core, nanose
 
 
 class NotFinite(RunError):
-    """The loss is no number any more."""
+    """The loss is infinite or NaN."""
 
 
 class LaunchedStep:
@@ -48,22 +50,24 @@ class LaunchedStep:
     RUNS_BEFORE = 1  # of the program in a warm-up
 
     def __init__(self, executor: static.Executor, program: build.TrainingProgram) -> None:
-        self.executor, self.program = executor, program
+        self.executor = executor
+        self.program = program
         self.inputs: dict[str, Any] = {}  # tensors of the device that a loader writes its batches to
         self._sent = math.nan  # the rate that the device has
 
     def begin(self) -> None:
-        """Before a warm-up."""
+        """Prepare for a warm-up; nothing is to be done here."""
 
     def send_rate(self, step: int) -> None:
-        """Gives the device the learning rate of a step of `Trainer.run`, counted from 1, where it is another."""
-        rate = self.program.schedule
-        if step == 1 or rate() != self._sent:
-            rate.send(self.executor.place)
-            self._sent = rate()
+        """Give the device the learning rate of a step of `Trainer.run`, counted from 1, where it is another."""
+        schedule = self.program.schedule
+        rate = schedule()
+        if step == 1 or rate != self._sent:
+            schedule.send(self.executor.place)
+            self._sent = rate
 
     def run(self, main: static.Program, feed: dict[str, Any]) -> None:
-        """One run of a program of the step.
+        """Run a program of the step once.
 
         The loss stays in the scope and nothing is fetched: another list of fetches would be another program to the
         executor, built and held beside the first.
@@ -71,7 +75,7 @@ class LaunchedStep:
         self.executor.run(main, feed=feed, fetch_list=[])
 
     def capture(self) -> None:
-        """After the warm-up."""
+        """Capture the step after the warm-up; nothing is to be done here."""
 
 
 class CapturedStep(LaunchedStep):
@@ -87,13 +91,14 @@ class CapturedStep(LaunchedStep):
         paddle.set_flags(FLAGS)
         # Paddle's executor launches from threads of its own. Only a global capture is theirs too: their temporaries
         # then come from the graph's own memory, which nobody else is given.
-        self._graph, self._addresses = CUDAGraph(executor.place, mode="global"), dict[str, int]()
+        self._graph = CUDAGraph(executor.place, mode="global")
+        self._addresses: dict[str, int] = {}  # of the state as captured, by name; empty before
         scope = static.global_scope()
         names = [variable.name for variable in program.main.list_vars() if variable.is_data]
         self.inputs = {name: scope.var(name).get_tensor() for name in names}
 
     def send_rate(self, step: int) -> None:
-        """Gives the device the rates of the next steps once it has used up those that it has."""
+        """Give the device the rates of the next steps once it has used up those that it has."""
         if step % RATES_AT_ONCE == 1:
             self.begin()
 
@@ -117,20 +122,23 @@ class CapturedStep(LaunchedStep):
         self._addresses = self._where()
 
     def begin(self) -> None:
-        """Sends the rates of steps ahead. Raises RunError where a tensor of the state has moved since the capture."""
-        scope, place = static.global_scope(), self.executor.place
+        """Send the rates of steps ahead. Raises RunError where a tensor of the state has moved since the capture."""
+        scope = static.global_scope()
+        place = self.executor.place
         scope.var(RATES).get_tensor().set(self.program.schedule.ahead(RATES_AT_ONCE), place)
         scope.var(STEP).get_tensor().set(np.zeros((), np.int64), place)
-        now = self._where() if self._addresses else {}
-        moved = [name for name, address in now.items() if self._addresses[name] != address]
-        if moved:
-            raise RunError(f"{moved[0]} has moved since the step was captured: set STRATEGY without cuda_graph")
+        if not self._addresses:
+            return
+        for name, address in self._where().items():
+            if address != self._addresses[name]:
+                raise RunError(f"{name} has moved since the step was captured: set STRATEGY without cuda_graph")
 
     def _where(self) -> dict[str, int]:
-        """Address of all that a replay reads and writes again, by name."""
-        rates = {name: static.global_scope().find_var(name).get_tensor() for name in (RATES, STEP)}
-        found = dict(state.tensors(self.program.main)) | self.inputs | rates
-        return {name: tensor._ptr() for name, tensor in found.items()}
+        """Return the address of each tensor that a replay reads and writes again, by name."""
+        tensors = dict(state.tensors(self.program.main)) | self.inputs
+        for name in (RATES, STEP):
+            tensors[name] = static.global_scope().find_var(name).get_tensor()
+        return {name: tensor._ptr() for name, tensor in tensors.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,27 +154,30 @@ class Trainer:
     hooks: tuple[Hook, ...] = ()
     clock: Clock = field(default_factory=Clock)
 
-    def warm_up(self, batch: Any) -> None:
-        """Runs a step on a synthetic batch, several where they come before a capture."""
+    def warm_up(self, batch: Batch) -> None:
+        """Run a step on a synthetic batch, several where they come before a capture."""
         WATCHDOG.beat("warming up the training program", extra_s=SEARCH_S)
         self.step.begin()
         for _ in range(self.step.RUNS_BEFORE):
             self._update(batch, read_loss=True, is_first=True)
 
-    def _update(self, batch: Any, *, read_loss: bool, is_first: bool) -> float:
-        """One update of the parameters; the mean loss of its micro-steps, or nan where it is not read."""
-        training, losses = self.step.program, []
+    def _update(self, batch: Batch, *, read_loss: bool, is_first: bool) -> float:
+        """Update the parameters once; return the mean loss of its micro-steps, or nan where it is not read."""
+        micro_steps = self.step.program.update
         feed = {"image": batch.image, "label": batch.label}
-        for main, part in zip(training.update, parts(feed, len(training.update)), strict=True):
+        losses = []
+        for main, part in zip(micro_steps, parts(feed, len(micro_steps)), strict=True):
             if is_first:
                 kernels.feed(main, part)
             self.step.run(main, part)
             if read_loss:
                 losses.append(np.array(static.global_scope().find_var(LOSS_VALUE).get_tensor()))
-        return float(np.mean(losses)) if read_loss else math.nan
+        if not read_loss:
+            return math.nan
+        return float(np.mean(losses))
 
-    def run(self, batches: Iterator[Any], *, steps: int, epoch: int, done: int, phase: str) -> Timing:
-        """Trains `steps` steps and logs a window every `print_steps` of them and at the end.
+    def run(self, batches: Iterator[Batch], *, steps: int, epoch: int, done: int, phase: str) -> Timing:
+        """Train `steps` steps, and log a window every `print_steps` of them and at the end; return their sum.
 
         Only there is the loss read: between, nothing makes the device wait for the host. `done` is the number of
         steps of the run before these.
@@ -175,39 +186,47 @@ class Trainer:
         """
         for hook in self.hooks:
             hook.run_begins()
-        total, window = Timing(), Timing()
-        started, busy_s = time.perf_counter(), self._busy_s()
+        total = Timing()
+        window = Timing()
+        window_began = time.perf_counter()
+        busy_before_s = self._busy_s()
         for step in range(1, steps + 1):
             WATCHDOG.beat(f"reading the input of step {done + step}")
             for hook in self.hooks:
                 hook.step_begins(done + step)
-            before = time.perf_counter()
+            began = time.perf_counter()
             batch = next(batches)
             ready = time.perf_counter()
-            window.data_wait_s += ready - before
-            due = step % self.print_steps == 0 or step == steps
+            window.data_wait_s += ready - began
+
+            ends_window = step % self.print_steps == 0 or step == steps
             WATCHDOG.beat(f"computing step {done + step}")
             self.step.send_rate(step)
-            loss = self._update(batch, read_loss=due, is_first=step == 1)
+            loss = self._update(batch, read_loss=ends_window, is_first=step == 1)
             for hook in self.hooks:
-                hook.step_ends(done + step, before, ready)
+                hook.step_ends(done + step, began, ready)
             self.step.program.schedule.step()
             window.steps += 1
             window.images += self.global_batch
-            if due:
-                own_s = self._busy_s() - busy_s
-                loss = self.ranks.comm.allreduce(loss) / self.ranks.size
-                now = time.perf_counter()
-                window.time_s, started = now - started, now
-                self._report_ranks(window.data_wait_s, own_s, step=done + step)
-                self._report(window, loss, step=done + step, epoch=epoch, phase=phase)
-                for hook in self.hooks:
-                    started += hook.window_ends(self.step.program.main, window, step=done + step, epoch=epoch)
-                total.add(window)
-                window, busy_s = Timing(), self._busy_s()
+            if not ends_window:
+                continue
+
+            busy_s = self._busy_s() - busy_before_s
+            mean_loss = self.ranks.comm.allreduce(loss) / self.ranks.size  # waits for all ranks
+            now = time.perf_counter()
+            window.time_s = now - window_began
+            window_began = now
+            self._report_ranks(window.data_wait_s, busy_s, step=done + step)
+            self._report(window, mean_loss, step=done + step, epoch=epoch, phase=phase)
+            for hook in self.hooks:  # the time that they take is not the next window's
+                window_began += hook.window_ends(self.step.program.main, window, step=done + step, epoch=epoch)
+            total.add(window)
+            window = Timing()
+            busy_before_s = self._busy_s()
         return total
 
     def _report(self, window: Timing, loss: float, *, step: int, epoch: int, phase: str) -> None:
+        """Log and show a window of steps. Raises NotFinite where its loss is no longer finite."""
         measured: dict[str, Any] = {"power_w": None}
         for hook in self.hooks:
             measured.update(hook.readings())
@@ -221,7 +240,8 @@ class Trainer:
             **measured,
         )
         self.log.event(schema.STEP_WINDOW, value, schema.InWindow(step=step, epoch_num=epoch, phase=phase))
-        if set_by_s := self.clock.set_by_s():
+        set_by_s = self.clock.set_by_s()
+        if set_by_s:
             self.log.event(schema.CLOCK_SET, round(set_by_s, 3), schema.AtStep(step=step))
         self.progress.window(step=step, epoch=epoch, window=window, loss=loss)
         if loss == 0:
@@ -230,44 +250,55 @@ class Trainer:
             raise NotFinite(f"loss is {loss} at step {step}: lower the learning rate or look at the data")
 
     def _report_ranks(self, data_wait_s: float, own_s: float, *, step: int) -> None:
-        """Logs how far the ranks' own times lie apart: all wait for the slowest, so that the window shows none."""
-        if self.ranks.size == 1 or (table := self.ranks.table(data_wait_s, own_s)) is None:
+        """Log how far the ranks' own times lie apart: all wait for the slowest, so that the window shows none."""
+        if self.ranks.size == 1:
             return
-        fields: dict[str, Any] = {}
-        for kind, values in zip(("data_wait", "compute"), table, strict=True):
-            slowest, ordered = int(values.argmax()), [round(float(value), 6) for value in np.sort(values)]
-            found = {
-                "least_s": ordered[0],
-                "median_s": ordered[(len(ordered) - 1) // 2],
-                "most_s": ordered[-1],
-                "rank": slowest,
-                "host": self.ranks.nodes[slowest],
-            }
-            fields |= {f"{kind}_{name}": None if math.isnan(values[0]) else value for name, value in found.items()}
+        table = self.ranks.table(data_wait_s, own_s)
+        if table is None:
+            return
+        fields = self._spread("data_wait", table[0]) | self._spread("compute", table[1])
         self.log.event(schema.RANK_TIMES, schema.RankTimes(**fields), schema.AtStep(step=step))
 
-    def _busy_s(self) -> float:
-        """Seconds that this thread computed or was ready to: CPU time and its wait for a core, not its wait for others.
+    def _spread(self, kind: str, times_s: Array) -> dict[str, Any]:
+        """Return the fields of `schema.RankTimes` of one kind; all are None where it was not measured.
 
-        By Linux's /proc/PID/schedstat; nan without it, for a lone rank, whom nobody asks, and where a GPU computes: its
-        host's thread spins while it waits.
+        `times_s` has the seconds of each rank. Of an even number of ranks the median is the lower of the two.
+        """
+        names = [f"{kind}_{name}" for name in ("least_s", "median_s", "most_s", "rank", "host")]
+        if math.isnan(times_s[0]):
+            return dict.fromkeys(names)
+        ordered = [round(float(time_s), 6) for time_s in np.sort(times_s)]
+        slowest = int(times_s.argmax())
+        median_s = ordered[(len(ordered) - 1) // 2]
+        values = (ordered[0], median_s, ordered[-1], slowest, self.ranks.nodes[slowest])
+        return dict(zip(names, values, strict=True))
+
+    def _busy_s(self) -> float:
+        """Return the seconds that this thread computed or waited for a core, but not those it waited for others.
+
+        They are those of Linux's /proc/PID/schedstat. NaN without that file, for a single rank (no straggler statistics
+        needed), and where a GPU computes: its host's thread spins while it waits.
         """
         if self.ranks.size == 1 or not isinstance(self.step.executor.place, paddle.CPUPlace):
             return math.nan
         try:
-            cpu_ns, queued_ns, _ = map(int, SCHEDULED.read_text().split())
+            cpu_ns, queued_ns, _ = SCHEDULED.read_text().split()
+            return (int(cpu_ns) + int(queued_ns)) / 1e9
         except (OSError, ValueError):
             return math.nan
-        return (cpu_ns + queued_ns) / 1e9
 
 
 def parts(feed: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """The feed in equal parts of its samples; nothing is copied."""
-    split = [_split(value, count) for value in feed.values()]
-    return [dict(zip(feed, part, strict=True)) for part in zip(*split, strict=True)]
+    """Return the feed in `count` equal parts of its samples; nothing is copied."""
+    of_parts: list[dict[str, Any]] = [{} for _ in range(count)]
+    for name, value in feed.items():
+        for part, values in zip(of_parts, _split(value, count), strict=True):
+            part[name] = values
+    return of_parts
 
 
 def _split(value: Any, count: int) -> list[Any]:
+    """Return an array, or a tensor of Paddle's, in `count` equal parts along its first axis."""
     if count == 1:
         return [value]
     if isinstance(value, np.ndarray):
@@ -277,7 +308,7 @@ def _split(value: Any, count: int) -> list[Any]:
 
 
 def gpu_memory_mib(place: Any) -> float | None:
-    """Most memory that this rank's allocator held on its GPU; None on a CPU."""
+    """Return the most memory that this rank's allocator held on its GPU; None on a CPU."""
     if isinstance(place, paddle.CPUPlace):
         return None
     held_bytes: int = paddle.device.cuda.max_memory_reserved(place.get_device_id())
@@ -293,30 +324,37 @@ class Evaluator:
     totals: tuple[str, ...]  # names of the variables that it adds to
     ranks: Ranks
 
-    def warm_up(self, batch: Any) -> None:
-        """Runs it once on a synthetic batch."""
+    def warm_up(self, batch: Batch) -> None:
+        """Run the program once on a synthetic batch."""
         WATCHDOG.beat("warming up the evaluation program", extra_s=SEARCH_S)
         self._reset()
         self._add(batch, is_first=True)
 
-    def _add(self, batch: Any, *, is_first: bool) -> None:
+    def _add(self, batch: Batch, *, is_first: bool) -> None:
+        """Add a batch's results to the totals."""
         feed = {"image": batch.image, "label": batch.label, "valid": batch.valid}
         if is_first:
             kernels.feed(self.main, feed)
         self.executor.run(self.main, feed=feed, fetch_list=[])
 
-    def run(self, batches: Iterator[Any], *, steps: int) -> dict[str, Any]:
-        """The totals over `steps` batches of every rank, as float64: a number where the variable has one element."""
+    def run(self, batches: Iterator[Batch], *, steps: int) -> dict[str, Any]:
+        """Return the totals over `steps` batches of every rank, by name.
+
+        They are float64 arrays; a number where the variable has one element.
+        """
         self._reset()
         for step in range(1, steps + 1):
             WATCHDOG.beat(f"evaluating batch {step} of {steps}")
             self._add(next(batches), is_first=step == 1)
         WATCHDOG.beat("adding up the evaluation over the ranks")
-        scope = static.global_scope()
-        of_rank = {name: np.array(scope.find_var(name).get_tensor(), dtype=np.float64) for name in self.totals}
-        return {name: np.squeeze(self.ranks.comm.allreduce(total))[()] for name, total in of_rank.items()}
+        totals = {}
+        for name in self.totals:
+            mine = np.array(static.global_scope().find_var(name).get_tensor(), dtype=np.float64)
+            totals[name] = np.squeeze(self.ranks.comm.allreduce(mine))[()]
+        return totals
 
     def _reset(self) -> None:
+        """Set the totals to zero."""
         for name in self.totals:
             variable = self.main.global_block().var(name)
             zeros = np.zeros(variable.shape, dtype=paddle.base.data_feeder.convert_dtype(variable.dtype))

@@ -126,8 +126,11 @@ _OF_CPP = ("std::bad_alloc", "std::bad_array_new_length")
 
 
 @contextlib.contextmanager
-def explained(job: Job) -> Iterator[None]:
-    """Turn what NumPy, Paddle, CUDA and C++ raise for want of memory into a RunError of one line."""
+def explained(batchsize: int) -> Iterator[None]:
+    """Turn what NumPy, Paddle, CUDA and C++ raise for want of memory into a RunError of one line.
+
+    `batchsize` is that of a device in images, which the line says to lower.
+    """
     try:
         yield
     except (MemoryError, OSError) as error:
@@ -139,9 +142,9 @@ def explained(job: Job) -> Iterator[None]:
         if text in _OF_CPP:
             raise RunError(f"{text} in a library while {doing}, which names no amount; {where}") from error
         lower = "IMAGE_SIZE or DGXNGPU"
-        if job.model.batchsize > 1:
+        if batchsize > 1:
             lower = "BATCHSIZE, or compute the update in parts: STRATEGY=gradient_merge=N, N a divisor of BATCHSIZE"
-        batch = f"BATCHSIZE={job.model.batchsize}"
+        batch = f"BATCHSIZE={batchsize}"
         raise RunError(f"out of memory at {batch} while {doing}: {where}: lower {lower}") from error
 
 

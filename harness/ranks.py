@@ -16,6 +16,7 @@ import numpy as np
 
 from harness import env, network
 from harness.hooks.watchdog import WATCHDOG
+from harness.job import ClusterSettings
 from harness.processes import end_with_parent
 from program import elsewhere
 from runlog.errors import RunError
@@ -47,7 +48,7 @@ class Ranks:
         return self.rank == 0
 
     def table(self, *values: float) -> Array | None:
-        """On rank 0 the `values` of every rank, as (values, ranks); elsewhere None."""
+        """Return the `values` of every rank, shape [values, ranks], on rank 0; elsewhere None."""
         gathered = np.empty((self.size, len(values))) if self.is_first else None
         self.comm.Gather(np.array(values, dtype=np.float64), gathered)
         return None if gathered is None else gathered.T
@@ -55,7 +56,7 @@ class Ranks:
 
 @contextlib.contextmanager
 def lost_peer() -> Iterator[None]:
-    """Leaves the word to the launcher where another rank died: mpirun, which ends this one too, says which and how.
+    """Leave the word to the launcher where another rank died: mpirun, which ends this one too, says which and how.
 
     Raises RunError where mpirun did not.
     """
@@ -68,8 +69,11 @@ def lost_peer() -> Iterator[None]:
         raise RunError(f"a rank was lost while {WATCHDOG.doing}") from error
 
 
-def start(job: env.Job) -> Ranks:
-    """Joins the job. Raises ValueError where mpirun started another number of ranks than the environment says."""
+def start(cluster: ClusterSettings) -> Ranks:
+    """Join the job, and watch this process from now on.
+
+    Raises ValueError where mpirun started another number of ranks than the cluster's settings say.
+    """
     comm = MPI.COMM_WORLD
     local = comm.Split_type(MPI.COMM_TYPE_SHARED)
     ranks = Ranks(
@@ -84,19 +88,19 @@ def start(job: env.Job) -> Ranks:
     if env.is_rank():
         # mpirun: a killed one cannot end its ranks, and the log is closed when it is gone
         end_with_parent(signal.SIGKILL)
-    WATCHDOG.start(job.cluster.hang_timeout_s, rank=ranks.rank, node=ranks.node)
-    if ranks.size != job.cluster.world_size:
+    WATCHDOG.start(cluster.hang_timeout_s, rank=ranks.rank, node=ranks.node)
+    if ranks.size != cluster.world_size:
         raise ValueError(
-            f"{ranks.size} ranks were started, but DGXNNODES={job.cluster.dgxnnodes} x DGXNGPU={job.cluster.dgxngpu} "
-            f"is {job.cluster.world_size}: start the job by ./run_and_time.sh"
+            f"{ranks.size} ranks were started, but DGXNNODES={cluster.dgxnnodes} x DGXNGPU={cluster.dgxngpu} "
+            f"is {cluster.world_size}: start the job by ./run_and_time.sh"
         )
     # Before the log tells the libraries' variables.
-    env.export(network.nccl_settings(job, ranks.rank // job.cluster.dgxngpu))
+    env.export(network.nccl_settings(cluster, ranks.rank // cluster.dgxngpu))
     return ranks
 
 
 def _hold_port() -> int:
-    """A free TCP port that no other process is given, while Paddle may listen on it.
+    """Return a free TCP port that no other process is given, while Paddle may listen on it.
 
     Linux lets a second socket of one user bind a port where both set the same option and the first does not listen.
     Paddle sets SO_REUSEPORT alone where ranks exchange NCCL's id, and SO_REUSEADDR alone in its stores.
@@ -110,7 +114,7 @@ def _hold_port() -> int:
 
 
 def _check_free(port: int) -> None:
-    """Fails if this process cannot bind `port`: Paddle's rendezvous would wait for it without an end."""
+    """Raise RunError if this process cannot bind `port`: Paddle's rendezvous would wait for it without an end."""
     try:
         with socket.socket() as s:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -119,13 +123,8 @@ def _check_free(port: int) -> None:
         raise RunError(f"GLOO_PORT={port} on {socket.gethostname()}: {error.strerror}: set another, or 0") from error
 
 
-def _address(job: env.Job, ranks: Ranks) -> str:
-    """The address of this rank's node at which the other ranks reach it. Raises RunError where it has none."""
-    return network.node_address(job, ranks.rank // job.cluster.dgxngpu)
-
-
 def _listen_on(own: str, meeting: str) -> None:
-    """Has gloo listen on the interface of the address `own`, and Paddle's server for the rendezvous on `meeting` alone.
+    """Have gloo listen on the interface of the address `own`, and Paddle's rendezvous server on `meeting` alone.
 
     By itself gloo takes the address of the host's own name, which may have none or the loopback's, and the server every
     interface.
@@ -157,19 +156,29 @@ def _listen_on(own: str, meeting: str) -> None:
     http_server.KVHTTPServer.server_bind = bind
 
 
-def connect(job: env.Job, ranks: Ranks) -> None:
-    """Tells Paddle's fleet about the ranks and, on a CPU, opens gloo between them."""
-    endpoints = ranks.comm.allgather(f"{_address(job, ranks)}:{_hold_port()}")
-    env.export_trainer(ranks.rank, endpoints)
-    if job.cluster.device == "cpu" and ranks.size > 1:
-        import paddle
+def connect(cluster: ClusterSettings, ranks: Ranks) -> None:
+    """Tell Paddle's fleet about the ranks and, on a CPU, open gloo between them.
 
-        if ranks.is_first and job.cluster.gloo_port:
-            _check_free(job.cluster.gloo_port)
-        port = ranks.comm.bcast(job.cluster.gloo_port or _hold_port())
-        host = endpoints[0].rpartition(":")[0]
-        # Paddle forks helpers for the rendezvous; mpirun would wait for whoever holds a dead rank's pipes.
-        os.register_at_fork(after_in_child=lambda: end_with_parent(signal.SIGKILL))
-        with elsewhere():
-            _listen_on(endpoints[ranks.rank].rpartition(":")[0], host)
-            paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{host}:{port}")
+    Raises RunError where the other ranks cannot reach this one.
+    """
+    address = network.node_address(cluster, ranks.rank // cluster.dgxngpu)
+    endpoints = ranks.comm.allgather(f"{address}:{_hold_port()}")
+    env.export_trainer(ranks.rank, endpoints)
+    if cluster.on_gpu or ranks.size == 1:
+        return
+    import paddle
+
+    if ranks.is_first and cluster.gloo_port:
+        _check_free(cluster.gloo_port)
+    port = ranks.comm.bcast(cluster.gloo_port or _hold_port())
+    first_host = endpoints[0].rpartition(":")[0]
+    # Paddle forks helpers for the rendezvous; mpirun would wait for whoever holds a dead rank's pipes.
+    os.register_at_fork(after_in_child=_end_with_its_parent)
+    with elsewhere():
+        _listen_on(address, first_host)
+        paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{first_host}:{port}")
+
+
+def _end_with_its_parent() -> None:
+    """Have a forked helper end with the process that forked it."""
+    end_with_parent(signal.SIGKILL)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from harness.job import Job
+from harness.job import Job, ModelSettings
 from harness.libraries import TF32_OVERRIDE
 from harness.traits import traits_of
 from program import strategy
@@ -155,13 +155,12 @@ def of_program(job: Job) -> Iterator[str]:
         yield "STRATEGY: perturb_input=1 is a control of tools.tune: set MODE=throughput"
 
     dtype = "float16" if model.is_half else "float32"
-    strategy.resolve(model.knobs, dtype=dtype, layout=layout_of(job), device=job.cluster.device)
+    strategy.resolve(model.knobs, dtype=dtype, layout=layout_of(job.model), device=job.cluster.device)
     yield from _of_pixels(job)
 
 
-def layout_of(job: Job) -> str:
-    """Return the image layout of the job's program: LAYOUT, else NHWC in half precision where the network has it."""
-    model = job.model
+def layout_of(model: ModelSettings) -> str:
+    """Return the image layout of the program: LAYOUT, else NHWC in half precision where the network has it."""
     if model.layout:
         return model.layout
     if model.is_half and "NHWC" in model.traits.layouts:

@@ -14,13 +14,14 @@ from harness import env, memory, provenance, ranks, sampling
 from harness.embedded import make
 from harness.hooks import Hook, checkpoint, telemetry
 from harness.hooks.watchdog import WATCHDOG
-from harness.job import Job, Origins
+from harness.job import ClusterSettings, DataSettings, Job, ModelSettings, Origins
 from harness.passport import Samples, Surveyed, survey
 from harness.progress import Progress, Timing
 from harness.ranks import Ranks
 from harness.workload import Workload
 from program import build
 from program.optimizers import KINDS, Schedule
+from program.strategy import Strategy
 from runlog import schema
 from runlog.writer import RunLog, open_log
 
@@ -41,12 +42,15 @@ class Task:
     schedule: Schedule
     notes: tuple[str, ...] = ()  # what a user should know of the data set
 
+    def append_evaluation(self) -> None:
+        """Append the operators of an evaluation to the default program."""
+        self.workload.evaluation_totals(self.eval_image, self.eval_batch)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """A run that has begun, on this rank."""
 
-    job: Job
     ranks: Ranks
     task: Task
     log: RunLog
@@ -65,49 +69,62 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
 
     Raises ValueError where RESUME finds what cannot be gone on from, and RunError where training failed.
     """
-    recipe = task.workload.recipe
-    identity = {  # what a checkpoint's state depends on: a run may go on only from one with the same
-        "workload": job.model.workload,
-        "recipe": recipe.name,
-        "image_size": recipe.image_size,
-        "precision": job.model.precision,
-        "train_samples": task.dataset.train_samples,
-        "epochs": task.epochs,
-    }
+    samples = task.dataset.train_samples
+    identity = identity_of(job.model, task)
     start = checkpoint.find(job, me, identity)
     if start.position.epoch > task.epochs:
         raise ValueError(f"{start.path}: its run has done all of its {task.epochs} epochs: set RESUME=no")
     seed = start.position.seed if start.path else me.comm.bcast(_seed(job.course.seed))
-    steps = sampling.steps_per_epoch(task.dataset.train_samples, job.global_batch)
+    steps = sampling.steps_per_epoch(samples, job.global_batch)
     total_steps = task.epochs * steps if job.course.trains else job.course.throughput_steps
+
+    result_file = Path(job.trials.result_file)
+    shown = "none"
+    if me.is_first:
+        shown = job.course.progress or "plain"
     with (
-        open_log(Path(job.trials.result_file) if me.is_first else None) as log,
-        memory.explained(job),
+        open_log(result_file if me.is_first else None) as log,
+        memory.explained(job.model.batchsize),
         ranks.lost_peer(),
-        Progress((job.course.progress or "plain") if me.is_first else "none", total_steps) as progress,
+        Progress(shown, total_steps) as progress,
         checkpoint.Keeper(job, me, log, start=start, run=identity, seed=seed, steps_per_epoch=steps) as keeper,
         contextlib.ExitStack() as stack,
     ):
-        hooks = [stack.enter_context(hook) for hook in telemetry.of_rank(job, me)]
-        preamble(log, job, origins, me, recipe=recipe, dataset=task.dataset)
-        _log_task(log, job, task, seed=seed)
+        hooks: list[Hook] = []
+        for hook in telemetry.of_rank(job.course, job.cluster, me, result_file):
+            hooks.append(stack.enter_context(hook))
+        hooks.append(keeper)
+        preamble(log, job, origins, me, recipe=task.workload.recipe, dataset=task.dataset)
+        log_task(log, task, job.model.knobs, global_batch=job.global_batch, seed=seed)
         for note in task.notes:
             progress.warn(log, note)
-        ranks.connect(job, me)
+        ranks.connect(job.cluster, me)
         paddle.enable_static()
         yield Run(
-            job=job,
             ranks=me,
             task=task,
             log=log,
             progress=progress,
             keeper=keeper,
-            hooks=(*hooks, keeper),
+            hooks=tuple(hooks),
             start=start,
             seed=seed,
             steps_per_epoch=steps,
-            executor=executor(job, me),
+            executor=executor(job.cluster, me),
         )
+
+
+def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
+    """Return what a checkpoint's state depends on: a run may go on only from one with the same."""
+    recipe = task.workload.recipe
+    return {
+        "workload": model.workload,
+        "recipe": recipe.name,
+        "image_size": recipe.image_size,
+        "precision": model.precision,
+        "train_samples": task.dataset.train_samples,
+        "epochs": task.epochs,
+    }
 
 
 def _seed(asked: int) -> int:
@@ -115,16 +132,21 @@ def _seed(asked: int) -> int:
     return asked if asked >= 0 else secrets.randbits(31)
 
 
-def executor(job: Job, me: Ranks) -> build.Executor:
+def executor(cluster: ClusterSettings, me: Ranks) -> build.Executor:
     """Return the executor of this rank's device."""
-    return build.Executor(paddle.CUDAPlace(me.local_rank) if job.cluster.device == "gpu" else paddle.CPUPlace())
+    place = paddle.CUDAPlace(me.local_rank) if cluster.on_gpu else paddle.CPUPlace()
+    return build.Executor(place)
 
 
-def data_set(job: Job, me: Ranks, embedded: Any) -> tuple[str, Path]:
-    """Name and folder of the data set; the embedded one is made here by its module, once on each node."""
-    if job.data.folder:
-        return Path(job.data.folder).name, Path(job.data.folder)
-    folder = Path(job.data.embedded_in) / embedded.NAME
+def data_set(data: DataSettings, me: Ranks, embedded: Any) -> tuple[str, Path]:
+    """Return the name and the folder of the data set.
+
+    The embedded one is made here by its module, once on each node.
+    """
+    if data.folder:
+        folder = Path(data.folder)
+        return folder.name, folder
+    folder = Path(data.embedded_in) / embedded.NAME
     if me.local_rank == 0:
         make(folder, embedded.write)
     me.comm.Barrier()
@@ -139,9 +161,13 @@ def surveyed(me: Ranks, train: Samples, evaluation: Samples) -> Surveyed:
     WATCHDOG.beat("waiting for the first rank's look at the data set", extra_s=LOOK_S)
     found = None
     if me.is_first:
-        found = survey(train, evaluation, lambda line: print(line, flush=True))
+        found = survey(train, evaluation, _print_now)
     everywhere: Surveyed = me.comm.bcast(found)
     return everywhere
+
+
+def _print_now(line: str) -> None:
+    print(line, flush=True)
 
 
 def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:
@@ -161,7 +187,9 @@ def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: A
     log.event(schema.SUBMISSION_STATUS, job.submission.status)
     log.event(schema.SUBMISSION_PLATFORM, job.submission.platform or job.cluster.dgxsystem)
     WATCHDOG.beat("flushing the page cache and building the programs")
-    done = provenance.clear_caches(job) if ranks.local_rank == 0 else None
+    done = None
+    if ranks.local_rank == 0:
+        done = provenance.clear_caches(bool(job.data.clear_caches), cleared_by=job.data.cache_cleared)
     for flushed in ranks.comm.allgather(done):
         if flushed:
             log.event(schema.CACHE_CLEAR, flushed.status == "done", flushed)
@@ -169,23 +197,27 @@ def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: A
 
 
 def _flat(prefix: str, value: Any, origin: str) -> dict[str, Any]:
-    """{"PREFIX.field": {"value", "origin"}} of a dataclass, nested ones flattened."""
+    """Return {"PREFIX.field": {"value", "origin"}} of a dataclass, nested ones flattened."""
     flat: dict[str, Any] = {}
-    for f in fields(value):
-        name, item = f"{prefix}.{f.name}", getattr(value, f.name)
-        flat |= _flat(name, item, origin) if is_dataclass(item) else {name: {"value": item, "origin": origin}}
+    for field in fields(value):
+        name = f"{prefix}.{field.name}"
+        item = getattr(value, field.name)
+        if is_dataclass(item):
+            flat |= _flat(name, item, origin)
+        else:
+            flat[name] = {"value": item, "origin": origin}
     return flat
 
 
-def _log_task(log: RunLog, job: Job, task: Task, *, seed: int) -> None:
+def log_task(log: RunLog, task: Task, knobs: Strategy, *, global_batch: int, seed: int) -> None:
     """Log seed, samples, batch and optimizer under the names of the ruleset."""
     log.event(schema.SEED, seed)
     log.event(schema.TRAIN_SAMPLES, task.dataset.train_samples)
     log.event(schema.EVAL_SAMPLES, task.dataset.eval_samples)
-    log.event(schema.GLOBAL_BATCH_SIZE, job.global_batch)
-    log.event(schema.GRADIENT_ACCUMULATION_STEPS, job.model.knobs.gradient_merge)
+    log.event(schema.GLOBAL_BATCH_SIZE, global_batch)
+    log.event(schema.GRADIENT_ACCUMULATION_STEPS, knobs.gradient_merge)
     log.event(schema.MODEL_BN_SPAN, task.workload.bn_span)
-    if not job.model.knobs.auto:  # else Paddle chooses it: the log's section "program" says which
+    if not knobs.auto:  # else Paddle chooses it: the log's section "program" says which
         recipe = task.workload.recipe
         log_optimizer(log, task.schedule, recipe.optimizer, warmup_epochs=recipe.warmup_epochs)
 
@@ -195,14 +227,15 @@ def log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_epo
     log.event(schema.OPT_NAME, optimizer.kind)
     kind = KINDS[optimizer.kind]
     log.event(kind.warmup, warmup_epochs)
-    for name, value in (
-        ("base_learning_rate", schedule.base),
-        ("end_learning_rate", schedule.end),
-        ("learning_rate_decay_poly_power", schedule.power),
-        ("learning_rate_decay_steps", schedule.decay_steps),
-        ("momentum", optimizer.momentum),
-        ("weight_decay", optimizer.weight_decay),
-    ):
+    hyperparameters = {
+        "base_learning_rate": schedule.base,
+        "end_learning_rate": schedule.end,
+        "learning_rate_decay_poly_power": schedule.power,
+        "learning_rate_decay_steps": schedule.decay_steps,
+        "momentum": optimizer.momentum,
+        "weight_decay": optimizer.weight_decay,
+    }
+    for name, value in hyperparameters.items():
         log.event(kind.points[name], value)
     if optimizer.kind == "lars":
         log.event(schema.LARS_EPSILON, optimizer.lars_epsilon)

@@ -16,19 +16,29 @@ from program.ops import LOSS_VALUE, MERGED
 _DENSE = paddle.base.core.VarDesc.VarType.LOD_TENSOR
 
 
-def tensors(main: static.Program) -> Iterator[tuple[str, Any]]:
-    """Name and tensor of all that a run must keep: parameters, BN statistics, optimizer state, loss scale.
+# Places of the state that a run computes anew: the loss, and the inputs of a captured step.
+_NOT_KEPT = (LOSS_VALUE, capture.RATES, capture.STEP)
+# Outputs of a normalization that no all-reduce touches; Z are those of a fused unit's second input.
+_STATISTICS = ("MeanOut", "VarianceOut", "RunningMeanX", "RunningVarX", "RunningMeanZ", "RunningVarZ")
 
-    The loss is none of it, nor are the accumulators of merged gradients, which are zero between two updates, nor what a
-    captured step is given.
+
+def tensors(main: static.Program) -> Iterator[tuple[str, Any]]:
+    """Yield name and tensor of all that a run must keep: parameters, BN statistics, optimizer state, loss scale.
+
+    The accumulators of merged gradients are left out, as they are zero between two updates.
     """
     scope = static.global_scope()
-    kept = {v.name for v in main.list_vars() if v.persistable and v.type == _DENSE and not v.is_data}
-    kept -= {LOSS_VALUE, capture.RATES, capture.STEP}
-    for name in sorted(name for name in kept if not name.endswith(MERGED)):
-        variable = scope.find_var(name)
-        tensor = variable.get_tensor() if variable is not None else None
-        if tensor is not None and tensor._is_initialized():
+    kept = set()
+    for variable in main.list_vars():
+        is_state = variable.persistable and variable.type == _DENSE and not variable.is_data
+        if is_state and variable.name not in _NOT_KEPT and not variable.name.endswith(MERGED):
+            kept.add(variable.name)
+    for name in sorted(kept):
+        in_scope = scope.find_var(name)
+        if in_scope is None:
+            continue
+        tensor = in_scope.get_tensor()
+        if tensor._is_initialized():
             yield name, tensor
 
 
@@ -46,14 +56,13 @@ def has_dynamic_loss_scale(names: Iterable[str]) -> bool:
 
 
 def own_names(main: static.Program) -> set[str]:
-    """Names of the state that differs from rank to rank: the BN statistics, which no all-reduce touches."""
-    return {
-        name
-        for op in main.global_block().ops
-        for slot in ("MeanOut", "VarianceOut", "RunningMeanX", "RunningVarX", "RunningMeanZ", "RunningVarZ")
-        if slot in op.output_names
-        for name in op.output(slot)
-    }
+    """Return the names of the state that differs from rank to rank: the BN statistics."""
+    names: set[str] = set()
+    for op in main.global_block().ops:
+        for slot in _STATISTICS:
+            if slot in op.output_names:
+                names.update(op.output(slot))
+    return names
 
 
 def values(main: static.Program, *, own: bool) -> Iterator[tuple[str, Array]]:
@@ -73,14 +82,20 @@ def values(main: static.Program, *, own: bool) -> Iterator[tuple[str, Array]]:
 
 
 def assign(tensor: Any, value: Array) -> None:
-    """Gives a tensor a value, on the device where it is."""
-    place = tensor._place()
-    tensor.set(value, paddle.CUDAPlace(place.gpu_device_id()) if place.is_gpu_place() else paddle.CPUPlace())
+    """Give a tensor a value, on the device where it is."""
+    held_on = tensor._place()
+    place = paddle.CPUPlace()
+    if held_on.is_gpu_place():
+        place = paddle.CUDAPlace(held_on.gpu_device_id())
+    tensor.set(value, place)
 
 
 def padded(value: Array, shape: Any) -> Array:
-    """Filters [O, I, H, W] with zeros for the input channels that `shape` has more."""
-    return np.pad(value, [(0, 0), (0, shape[1] - value.shape[1]), (0, 0), (0, 0)]) if value.ndim == 4 else value
+    """Return filters [O, I, H, W] with zeros for the input channels that `shape` has more; other values as they are."""
+    if value.ndim != 4:
+        return value
+    more_channels = shape[1] - value.shape[1]
+    return np.pad(value, [(0, 0), (0, more_channels), (0, 0), (0, 0)])
 
 
 def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
@@ -91,20 +106,21 @@ def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
         parameter = re.sub(r"_fp32_master_\d+$", "", name)
         if parameter not in weights:
             continue
-        value = weights[parameter]
-        value = forms[name].from_plain(value) if name in forms else padded(value, tensor.shape())
+        plain = weights[parameter]
+        value = forms[name].from_plain(plain) if name in forms else padded(plain, tensor.shape())
         assign(tensor, value.astype(np.array(tensor).dtype))
         unused.discard(parameter)
     assert not unused, f"the program has no {sorted(unused)}"
 
 
 def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
-    """Gives every rank rank 0's parameters, BN statistics and optimizer state (gloo's start-up broadcasts nothing).
+    """Give every rank rank 0's parameters, BN statistics and optimizer state: gloo's start-up broadcasts nothing.
 
-    Of the state that every rank has: Paddle's automatic mode gives each rank a part of it.
+    State that not every rank has is left alone: Paddle's automatic mode gives each rank a part of it.
     """
     mine = dict(tensors(main))
-    for name in sorted(set(mine).intersection(*ranks.comm.allgather(set(mine)))):
+    on_every_rank = set(mine).intersection(*ranks.comm.allgather(set(mine)))
+    for name in sorted(on_every_rank):
         tensor = mine[name]
         value = np.array(tensor)
         ranks.comm.Bcast(value.reshape(-1).view(np.uint8))  # as bytes: MPI knows no half precision
@@ -112,13 +128,16 @@ def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
 
 
 def average_statistics(main: static.Program, ranks: Ranks) -> None:
-    """Gives every rank the mean of the ranks' BN statistics, so that one model is evaluated and not one a rank."""
+    """Give every rank the mean of the ranks' BN statistics, so that one model is evaluated and not one a rank."""
     own = own_names(main)  # asked once: of HRNet's thousand operators for a thousand tensors it took seconds
     mine = [tensor for name, tensor in tensors(main) if name in own]
     if ranks.size == 1 or not mine:
         return
     values = [np.array(tensor) for tensor in mine]
-    total = ranks.comm.allreduce(np.concatenate([value.ravel() for value in values]).astype(np.float64))
-    means = np.split(total / ranks.size, np.cumsum([value.size for value in values])[:-1])
-    for tensor, value, mean in zip(mine, values, means, strict=True):
-        assign(tensor, mean.reshape(value.shape).astype(value.dtype))
+    flat = np.concatenate([value.ravel() for value in values])
+    mean = ranks.comm.allreduce(flat.astype(np.float64)) / ranks.size
+    start = 0
+    for tensor, value in zip(mine, values, strict=True):
+        part = mean[start : start + value.size]
+        assign(tensor, part.reshape(value.shape).astype(value.dtype))
+        start += value.size

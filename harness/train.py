@@ -5,14 +5,13 @@ Started on every rank by `python -m harness`, which has read the job and set up 
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any
-
-from paddle import static
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from harness import loader, ranks, sampling, session, state, workload
 from harness.hooks import checkpoint
-from harness.job import Job, Origins
+from harness.job import ClusterSettings, CourseSettings, DataSettings, Job, ModelSettings, Origins
+from harness.loader import Batch, Loader
 from harness.loop import COUNTED, CapturedStep, Evaluator, LaunchedStep, NotFinite, Trainer
 from program import build
 from runlog import schema
@@ -20,50 +19,30 @@ from runlog.errors import RunError
 
 
 def main(job: Job, origins: Origins) -> None:
-    """Runs the job on this rank. Raises ValueError for what cannot be done, and RunError where training failed."""
-    me = ranks.start(job)
+    """Run the job on this rank. Raises ValueError for what cannot be done, and RunError where training failed."""
+    me = ranks.start(job.cluster)
     task = configured(job, me)  # all of it is checked before a log is begun
     with session.begin(job, origins, me, task) as run:
-        # ---- programs; the seeds of the ranks differ on purpose: rank 0's weights are broadcast
-        model, eval_image, eval_batch = task.workload, task.eval_image, task.eval_batch
-        training = model.training_program(task.schedule, seed=run.seed + me.rank + 1)
-        evaluation = build.evaluation(lambda: model.evaluation_totals(eval_image, eval_batch), training, model.plan)
-        made = model.synthetic(model.image, batch=job.model.batchsize, seed=run.seed + me.rank)
-        synthetic = synthetic_eval = loader.resident(made, run.executor.place)
-        if (eval_image, eval_batch) != (model.image, job.model.batchsize):
-            synthetic_eval = model.synthetic(eval_image, batch=eval_batch, seed=run.seed)
-        trainer, evaluator = prepared(run, training, evaluation, synthetic, synthetic_eval)
+        # ---- programs, warmed up, and their state
+        synthetic = synthetic_batches(run)
+        trainer, evaluator = built(run, job.model, job.course)
+        warm_up(run, trainer, evaluator, synthetic, job.model.pretrained, evaluates=job.course.trains)
 
         # ---- input: nothing is read before the first batch is asked for
-        reader = loader.ReaderConfig.of_rank(job, me.local_rank, model.image, batch=job.model.batchsize, seed=run.seed)
-        at, share = run.start.position, {"rank": me.rank, "ranks": me.size}
-        order = sampling.training_plan(
-            task.dataset.train_samples,
-            batch=job.model.batchsize,
-            seed=run.seed,
-            epoch=at.epoch,
-            first_step=at.epoch_step,
-            **share,
-        )
-        batches = model.batches(task.samples, order, reader)
-        order = sampling.evaluation_plan(task.dataset.eval_samples, batch=eval_batch, **share)
-        eval_batches = model.eval_batches(
-            task.eval_samples, order, dataclasses.replace(reader, image=eval_image, batch=eval_batch)
-        )
+        batches, eval_batches = inputs(run, job.data, job.cluster)
         batches.write_to(trainer.step.inputs)
-        source = itertools.repeat(synthetic) if job.data.kind == "synthetic" else batches
+        source: Iterator[Batch] = batches
+        if job.data.kind == "synthetic":
+            source = itertools.repeat(synthetic.train)
 
         # ---- the timed run
         session.run_summary(run.log, job, resumed=bool(run.start.path))
         session.start_clock(run.log, me)
         try:
-            if job.course.mode == "throughput":
-                trainer.run(source, steps=job.course.warmup_steps, epoch=1, done=0, phase="warmup")
-                trainer.run(
-                    source, steps=job.course.measured_steps, epoch=1, done=job.course.warmup_steps, phase="measured"
-                )
+            if job.course.trains:
+                to_target(run, trainer, source, evaluator, eval_batches)
             else:
-                to_target(run, trainer, source, lambda: evaluated(evaluator, eval_batches, run))
+                measured(trainer, source, job.course)
         except NotFinite as error:
             raise RunError(f"{error}; {run.keeper.last_good}") from error
         me.comm.Barrier()
@@ -74,36 +53,42 @@ def main(job: Job, origins: Origins) -> None:
 
 
 def configured(job: Job, me: ranks.Ranks) -> session.Task:
-    """Return what the job trains, by environment and data set.
+    """Return what the job trains, by its settings and its data set.
 
     Raises ValueError where it asks for what cannot be done.
     """
     model = workload.of_job(job)
     recipe = model.recipe
-    name, root = session.data_set(job, me, model.EMBEDDED)
+    name, root = session.data_set(job.data, me, model.EMBEDDED)
     train_samples = model.DATA.find(root, "train", recipe.classes)
     eval_samples = model.DATA.find(root, "val", recipe.classes)
     is_synthetic = job.data.kind == "synthetic"
-    surveyed = None if is_synthetic else session.surveyed(me, train_samples, eval_samples)
+    notes = [*train_samples.notes, *eval_samples.notes]
+    train_passport = None
+    eval_passport = None
+    if not is_synthetic:
+        surveyed = session.surveyed(me, train_samples, eval_samples)
+        train_passport = surveyed.train
+        eval_passport = surveyed.evaluation
+        notes += surveyed.notes
 
     count = len(train_samples)
     if is_synthetic and not job.data.folder:
         # An epoch is as long as on the recipe's data set: the embedded one may be smaller than a batch.
         count = max(recipe.train_samples, job.global_batch)
-
-    eval_image, eval_batch = model.eval_input(eval_samples)
-    sizes = {"samples": count, "global_batch": job.global_batch}
     dataset = schema.Dataset(
         name=name,
         train_samples=count,
         eval_samples=len(eval_samples),
         synthetic=is_synthetic,
         form=train_samples.form,
-        train=surveyed.train if surveyed else None,
-        eval=surveyed.evaluation if surveyed else None,
+        train=train_passport,
+        eval=eval_passport,
         train_source=train_samples.source,
         eval_source=eval_samples.source,
     )
+    eval_image, eval_batch = model.eval_input(eval_samples)
+    asked_epochs = job.course.max_epochs
     return session.Task(
         workload=model,
         dataset=dataset,
@@ -111,53 +96,116 @@ def configured(job: Job, me: ranks.Ranks) -> session.Task:
         eval_samples=eval_samples,
         eval_image=eval_image,
         eval_batch=eval_batch,
-        epochs=job.course.max_epochs or recipe.most_epochs(**sizes),
-        schedule=recipe.make_schedule(**sizes, epochs=job.course.max_epochs),
-        notes=(*train_samples.notes, *eval_samples.notes, *(surveyed.notes if surveyed else ())),
+        epochs=asked_epochs or recipe.most_epochs(samples=count, global_batch=job.global_batch),
+        schedule=recipe.make_schedule(samples=count, global_batch=job.global_batch, epochs=asked_epochs),
+        notes=tuple(notes),
     )
 
 
-def prepared(
-    run: session.Run, training: build.TrainingProgram, evaluation: static.Program, synthetic: Any, synthetic_eval: Any
-) -> tuple[Trainer, Evaluator]:
-    """Warms the programs up on synthetic batches, then sets all state: by the start-up program, the weights of
-    PRETRAINED, and the checkpoint that the run goes on from.
+class Synthetic(NamedTuple):
+    """Batches of noise."""
+
+    train: Batch  # on the device
+    evaluation: Batch
+
+
+def synthetic_batches(run: session.Run) -> Synthetic:
+    """Make a batch for the training program, and one for the evaluation where its images are of another format."""
+    task = run.task
+    model = task.workload
+    made = model.synthetic(model.image, batch=model.batch, seed=run.seed + run.ranks.rank)
+    train = loader.resident(made, run.executor.place)
+    if (task.eval_image, task.eval_batch) == (model.image, model.batch):
+        return Synthetic(train=train, evaluation=train)
+    evaluation = model.synthetic(task.eval_image, batch=task.eval_batch, seed=run.seed)
+    return Synthetic(train=train, evaluation=evaluation)
+
+
+def built(run: session.Run, model: ModelSettings, course: CourseSettings) -> tuple[Trainer, Evaluator]:
+    """Build the programs, and return what trains and what evaluates; the log gets a summary of the training program.
+
+    The seeds of the ranks differ on purpose: rank 0's weights are broadcast.
     """
-    job, model, executor = run.job, run.task.workload, run.executor
+    task = run.task
+    training = task.workload.training_program(task.schedule, seed=run.seed + run.ranks.rank + 1)
+    evaluation = build.evaluation(task.append_evaluation, training, task.workload.plan)
     run.log.section(schema.PROGRAM, schema.Program(**build.summary(training)))
-    if job.model.knobs.auto:
+    if model.knobs.auto:
         for line in training.verified:
             run.progress.say(line)
+    kind = CapturedStep if model.knobs.cuda_graph else LaunchedStep
     trainer = Trainer(
-        step=(CapturedStep if job.model.knobs.cuda_graph else LaunchedStep)(executor, training),
-        global_batch=job.global_batch,
-        print_steps=job.course.print_steps,
+        step=kind(run.executor, training),
+        global_batch=model.batchsize * run.ranks.size,
+        print_steps=course.print_steps,
         ranks=run.ranks,
         log=run.log,
         progress=run.progress,
         hooks=run.hooks,
     )
     evaluator = Evaluator(
-        executor=executor,
+        executor=run.executor,
         main=evaluation,
-        totals=(model.QUALITY, COUNTED),
+        totals=(task.workload.QUALITY, COUNTED),
         ranks=run.ranks,
     )
-    first_weights = model.pretrained(job.model.pretrained, training.main)
-    executor.run(training.startup)
-    trainer.warm_up(synthetic)
-    if job.course.mode == "train":
-        evaluator.warm_up(synthetic_eval)
+    return trainer, evaluator
+
+
+def warm_up(
+    run: session.Run, trainer: Trainer, evaluator: Evaluator, batches: Synthetic, pretrained: str, *, evaluates: bool
+) -> None:
+    """Warm the programs up, then set all state, which that has changed.
+
+    The state is by the start-up program, the weights of the file `pretrained` (empty: none), and the checkpoint that
+    the run goes on from. Raises ValueError where a file does not have what the program needs.
+    """
+    training = trainer.step.program
+    first_weights = run.task.workload.pretrained(pretrained, training.main)
+    run.executor.run(training.startup)
+    trainer.warm_up(batches.train)
+    if evaluates:
+        evaluator.warm_up(batches.evaluation)
+
     build.keep_communicators(training.startup)
-    executor.run(training.startup)
+    run.executor.run(training.startup)
     state.set_weights(training.main, first_weights)
     state.broadcast_parameters(training.main, run.ranks)
     checkpoint.restore(run.start, training, run.ranks)
     trainer.step.capture()
-    return trainer, evaluator
 
 
-def evaluated(evaluator: Evaluator, batches: Iterator[Any], run: session.Run) -> float:
+def inputs(run: session.Run, data: DataSettings, cluster: ClusterSettings) -> tuple[Loader, Loader]:
+    """Return the loaders of the training's and of the evaluations' batches, from where the run starts."""
+    task = run.task
+    model = task.workload
+    me = run.ranks
+    reader = loader.ReaderConfig.of_rank(data, cluster, me.local_rank, model.image, batch=model.batch, seed=run.seed)
+    position = run.start.position
+    order = sampling.training_plan(
+        task.dataset.train_samples,
+        batch=model.batch,
+        rank=me.rank,
+        ranks=me.size,
+        seed=run.seed,
+        epoch=position.epoch,
+        first_step=position.epoch_step,
+    )
+    eval_reader = dataclasses.replace(reader, image=task.eval_image, batch=task.eval_batch)
+    eval_samples = task.dataset.eval_samples
+    eval_order = sampling.evaluation_plan(eval_samples, batch=task.eval_batch, rank=me.rank, ranks=me.size)
+    batches = model.batches(task.samples, order, reader)
+    eval_batches = model.eval_batches(task.eval_samples, eval_order, eval_reader)
+    return batches, eval_batches
+
+
+def measured(trainer: Trainer, batches: Iterator[Batch], course: CourseSettings) -> None:
+    """Train the steps of MODE=throughput: those that warm up, then those that are measured."""
+    trainer.run(batches, steps=course.warmup_steps, epoch=1, done=0, phase="warmup")
+    trainer.run(batches, steps=course.measured_steps, epoch=1, done=course.warmup_steps, phase="measured")
+
+
+def evaluated(evaluator: Evaluator, batches: Iterator[Batch], run: session.Run) -> float:
     """Return the quality by all images of the evaluation, each seen once; warn where it shows nothing."""
     task = run.task
     samples = task.dataset.eval_samples
@@ -170,39 +218,60 @@ def evaluated(evaluator: Evaluator, batches: Iterator[Any], run: session.Run) ->
     return task.workload.quality(totals)
 
 
-def to_target(run: session.Run, trainer: Trainer, batches: Iterator[Any], evaluate: Callable[[], float]) -> None:
-    """Trains epoch by epoch until an evaluation reaches the target.
+def trained(run: session.Run, trainer: Trainer, batches: Iterator[Batch], epoch: int) -> None:
+    """Train an epoch, or what a checkpoint has left of it, and log its throughput."""
+    start = run.start.position
+    left_out = start.epoch_step if epoch == start.epoch else 0
+    done = (epoch - 1) * run.steps_per_epoch + left_out
+    run.log.mark(schema.EPOCH_START, schema.InEpoch(epoch_num=epoch))
+    timing = trainer.run(batches, steps=run.steps_per_epoch - left_out, epoch=epoch, done=done, phase="train")
+    run.log.mark(schema.EPOCH_STOP, schema.InEpoch(epoch_num=epoch))
+    session.log_throughput(run.log, timing, epoch)
+
+
+def to_target(
+    run: session.Run,
+    trainer: Trainer,
+    batches: Iterator[Batch],
+    evaluator: Evaluator,
+    eval_batches: Iterator[Batch],
+) -> None:
+    """Train epoch by epoch until an evaluation reaches the target.
 
     A block of the log is the epochs up to an evaluation and the evaluation itself.
 
     Raises RunError where the target was not reached in the task's epochs.
     """
-    task, log, start, steps = run.task, run.log, run.start.position, run.steps_per_epoch
-    recipe, main = task.workload.recipe, trainer.step.program.main
-    quality, previous = float("nan"), start.epoch - 1
-    for last in (e for e in range(start.epoch, task.epochs + 1) if recipe.is_eval_epoch(e, task.epochs)):
-        block = schema.InBlock(first_epoch_num=previous + 1, epoch_count=last - previous)
+    task = run.task
+    log = run.log
+    recipe = task.workload.recipe
+    main = trainer.step.program.main
+    first = run.start.position.epoch  # of the block
+    quality = float("nan")
+    for epoch in range(first, task.epochs + 1):
+        if not recipe.is_eval_epoch(epoch, task.epochs):
+            continue
+        block = schema.InBlock(first_epoch_num=first, epoch_count=epoch - first + 1)
         log.mark(schema.BLOCK_START, block)
-        for epoch in range(previous + 1, last + 1):
-            log.mark(schema.EPOCH_START, schema.InEpoch(epoch_num=epoch))
-            left_out = start.epoch_step if epoch == start.epoch else 0
-            done = (epoch - 1) * steps + left_out
-            timing = trainer.run(batches, steps=steps - left_out, epoch=epoch, done=done, phase="train")
-            log.mark(schema.EPOCH_STOP, schema.InEpoch(epoch_num=epoch))
-            session.log_throughput(log, timing, epoch)
-            if epoch < last:
-                run.keeper.epoch_ended(main, epoch)
-        log.mark(schema.EVAL_START, schema.InEpoch(epoch_num=last))
+        for number in range(first, epoch + 1):
+            trained(run, trainer, batches, number)
+            if number < epoch:
+                run.keeper.epoch_ended(main, number)
+
+        in_epoch = schema.InEpoch(epoch_num=epoch)
+        log.mark(schema.EVAL_START, in_epoch)
         state.average_statistics(main, run.ranks)
-        quality = evaluate()
-        log.mark(schema.EVAL_STOP, schema.InEpoch(epoch_num=last))
-        log.event(schema.EVAL_ACCURACY, quality, schema.InEpoch(epoch_num=last))
+        quality = evaluated(evaluator, eval_batches, run)
+        log.mark(schema.EVAL_STOP, in_epoch)
+        log.event(schema.EVAL_ACCURACY, quality, in_epoch)
         log.mark(schema.BLOCK_STOP, block)
-        run.progress.say(f"epoch {last} evaluation {quality:.4f} (target {recipe.target:.4f})")
+        run.progress.say(f"epoch {epoch} evaluation {quality:.4f} (target {recipe.target:.4f})")
         if quality >= recipe.target:
             return
-        run.keeper.epoch_ended(main, last)
-        previous = last
+        run.keeper.epoch_ended(main, epoch)
+        first = epoch + 1
+
     # Asked of all ranks, so that none ends the job while rank 0 still writes its last checkpoint.
+    last_good = run.keeper.last_good
     found = f"evaluation is {quality:.4f} after {task.epochs} epochs, below the target {recipe.target:.4f}"
-    raise RunError(f"{found}; {run.keeper.last_good}")
+    raise RunError(f"{found}; {last_good}")

@@ -121,6 +121,6 @@ def plan_of(job: Job) -> build.Plan:
         device=job.cluster.device,
         precision=PRECISIONS[job.model.precision],
         strategy=knobs,
-        layout=refusals.layout_of(job),
+        layout=refusals.layout_of(job.model),
         loss_scale=loss_scale,
     )

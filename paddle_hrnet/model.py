@@ -37,14 +37,14 @@ NAMED = 5  # layers that an error names before it only counts
 
 
 def _block(x: static.Variable, name: str, layers: Layers) -> static.Variable:
-    """Two 3x3, added to their input, ReLU."""
+    """Append two 3x3 convolutions, added to their input, and a ReLU."""
     y = layers.conv_bn(x, f"{name}.conv1", x.shape[1], 3)
     y = layers.conv_bn(y, f"{name}.conv2", x.shape[1], 3, relu=False, ends_block=True)
     return functional.relu(paddle.add(y, x))
 
 
 def _transition(branches: list[static.Variable], name: str, layers: Layers, *, count: int) -> list[static.Variable]:
-    """`count` branches of the widths that the next stage has; a new one halves the last one's size."""
+    """Return `count` branches of the widths that the next stage has; a new one halves the last one's size."""
     result = []
     for i, width in enumerate(WIDTHS[:count]):
         is_new = i == len(branches)
@@ -57,7 +57,7 @@ def _transition(branches: list[static.Variable], name: str, layers: Layers, *, c
 
 
 def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: Layers) -> list[static.Variable]:
-    """Every branch becomes the ReLU of the sum of all, each brought to its size and width."""
+    """Return for every branch the ReLU of the sum of all branches, each brought to its size and width."""
     result = []
     for i, target in enumerate(branches):
         total = target
@@ -77,12 +77,12 @@ def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: L
 
 
 def enlarge(x: static.Variable, size: Sequence[int]) -> static.Variable:
-    """`x` [N, C, H, W] at this height and width, which may be smaller too."""
+    """Resize `x` [N, C, H, W] to this height and width, which may be smaller too."""
     return functional.interpolate(x, list(size), mode="bilinear", align_corners=False)
 
 
 def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> static.Variable:
-    """Logits [N, K, H, W] of `image` [N, 3, H, W], appended to the default program."""
+    """Append the network to the default program; return logits [N, K, H, W] of `image` [N, 3, H, W]."""
     layers = Layers(
         training=training,
         bn_momentum=recipe.bn_momentum,
@@ -118,10 +118,13 @@ PADDLESEG_VALUES = {"w": "weight", "b": "bias", "mean": "_mean", "variance": "_v
 
 
 def paddleseg_name(name: str) -> str:
-    """Name in PaddleSeg's state dictionary of one of our variables; empty if it is none of the model's."""
-    path, layer, value = name.rsplit(".", 2) if name.count(".") > 1 else ("", "", "")
-    known = layer in PADDLESEG_LAYERS and value in PADDLESEG_VALUES
-    return f"{path}.{PADDLESEG_LAYERS[layer]}.{PADDLESEG_VALUES[value]}" if known else ""
+    """Return the name of a variable in PaddleSeg's state dictionary; empty if it is none of the model's."""
+    if name.count(".") < 2:
+        return ""
+    path, layer, value = name.rsplit(".", 2)
+    if layer not in PADDLESEG_LAYERS or value not in PADDLESEG_VALUES:
+        return ""
+    return f"{path}.{PADDLESEG_LAYERS[layer]}.{PADDLESEG_VALUES[value]}"
 
 
 # Of a pickle, which may name any function to be called: the names that a dictionary of arrays needs (Python
@@ -148,7 +151,7 @@ class _Reader(pickle.Unpickler):
 
 
 def read_pdparams(path: Path) -> dict[str, Array]:
-    """Arrays of a `.pdparams` file by name.
+    """Return the arrays of a `.pdparams` file by name.
 
     Raises ValueError where the file cannot be read, is no dictionary of arrays, or asks for code to be run.
     """
@@ -158,15 +161,15 @@ def read_pdparams(path: Path) -> dict[str, Array]:
             loaded = _Reader(file).load()
         if not isinstance(loaded, dict):
             raise TypeError(f"a {type(loaded).__name__}")
-        # paddle.save writes a tensor as (name, array), and a table of names under a key with two @.
-        arrays = {
-            name: value[1] if isinstance(value, tuple) and len(value) == 2 else value
-            for name, value in loaded.items()
-            if isinstance(name, str) and not name.endswith("@@")
-        }
-        for name, value in arrays.items():
-            if not isinstance(value, np.ndarray) or value.dtype.hasobject:
+        arrays = {}
+        for name, value in loaded.items():
+            if not isinstance(name, str) or name.endswith("@@"):  # paddle.save's table of names has such a key
+                continue
+            is_named = isinstance(value, tuple) and len(value) == 2  # (name, array), as paddle.save writes a tensor
+            array = value[1] if is_named else value
+            if not isinstance(array, np.ndarray) or array.dtype.hasobject:
                 raise TypeError(f"{name} is no array")
+            arrays[name] = array
     # What a pickle of anything may raise.
     except (OSError, pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError) as error:
         raise ValueError(f"{path}: no weights of Paddle ({error}): set PRETRAINED to a .pdparams file") from error
@@ -174,19 +177,23 @@ def read_pdparams(path: Path) -> dict[str, Array]:
 
 
 def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
-    """Values of the program's variables from a file of PaddleSeg: of a backbone (ImageNet), or of a whole model.
+    """Return values of the program's variables from a file of PaddleSeg: of a backbone (ImageNet), or a whole model.
 
     Raises ValueError where the file cannot be read, or layers of the model are absent from it or have another shape
     there.
     """
     loaded = read_pdparams(path)
-    whole_model = any(name.startswith("backbone.") for name in loaded)
-    values, wrong = {}, []
+    is_whole_model = any(name.startswith("backbone.") for name in loaded)
+    values = {}
+    wrong = []
     for variable in program.list_vars():
         theirs = paddleseg_name(variable.name)
-        if not theirs or not variable.persistable or not (whole_model or theirs.startswith("backbone.")):
+        if not theirs or not variable.persistable:
             continue
-        theirs = theirs if whole_model else theirs.removeprefix("backbone.")
+        if not is_whole_model:
+            if not theirs.startswith("backbone."):
+                continue
+            theirs = theirs.removeprefix("backbone.")
         value = loaded.get(theirs)
         if value is None:
             wrong.append(f"{theirs} is absent")
@@ -195,9 +202,8 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
         else:
             values[variable.name] = value
     if wrong:
-        more = f", and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
-        raise ValueError(
-            f"{path}: {len(wrong)} layers do not fit: {'; '.join(sorted(wrong)[:NAMED])}{more}: "
-            "set PRETRAINED to weights of HRNet-W18"
-        )
+        named = "; ".join(sorted(wrong)[:NAMED])
+        if len(wrong) > NAMED:
+            named += f", and {len(wrong) - NAMED} more"
+        raise ValueError(f"{path}: {len(wrong)} layers do not fit: {named}: set PRETRAINED to weights of HRNet-W18")
     return values

@@ -29,7 +29,8 @@ class HRNet(Workload):
 
     @property
     def bn_span(self) -> int:
-        return super().bn_span * (self.ranks if self.recipe.sync_bn else 1)
+        images_of_rank = super().bn_span
+        return images_of_rank * self.ranks if self.recipe.sync_bn else images_of_rank
 
     @property
     def image(self) -> data.ImageFormat:
@@ -40,8 +41,9 @@ class HRNet(Workload):
         return dataclasses.replace(data.first_size(samples), half=self.image.half), self.recipe.eval_batch
 
     def training_loss(self, batch: int) -> static.Variable:
-        """Mean cross entropy [] over the pixels of a batch that are not ignored."""
-        height, width = self.image.height, self.image.width
+        """Return the mean cross entropy [] over the pixels of a batch that are not ignored."""
+        height = self.image.height
+        width = self.image.width
         pixels = static.data("image", [batch, 3, height, width], "float32")
         with static.amp.fp16_guard():
             logits = fcn_hrnet_w18(pixels, self.recipe, training=True)
@@ -64,7 +66,7 @@ class HRNet(Workload):
         add_to_total(COUNTED, counted)
 
     def quality(self, totals: dict[str, Any]) -> float:
-        """Mean intersection over union."""
+        """Return the mean intersection over union."""
         return mean_iou(totals[CONFUSION])
 
     def doubt(self, totals: dict[str, Any]) -> str:
@@ -87,7 +89,7 @@ WORKLOAD = HRNet
 
 
 def mean_iou(confusion: Array) -> float:
-    """Mean over the classes of their intersection over union, from a confusion matrix, as PaddleSeg computes it.
+    """Return the mean over the classes of their intersection over union, as PaddleSeg computes it.
 
     A class that occurs neither in labels nor in predictions has 0 and counts in the mean.
     """
@@ -97,7 +99,7 @@ def mean_iou(confusion: Array) -> float:
 
 
 def confusion_matrix(logits: static.Variable, label: static.Variable, classes: int) -> static.Variable:
-    """Pixels by label (row) and prediction [K, K], int64, of logits [N, K, H, W] and labels [N, H, W] uint8.
+    """Count pixels by label (row) and prediction [K, K], int64, of logits [N, K, H, W] and labels [N, H, W] uint8.
 
     Those labelled IGNORED count nowhere.
     """
@@ -111,15 +113,24 @@ def confusion_matrix(logits: static.Variable, label: static.Variable, classes: i
 
 
 def evaluation_logits(pixels: static.Variable, recipe: config.Recipe) -> static.Variable:
-    """Logits [N, K, H, W], summed over the recipe's sizes of the image and, with `eval_flip`, its mirror image."""
+    """Return logits [N, K, H, W], summed over the recipe's sizes of the image and, with `eval_flip`, its mirror."""
     height, width = pixels.shape[2:]
+    directions = (False, True) if recipe.eval_flip else (False,)
     total = None
     for scale in recipe.eval_scales:
-        size = [int(height * scale + 0.5), int(width * scale + 0.5)]
-        scaled = pixels if scale == 1.0 else enlarge(pixels, size)
-        for mirrored in (False, True) if recipe.eval_flip else (False,):
-            logits = fcn_hrnet_w18(paddle.flip(scaled, [3]) if mirrored else scaled, recipe, training=False)
-            logits = paddle.flip(logits, [3]) if mirrored else logits
-            logits = logits if scale == 1.0 else enlarge(logits, [height, width])
+        image = pixels
+        if scale != 1.0:
+            image = enlarge(pixels, [int(height * scale + 0.5), int(width * scale + 0.5)])
+        for is_mirrored in directions:
+            logits = _mirrored_logits(image, recipe) if is_mirrored else fcn_hrnet_w18(image, recipe, training=False)
+            if scale != 1.0:
+                logits = enlarge(logits, [height, width])
             total = logits if total is None else total + logits
     return total
+
+
+def _mirrored_logits(image: static.Variable, recipe: config.Recipe) -> static.Variable:
+    """Return the logits of the mirror image, mirrored back."""
+    mirror = paddle.flip(image, [3])
+    logits = fcn_hrnet_w18(mirror, recipe, training=False)
+    return paddle.flip(logits, [3])

@@ -26,7 +26,8 @@ class ResNet50(Workload):
 
     @property
     def image(self) -> data.ImageFormat:
-        layout, half = self.plan.layout, self.plan.precision.is_half
+        layout = self.plan.layout
+        half = self.plan.precision.is_half
         # A fourth channel of zeros is what the tensor cores' kernels for NHWC take.
         channels = 4 if half and layout == "NHWC" else 3
         return data.ImageFormat(size=self.recipe.image_size, layout=layout, channels=channels, half=half)
@@ -35,15 +36,19 @@ class ResNet50(Workload):
         return data.Loader(samples, plan, reader, resize=self.recipe.eval_resize)
 
     def _logits(self, batch: int, *, training: bool) -> static.Variable:
-        """[batch, classes] of the input "image", which is fed as float16 where the program begins by casting it."""
-        side, channels = self.image.size, self.image.channels
+        """Return logits [batch, classes] of the input "image".
+
+        It is fed as float16 where the program begins by casting it.
+        """
+        side = self.image.size
+        channels = self.image.channels
         shape = [batch, channels, side, side] if self.image.layout == "NCHW" else [batch, side, side, channels]
         pixels = static.data("image", shape, "float32")
         with static.amp.fp16_guard():
             return resnet50(pixels, self.recipe, layout=self.plan.layout, training=training)
 
     def training_loss(self, batch: int) -> static.Variable:
-        """Mean cross entropy [] of a batch against its smoothed labels."""
+        """Return the mean cross entropy [] of a batch against its smoothed labels."""
         logits = self._logits(batch, training=True)
         label = static.data("label", [batch, 1], "int64")
         if not self.recipe.label_smoothing:
@@ -56,12 +61,13 @@ class ResNet50(Workload):
         logits = self._logits(batch, training=False)
         label = static.data("label", [batch, 1], "int64")
         valid = static.data("valid", [batch, 1], "float32")
-        hit = paddle.cast(paddle.equal(paddle.argmax(logits, axis=1, keepdim=True), label), "float32")
-        for name, value in ((CORRECT, hit * valid), (COUNTED, valid)):
-            add_to_total(name, paddle.sum(value))
+        prediction = paddle.argmax(logits, axis=1, keepdim=True)
+        is_correct = paddle.cast(paddle.equal(prediction, label), "float32")
+        add_to_total(CORRECT, paddle.sum(is_correct * valid))
+        add_to_total(COUNTED, paddle.sum(valid))
 
     def quality(self, totals: dict[str, Any]) -> float:
-        """Top-1: the share of the images whose class is found."""
+        """Return the top-1 accuracy: the share of the images whose class is found."""
         return float(totals[CORRECT] / totals[COUNTED])
 
 

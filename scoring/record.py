@@ -197,11 +197,22 @@ def config_of(record: Record) -> dict[str, dict[str, Any]]:
 
 def section(record: Record, name: str) -> dict[str, Any]:
     """A header section that is a table; empty without one."""
-    found = record.header.get(name)
-    return found if isinstance(found, dict) else {}
+    return _table_in(record.header, name)
 
 
 def nodes_of(record: Record) -> list[dict[str, Any]]:
     """The machines that the header of our own logs describes; empty without any."""
-    nodes = section(record, "hardware").get("nodes")
-    return [node for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []
+    return nodes_of_header(record.header)
+
+
+def nodes_of_header(header: dict[str, Any]) -> list[dict[str, Any]]:
+    """The machines that a header describes; empty without any."""
+    nodes = _table_in(header, "hardware").get("nodes")
+    if not isinstance(nodes, list):
+        return []
+    return [node for node in nodes if isinstance(node, dict)]
+
+
+def _table_in(header: dict[str, Any], name: str) -> dict[str, Any]:
+    found = header.get(name)
+    return found if isinstance(found, dict) else {}

@@ -31,9 +31,9 @@ def main(job: Job, origins: Origins) -> None:
     Raises:
         RunError: a signal asked for the end, or all epochs are done.
     """
-    me = ranks.start(job)
+    me = ranks.start(job.cluster)
     with open_log(Path(job.trials.result_file) if me.is_first else None) as log, contextlib.ExitStack() as stack:
-        for hook in telemetry.of_rank(job, me):
+        for hook in telemetry.of_rank(job.course, job.cluster, me, Path(job.trials.result_file)):
             stack.enter_context(hook)
         rank = _Rank(job, me, log)
         rank.begin(origins)

@@ -8,7 +8,7 @@ import argparse
 import dataclasses
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,75 +28,130 @@ from scoring.report.build import build, read_findings
 RULESET = "4.0.0"
 
 
-def _of_all(records: Sequence[Record], what: str, values: list[Any], form: str) -> str:
-    """A figure of the run, the median and range of several, or which logs lack it."""
-    if without := [record.file for record, value in zip(records, values, strict=True) if value is None]:
+def _of_all(records: Sequence[Record], what: str, values: Sequence[float | None], form: str) -> str:
+    """Return a figure of each run as text: the figure of one, the median and range of several.
+
+    `form` is of `str.format`. Where a run has no figure, the text names the logs without `what`.
+    """
+    known = []
+    without = []
+    for record, value in zip(records, values, strict=True):
+        if value is None:
+            without.append(record.file)
+        else:
+            known.append(value)
+    if without:
         return f"no {what} in {', '.join(without)}"
-    low, middle, high = (form.format(of(values)) for of in (min, statistics.median, max))
-    return middle if len(values) == 1 else f"{middle} (median of {len(values)}; {low} to {high})"
+    middle = form.format(statistics.median(known))
+    if len(known) == 1:
+        return middle
+    return f"{middle} (median of {len(known)}; {form.format(min(known))} to {form.format(max(known))})"
+
+
+def _training_rows(records: Sequence[Record], figure: Score) -> dict[str, str]:
+    """Return the table's rows about the quality that was reached, and the time it took."""
+    last_qualities = []
+    for record in records:
+        last_qualities.append(record.quality[-1].value if record.quality else None)
+    workload = workloads.of_model(records[0].model)
+    metric = "eval_accuracy" if workload is None else workload.metric
+    seconds = "s" if figure.standing is None else figure.standing.unit("s")
+    times_s = [record.run_time_s for record in records]
+    return {
+        "quality": _of_all(records, "evaluation", last_qualities, f"{{:.4f}} {metric}"),
+        "time to train": _of_all(records, "end", times_s, f"{{:.1f}} {seconds}"),
+    }
+
+
+def _data_wait(records: Sequence[Record]) -> str:
+    """Return the share of the step time, without the warm-up's, in which the runs waited for data."""
+    waited_s = 0.0
+    time_s = 0.0
+    for record in records:
+        for window in record.windows:
+            if window.phase != "warmup":
+                waited_s += window.data_wait_s or 0.0
+                time_s += window.seconds or 0.0
+    return f"{100 * waited_s / time_s:.2f} % of the step time"
 
 
 def _rows(records: Sequence[Record], figure: Score, *, throughput: bool) -> dict[str, str]:
     """Return the table's rows about the runs themselves."""
-    rows = {}
+    rows: dict[str, str] = {}
     if not throughput:
-        last = [record.quality[-1].value if record.quality else None for record in records]
-        workload = workloads.of_model(records[0].model)
-        measure = "eval_accuracy" if workload is None else workload.metric
-        rows["quality"] = _of_all(records, "evaluation", last, f"{{:.4f}} {measure}")
-        seconds = "s" if figure.standing is None else figure.standing.unit("s")
-        rows["time to train"] = _of_all(
-            records, "end", [record.run_time_s for record in records], f"{{:.1f}} {seconds}"
-        )
-    interval = "95 % interval {:.2f} to {:.2f}".format(*figure.interval_95) if figure.interval_95 else "no interval"
+        rows |= _training_rows(records, figure)
     if figure.standing is not None:
         rows["result"] = figure.standing.name
         rows["data set"] = f"{figure.standing.dataset_in_words}; target {figure.standing.target_in_words}"
+    interval = "no interval"
+    if figure.interval_95:
+        interval = "95 % interval {:.2f} to {:.2f}".format(*figure.interval_95)
     rows["throughput"] = f"{figure.value:.2f} {figure.shown_unit}, {interval} ({figure.interval_method})"
-    windows = [window for record in records for window in record.windows if window.phase != "warmup"]
-    waited_s, time_s = (sum(getattr(w, name) or 0.0 for w in windows) for name in ("data_wait_s", "seconds"))
-    rows["data wait"] = f"{100 * waited_s / time_s:.2f} % of the step time"
+    rows["data wait"] = _data_wait(records)
     return rows
 
 
+def _print_table(rows: Mapping[str, str]) -> None:
+    """Print a row a line, its name first; the further lines of a text stand below its first one."""
+    width = max(len(name) for name in rows) + 2
+    for name, text in rows.items():
+        aligned = text.replace("\n", "\n" + " " * width)
+        print(name.ljust(width) + aligned)
+
+
+def _print_errors(report: Report) -> None:
+    """Print the errors that the check of a log found."""
+    for finding in report.findings:
+        if finding.severity == "error":
+            where = f"{report.file}:{finding.line}: {finding.rule}"
+            print(f"{where}: expected {finding.expected}, found {finding.actual}. {finding.fix}")
+
+
 def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
-    """Prints the table of the runs; 1 where a log fails its check. Raises ValueError where one measured nothing."""
+    """Print the table of the runs; return 1 where a log fails its check.
+
+    Raises ValueError where a log measured nothing.
+    """
     logs = [HeldLog.read(path) for path in paths]
-    folder, records = logs[0].parent, [read_record(log) for log in logs]
+    records = [read_record(log) for log in logs]
     figure = score(records, dataclasses.replace(protocols.find("window"), runs=len(logs)))
     rows = _rows(records, figure, throughput=throughput)
-    held = {str(log): log for log in logs}
-    reports, checked, command = list[Report](), dict[str, dict[str, Any]](), list(held)
+
+    folder = logs[0].parent
+    logs_by_name = {str(log): log for log in logs}
+    page_file = folder / "report.html"
+    reports: list[Report] = []
+    checked: dict[str, dict[str, Any]] = {}  # the findings as the report's page reads them
+    page_command = list(logs_by_name)  # by which the page can be made again
     if throughput:
         rows["check"] = "not applicable: a throughput run is no training result"
     else:
         reports = check_logs(logs, rules.load(RULESET), receipt=True)
         findings = folder / "findings.json"
         findings.write_text(as_json(reports), encoding="utf-8")
-        rows["check"] = f"{', '.join('pass' if check.passed else 'fail' for check in reports)} (ruleset {RULESET})"
+        verdicts = ["pass" if report.passed else "fail" for report in reports]
+        rows["check"] = f"{', '.join(verdicts)} (ruleset {RULESET})"
         checked = read_findings(str(findings), records)
-        command += ["--findings", str(findings)]
-    rows["log"], rows["report"] = "\n".join(held), str(folder / "report.html")
-    report = build(records, None, skip=None, findings=checked, logs=held, folders={})
-    page = render.page(report, [*command, "--html", rows["report"]])
-    Path(rows["report"]).write_text(render.html(page), encoding="utf-8")
-    width = max(map(len, rows)) + 2
-    for name, text in rows.items():
-        print(f"{name:{width}}" + text.replace("\n", "\n" + " " * width))
+        page_command += ["--findings", str(findings)]
+    rows["log"] = "\n".join(logs_by_name)
+    rows["report"] = str(page_file)
+
+    report = build(records, None, skip=None, findings=checked, logs=logs_by_name, folders={})
+    page = render.page(report, [*page_command, "--html", str(page_file)])
+    page_file.write_text(render.html(page), encoding="utf-8")
+
+    _print_table(rows)
     for warning in figure.warnings:
         print(f"warning: {warning.check}: {warning.found}")
     for note in figure.footnotes:
         print(note)
     for check in reports:
-        for found in check.findings:
-            if found.severity == "error":
-                where = f"{check.file}:{found.line}: {found.rule}"
-                print(f"{where}: expected {found.expected}, found {found.actual}. {found.fix}")
+        _print_errors(check)
     return 0 if all(check.passed for check in reports) else 1
 
 
 def main() -> int:
-    """Prints the table."""
+    """Print the table of the logs that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m tools.summarize", description=__doc__)
     parser.add_argument("logs", nargs="+", metavar="LOG", type=Path)
     parser.add_argument("--throughput", action="store_true", help="runs of MODE=throughput: no quality, no check")

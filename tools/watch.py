@@ -10,6 +10,7 @@ import math
 import os
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ SILENT_S = 10.0  # a node without a sample for so long is shown as silent
 MEAN_OF = 20  # windows of the mean throughput
 NEEDED = ("steps", "images", "time_s", "data_wait_s")  # what such a window must say
 ENDED = ("finished", "aborted")  # phases of a run
-SENSORS = {  # of a GPU, in the table's order
+SENSORS = {  # {a GPU's sensor: how its value is shown}, in the table's order
     "utilization_percent": "{} %",
     "memory_mib": "{:.0f} MiB",
     "power_w": "{:.0f} W",
@@ -39,27 +40,75 @@ SENSORS = {  # of a GPU, in the table's order
 
 
 def total_steps(run: Run) -> int | None:
-    """Steps of the whole run, as far as its configuration says."""
-    setting = run.settings.get
-    if setting("MODE") == "throughput":
-        warmup, measured = real(setting("WARMUP_STEPS")), real(setting("MEASURED_STEPS"))
-        return None if warmup is None or measured is None else int(warmup + measured)
-    samples, batch = (real(run.last_value(event)) for event in (schema.TRAIN_SAMPLES, schema.GLOBAL_BATCH_SIZE))
-    epochs = real(setting("MAX_EPOCHS") or setting("RECIPE.epochs"))
-    return math.ceil(epochs) * int(samples // batch) if samples is not None and batch and epochs is not None else None
+    """Return the steps of the whole run by its configuration; None where that does not say it."""
+    if run.settings.get("MODE") == "throughput":
+        warmup = real(run.settings.get("WARMUP_STEPS"))
+        measured = real(run.settings.get("MEASURED_STEPS"))
+        if warmup is None or measured is None:
+            return None
+        return int(warmup + measured)
+
+    samples = real(run.last_value(schema.TRAIN_SAMPLES))
+    batch = real(run.last_value(schema.GLOBAL_BATCH_SIZE))
+    epochs = real(run.settings.get("MAX_EPOCHS") or run.settings.get("RECIPE.epochs"))
+    if samples is None or not batch or epochs is None:
+        return None
+    return math.ceil(epochs) * int(samples // batch)
+
+
+def last_windows(run: Run) -> list[dict[str, Any]]:
+    """Return the fields of the last windows, those left out that do not say what is needed."""
+    windows = []
+    for event in run.windows[-MEAN_OF:]:
+        if not isinstance(event.value, dict):
+            continue
+        fields = event.metadata | event.value
+        if all(real(fields.get(name)) is not None for name in NEEDED):
+            windows.append(fields)
+    return windows
+
+
+@dataclass(kw_only=True)
+class Sums:
+    """Sums over windows."""
+
+    steps: float = 0
+    images: float = 0
+    time_s: float = 0
+    data_wait_s: float = 0
+
+
+def summed(windows: list[dict[str, Any]]) -> Sums:
+    """Return what the windows add up to."""
+    sums = Sums()
+    for window in windows:
+        sums.steps += window["steps"]
+        sums.images += window["images"]
+        sums.time_s += window["time_s"]
+        sums.data_wait_s += window["data_wait_s"]
+    return sums
+
+
+def target_of(run: Run) -> Any:
+    """Return the quality at which the run ends, as its recipe has it; None where it has none."""
+    for name, value in run.settings.items():
+        if name.startswith("RECIPE.target"):
+            return value
+    return None
 
 
 def state_of(run: Run) -> dict[str, Any]:
-    """Return what is shown. Throughput is images / time over the last windows, as steps of a run differ."""
-    windows = [w.metadata | w.value for w in run.windows[-MEAN_OF:] if isinstance(w.value, dict)]
-    windows = [w for w in windows if all(real(w.get(name)) is not None for name in NEEDED)]
-    last = windows[-1] if windows else {}
-    steps, images, time_s, wait_s = (sum(window[name] for window in windows) for name in NEEDED)
-    step: Any = last.get("step")
-    total, left_s = total_steps(run), None
-    if total and real(step) is not None and time_s and steps and run.phase not in ENDED:
-        left_s = round((total - step) * time_s / steps, 1)
+    """Return what is shown of a run. Its throughput is images / time over the last windows, as steps differ."""
+    windows = last_windows(run)
+    last: dict[str, Any] = windows[-1] if windows else {}
+    sums = summed(windows)
+    step = last.get("step")
+    total = total_steps(run)
+    left_s = None
+    if total and step is not None and real(step) is not None and sums.time_s and sums.steps and run.phase not in ENDED:
+        left_s = round((total - step) * sums.time_s / sums.steps, 1)
     reason = run.last_value(schema.ABORT_REASON)
+    rank_times = list(run.rank_times.values())
     return {
         "phase": run.phase,
         "reason": None if reason is None else str(reason),
@@ -67,12 +116,12 @@ def state_of(run: Run) -> dict[str, Any]:
         "step": step,
         "total_steps": total,
         "loss": last.get("loss"),
-        "images_per_s": images / time_s if time_s else None,
-        "data_wait_share": wait_s / time_s if time_s else None,
+        "images_per_s": sums.images / sums.time_s if sums.time_s else None,
+        "data_wait_share": sums.data_wait_s / sums.time_s if sums.time_s else None,
         "quality": run.last_value(schema.EVAL_ACCURACY),
-        "target": next((v for k, v in run.settings.items() if k.startswith("RECIPE.target")), None),
+        "target": target_of(run),
         "left_s": left_s,
-        "rank_times": next((vars(times) for times in reversed(run.rank_times.values())), None),
+        "rank_times": vars(rank_times[-1]) if rank_times else None,
         "last_event_s": None if run.last_ms is None else run.last_ms / 1000,
         "checkpoint": run.last_value(schema.CHECKPOINT),
         "summary": run.last_value(schema.TELEMETRY_SUMMARY),
@@ -84,36 +133,47 @@ class View:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._log: Path | None = None
+        self._follow(None)
+
+    def _follow(self, log: Path | None) -> None:
+        """Begin anew with a log."""
+        self._log = log
         self._run = Run()
         self._known_lines = 0  # of this log that a training run writes
         self._read: dict[Path, int] = {}  # bytes of each file that are read
         self._nodes: dict[Path, dict[str, Any]] = {}  # the last sample of each
 
     def look(self) -> dict[str, Any]:
-        """Reads what is new: the run and the last sample of each node. Raises RunError where there is no log, and
-        ValueError where the newest file is none.
+        """Read what is new, and return the state of the run with the last sample of each node.
+
+        Raises RunError where there is no log, and ValueError where the newest file is none.
         """
-        logs = [self._folder] if self._folder.is_file() else list(self._folder.rglob("result_*.txt"))
-        if not logs:
-            raise RunError(f"{self._folder}: holds no result_*.txt: give the LOGDIR of a job")
-        newest = max(logs, key=lambda path: path.stat().st_mtime)
+        newest = self._newest()
         if self._log != newest:
-            self._log, self._run, self._read, self._nodes = newest, Run(), {}, {}
-            self._known_lines = 0
+            self._follow(newest)
         for entry in read_text(self._new(newest)):
-            self._known_lines += not isinstance(entry, Problem)
+            if not isinstance(entry, Problem):
+                self._known_lines += 1
             self._run.take(entry)
         if self._known_lines == 0 and self._read[newest] > 0:
             raise ValueError(f"{newest}: has no line of a training log: give a result_*.txt, or the LOGDIR of a job")
+
         for path in newest.parent.glob(f"{newest.stem}.node*.telemetry.jsonl"):
             for line in self._new(path).splitlines()[-1:]:
                 with contextlib.suppress(ValueError):  # a line cut by a crash; the next one is whole
                     self._nodes[path] = json.loads(line)
-        return {"log": str(newest), **state_of(self._run), "nodes": [last for _, last in sorted(self._nodes.items())]}
+        nodes = [self._nodes[path] for path in sorted(self._nodes)]
+        return {"log": str(newest), **state_of(self._run), "nodes": nodes}
+
+    def _newest(self) -> Path:
+        """Return the log that was written last. Raises RunError where there is none."""
+        logs = [self._folder] if self._folder.is_file() else list(self._folder.rglob("result_*.txt"))
+        if not logs:
+            raise RunError(f"{self._folder}: holds no result_*.txt: give the LOGDIR of a job")
+        return max(logs, key=lambda path: path.stat().st_mtime)
 
     def _new(self, path: Path) -> bytes:
-        """The whole lines that a file got since the last look; one that is still being written waits for its end."""
+        """Return the whole lines that a file got since the last look; one that is still being written waits."""
         with path.open("rb") as file:
             file.seek(self._read.get(path, 0))
             data = file.read()
@@ -123,63 +183,92 @@ class View:
 
 
 def _or_dash(value: Any, form: str) -> str:
-    return "-" if real(value) is None else form.format(value)
+    """Return a number in a form of `str.format`; a dash where the value is no number."""
+    if real(value) is None:
+        return "-"
+    return form.format(value)
 
 
 def _plain(text: Any) -> Text:
-    """Text of a log, which may hold anything, without what a terminal would obey."""
+    """Return the text of a log, which may hold anything, without what a terminal would obey."""
     return Text(visible(text))
 
 
 def draw(state: dict[str, Any], now_s: float) -> Group:
-    """A state as text."""
-    run = Table(show_header=False, box=None, pad_edge=False)
-    running = state["phase"] not in ENDED
-    silent_s = now_s - (state["last_event_s"] or now_s)
-    run.add_row("log", _plain(state["log"]))
-    silent = f", nothing new for {silent_s:.0f} s" if running and silent_s > SILENT_S else ""
-    run.add_row("state", _plain(f"{state['phase']}{': ' + state['reason'] if state['reason'] else ''}{silent}"))
-    step, total, epoch = (_or_dash(state[name], "{}") for name in ("step", "total_steps", "epoch"))
-    run.add_row("step", f"{step} of {total}, epoch {epoch}, loss {_or_dash(state['loss'], '{:.4f}')}")
-    run.add_row("throughput", _or_dash(state["images_per_s"], "{:.1f} images/s"))
+    """Return a state, as `View.look` gives it, as text; `now_s` is the time of day as `time.time` has it."""
+    is_running = state["phase"] not in ENDED
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_row("log", _plain(state["log"]))
+    table.add_row("state", _plain(_phase(state, now_s, is_running)))
+    step = _or_dash(state["step"], "{}")
+    total_steps = _or_dash(state["total_steps"], "{}")
+    epoch = _or_dash(state["epoch"], "{}")
+    loss = _or_dash(state["loss"], "{:.4f}")
+    table.add_row("step", f"{step} of {total_steps}, epoch {epoch}, loss {loss}")
+    table.add_row("throughput", _or_dash(state["images_per_s"], "{:.1f} images/s"))
     share = state["data_wait_share"]
-    run.add_row("data wait", "-" if share is None else f"{100 * share:.2f} % of the step time")
-    if times := state["rank_times"]:
-        run.add_row("slowest rank", _plain("; ".join(_slowest(times, kind) for kind in ("compute", "data_wait"))))
-    run.add_row("quality", f"{_or_dash(state['quality'], '{:.4f}')} (target {_or_dash(state['target'], '{:.4f}')})")
-    if running:
-        run.add_row("time left", _or_dash(state["left_s"], "{:.0f} s at most"))
-    if isinstance(summary := state["summary"], dict):
-        run.add_row("peak GPU memory", _or_dash(summary.get("peak_gpu_memory_mib"), "{:.0f} MiB"))
-        run.add_row("energy", _or_dash(summary.get("joules_per_image"), "{:.3f} J an image"))
-    return Group(run, "", _nodes_table(state["nodes"], now_s, running))
+    table.add_row("data wait", "-" if share is None else f"{100 * share:.2f} % of the step time")
+    rank_times = state["rank_times"]
+    if rank_times:
+        slowest = [_slowest(rank_times, kind) for kind in ("compute", "data_wait")]
+        table.add_row("slowest rank", _plain("; ".join(slowest)))
+    quality = _or_dash(state["quality"], "{:.4f}")
+    target = _or_dash(state["target"], "{:.4f}")
+    table.add_row("quality", f"{quality} (target {target})")
+    if is_running:
+        table.add_row("time left", _or_dash(state["left_s"], "{:.0f} s at most"))
+    summary = state["summary"]
+    if isinstance(summary, dict):
+        table.add_row("peak GPU memory", _or_dash(summary.get("peak_gpu_memory_mib"), "{:.0f} MiB"))
+        table.add_row("energy", _or_dash(summary.get("joules_per_image"), "{:.3f} J an image"))
+    return Group(table, "", _nodes_table(state["nodes"], now_s, is_running))
+
+
+def _phase(state: dict[str, Any], now_s: float, is_running: bool) -> str:
+    """Return the phase of a run, why it was aborted, and for how long nothing was written."""
+    phase = str(state["phase"])
+    if state["reason"]:
+        phase += f": {state['reason']}"
+    silent_s = now_s - (state["last_event_s"] or now_s)
+    if is_running and silent_s > SILENT_S:
+        phase += f", nothing new for {silent_s:.0f} s"
+    return phase
 
 
 def _slowest(times: dict[str, Any], kind: str) -> str:
-    """The slowest rank of the last window beside the median one."""
-    name, most_s = kind.replace("_", " "), times[f"{kind}_most_s"]
+    """Return the slowest rank of the last window, with the median one's time."""
+    name = kind.replace("_", " ")
+    most_s = times[f"{kind}_most_s"]
     if most_s is None:
         return f"{name} not measured"
-    median_s, rank, host = (times[f"{kind}_{field}"] for field in ("median_s", "rank", "host"))
-    return f"{name} {most_s:.3f} s (rank {rank} on {host}; median {median_s:.3f} s)"
+    rank = times[f"{kind}_rank"]
+    host = times[f"{kind}_host"]
+    return f"{name} {most_s:.3f} s (rank {rank} on {host}; median {times[f'{kind}_median_s']:.3f} s)"
 
 
-def _nodes_table(nodes: list[dict[str, Any]], now_s: float, running: bool) -> Table | str:
+def _nodes_table(nodes: list[dict[str, Any]], now_s: float, is_running: bool) -> Table | str:
+    """Return a table of the nodes' last samples, a line for each GPU."""
     if not nodes:
         return "no telemetry"
     table = Table(box=None, pad_edge=False)
     for column in ("node", "CPU", "memory", "GPU", "busy", "memory", "power", "clock", "temperature", "held back by"):
         table.add_column(column, justify="left" if column in ("node", "held back by") else "right")
     for node in nodes:
+        name = node["node"]
         age_s = now_s - node["time_s"]
-        name = _plain(node["node"] + (f" (silent for {age_s:.0f} s)" if running and age_s > SILENT_S else ""))
-        host: tuple[Text | str, ...] = (name, f"{node['cpu_percent']:.0f} %", f"{node['memory_used_gib']:.1f} GiB")
+        if is_running and age_s > SILENT_S:
+            name += f" (silent for {age_s:.0f} s)"
+        host: list[Text | str] = [
+            _plain(name),
+            f"{node['cpu_percent']:.0f} %",
+            f"{node['memory_used_gib']:.1f} GiB",
+        ]
         if not node["gpus"]:
             table.add_row(*host, "none")
         for index, gpu in enumerate(node["gpus"]):
-            sensors = (_or_dash(gpu[sensor], form) for sensor, form in SENSORS.items())
+            sensors = [_or_dash(gpu[sensor], form) for sensor, form in SENSORS.items()]
             table.add_row(*host, str(index), *sensors, _plain(", ".join(gpu["throttle"])))
-            host = ("", "", "")
+            host = ["", "", ""]
     return table
 
 

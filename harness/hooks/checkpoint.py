@@ -1,17 +1,12 @@
 """Checkpoints: a run's whole state on the disk, so that another run can go on from it.
 
-A file is in the safetensors format (a JSON header, then raw arrays): reading one runs no code of whoever wrote it.
-Its `__metadata__` holds the position in the run and the SHA-256 of header and arrays. It is written under a temporary
-name, synced and renamed, so that a whole name means a whole file; a background thread does it from a copy in host
-memory, so that no step waits for the disk.
+A file (harness/hooks/checkpoint_file.py) holds the arrays, the position in the run, and what its state depends on. A
+background thread writes it from a copy in host memory, so that no step waits for the disk.
 
 All randomness of a run is a function of (seed, epoch, sample): the seed and the position stand for random states.
 """
 
-import hashlib
-import json
 import math
-import os
 import shutil
 import signal
 import sys
@@ -28,7 +23,8 @@ from paddle import static
 
 from harness import state
 from harness.hooks import Hook
-from harness.job import Job
+from harness.hooks.checkpoint_file import read, write
+from harness.job import CheckpointSettings, Job
 from harness.progress import Timing
 from harness.ranks import Ranks
 from program import build, stored
@@ -42,8 +38,9 @@ MIB = 2**20
 SPARE = 64 * MIB  # left on the disk by a checkpoint, as the log's next line must find room there
 # mpirun kills its ranks at TERM and INT, so launch/trials.sh passes them on as USR1 and USR2.
 SIGNALS = {signal.SIGTERM: "TERM", signal.SIGUSR1: "TERM", signal.SIGUSR2: "INT"}
-_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "BOOL": "|b1"}  # that a state has
-_NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
+# What a window's end says to the other ranks, in place of a signal's number, all of which are above.
+NOT_DUE = 0
+DUE = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,80 +55,16 @@ class Position:
     ranks: int
 
 
-# ---- the file
-
-
-def _canonical(header: dict[str, Any]) -> bytes:
-    return json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
-
-
-def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> None:
-    """Writes a checkpoint, whole under its name or not at all. Raises OSError where it cannot be written."""
-    header: dict[str, Any] = {"__metadata__": {name: json.dumps(value) for name, value in metadata.items()}}
-    end = 0
-    for name, array in arrays.items():
-        assert array.flags.c_contiguous
-        begin, end = end, end + array.nbytes
-        header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [begin, end]}
-    contents = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
-    digest = hashlib.sha256(_canonical(header))
-    for content in contents:
-        digest.update(content)
-    header["__metadata__"]["sha256"] = digest.hexdigest()
-    text = _canonical(header)
-    text += b" " * (-len(text) % 8)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            file.writelines(contents)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def read(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Arrays and metadata of a checkpoint. Raises ValueError where it is damaged or none, OSError where unreadable."""
-    data = path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or not 2 <= length <= len(data) - 8:
-        raise ValueError("its header is cut short")
-    body = memoryview(data)[8 + length :]
-    try:
-        header = json.loads(data[8 : 8 + length])
-        metadata = header["__metadata__"]
-        wanted = metadata.pop("sha256")
-        digest = hashlib.sha256(_canonical(header))
-        digest.update(body)
-        if digest.hexdigest() != wanted:
-            raise ValueError("its checksum is wrong")
-        arrays = {}
-        del header["__metadata__"]
-        for name, entry in header.items():
-            begin, end = entry["data_offsets"]
-            dtype, shape = np.dtype(_DTYPES[entry["dtype"]]), tuple(entry["shape"])
-            if not 0 <= begin <= end <= len(body) or end - begin != dtype.itemsize * math.prod(shape):
-                raise ValueError(f"{name} lies outside the file")
-            arrays[name] = np.frombuffer(body[begin:end], dtype=dtype).reshape(shape)
-        return arrays, {name: json.loads(text) for name, text in metadata.items()}
-    except (KeyError, TypeError, AttributeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"its header makes no sense ({type(error).__name__}: {error})") from error
-
-
-def folder_of(job: Job) -> Path:
-    """Where a trial's checkpoints are: beside its log, the same for the trial and for those that go on with it."""
-    log = Path(job.trials.result_file)
-    return Path(job.checkpoints.folder or log.with_name(log.name.partition(".")[0] + ".checkpoints"))
+def folder_of(checkpoints: CheckpointSettings, log: Path) -> Path:
+    """Return the folder of a run's checkpoints, which those share that go on with it: CHECKPOINT_DIR, or by its log."""
+    if checkpoints.folder:
+        return Path(checkpoints.folder)
+    trial = log.name.partition(".")[0]
+    return log.with_name(f"{trial}.checkpoints")
 
 
 def _newest_first(folder: Path) -> list[Path]:
+    """List the whole checkpoints of a folder."""
     return sorted(folder.glob(f"step_*{SUFFIX}"), reverse=True)
 
 
@@ -148,7 +81,7 @@ class Start:
 
 
 def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
-    """The last good checkpoint of RESUME=auto; a damaged one is skipped with a warning.
+    """Return the last good checkpoint of RESUME=auto; a damaged one is skipped with a warning.
 
     `run` says what the state depends on (workload, recipe, samples...) and must be what the checkpoint's run had.
 
@@ -162,16 +95,18 @@ def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
 
 
 def _find(job: Job, run: dict[str, Any], ranks: int) -> Start:
-    folder = folder_of(job)
+    """Return the newest checkpoint that is whole, or the beginning where none is."""
+    folder = folder_of(job.checkpoints, Path(job.trials.result_file))
     for path in _newest_first(folder):
         try:
-            arrays, metadata = read(path)
-            position, of = Position(**metadata["position"]), metadata["run"]
+            contents = read(path)
+            position = Position(**contents.metadata["position"])
+            run_there = contents.metadata["run"]
         except (ValueError, KeyError, TypeError, OSError) as error:
             print(f"warning: {path}: damaged, {error}: skipped", file=sys.stderr, flush=True)
             continue
-        if of != run:
-            differs = ", ".join(f"{k} {of.get(k)!r} there, {run.get(k)!r} here" for k in run if of.get(k) != run.get(k))
+        if run_there != run:
+            differs = _differences(run_there, run)
             raise ValueError(f"{path}: is of another run ({differs}): set RESUME=no, CHECKPOINT_DIR or what differs")
         if position.global_batch != job.global_batch:
             raise ValueError(
@@ -180,13 +115,22 @@ def _find(job: Job, run: dict[str, Any], ranks: int) -> Start:
             )
         if job.course.seed not in (-1, position.seed):
             raise ValueError(f"{path}: its run had SEED={position.seed}: set that, or SEED=-1 to take it over")
-        return Start(position=position, path=str(path), arrays=arrays)
+        return Start(position=position, path=str(path), arrays=contents.arrays)
     print(f"warning: RESUME=auto: {folder} has no good checkpoint: starting at step 0", file=sys.stderr, flush=True)
     return Start()
 
 
+def _differences(there: dict[str, Any], here: dict[str, Any]) -> str:
+    """Return what a checkpoint's run had otherwise than this one."""
+    differing = []
+    for name, value in here.items():
+        if there.get(name) != value:
+            differing.append(f"{name} {there.get(name)!r} there, {value!r} here")
+    return ", ".join(differing)
+
+
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:
-    """Puts a checkpoint's state into the program on every rank, and its learning rate where it was.
+    """Put a checkpoint's state into the program on every rank, and the learning rate where it was.
 
     BN statistics differ from rank to rank: on as many ranks as before each gets its own, else all get the mean. Where
     the loss scale is fixed in one of the two runs and dynamic in the other, it begins as the program has it.
@@ -206,7 +150,7 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
 
 
 def _as_stored(arrays: dict[str, Array], main: static.Program) -> dict[str, Array]:
-    """Arrays of a checkpoint, which has the plain network's, in the form that the program stores them in."""
+    """Return a checkpoint's arrays, which are the plain network's, in the form in which the program stores them."""
     forms = stored.forms(main)
     as_stored = {}
     for name, saved in arrays.items():
@@ -217,7 +161,7 @@ def _as_stored(arrays: dict[str, Array], main: static.Program) -> dict[str, Arra
 
 
 def _restore_shared(path: str, arrays: dict[str, Array], main: static.Program, own: set[str]) -> None:
-    """Gives rank 0's program the state of a checkpoint, the statistics of its own among it."""
+    """Give rank 0's program the state of a checkpoint, its own BN statistics included."""
     tensors = dict(state.tensors(main))
     was_dynamic = state.has_dynamic_loss_scale(arrays)
     is_dynamic = state.has_dynamic_loss_scale(tensors)
@@ -231,13 +175,14 @@ def _restore_shared(path: str, arrays: dict[str, Array], main: static.Program, o
             raise ValueError(f"{path}: has no {name} of this program's shape: set RESUME=no")
         state.assign(tensor, value)
     if kept:
-        there, here = ("dynamic", "fixed") if was_dynamic else ("fixed", "dynamic")
-        text = f"warning: {path}: its run had a {there} loss scale, this one has a {here} one, which begins anew"
-        print(text, file=sys.stderr, flush=True)
+        scales = "a fixed loss scale, this one has a dynamic one"
+        if was_dynamic:
+            scales = "a dynamic loss scale, this one has a fixed one"
+        print(f"warning: {path}: its run had {scales}, which begins anew", file=sys.stderr, flush=True)
 
 
 def _restore_own(ranks_then: int, arrays: dict[str, Array], main: static.Program, own: set[str], ranks: Ranks) -> None:
-    """Gives each rank its own BN statistics of a checkpoint of `ranks_then` ranks, or their mean on other ranks."""
+    """Give each rank its own BN statistics of a checkpoint of `ranks_then` ranks; their mean on another number."""
     for name, tensor in state.tensors(main):
         if name not in own:
             continue
@@ -264,16 +209,21 @@ class Keeper(Hook):
         self, job: Job, ranks: Ranks, log: RunLog, *, start: Start, run: dict[str, Any], seed: int, steps_per_epoch: int
     ) -> None:
         """`run` and `start` are those of `find`. Raises ValueError where the folder has another run's checkpoints."""
-        self._job, self._ranks, self._log, self._run = job, ranks, log, run
-        self._seed, self._steps_per_epoch, self._folder = seed, steps_per_epoch, folder_of(job)
-        self._active = job.course.mode == "train" and bool(job.checkpoints.epochs or job.checkpoints.minutes)
+        checkpoints = job.checkpoints
+        self._every_epochs = checkpoints.epochs
+        self._every_s = 60 * checkpoints.minutes
+        self._keep = checkpoints.keep
+        self._global_batch = job.global_batch
+        self._ranks = ranks
+        self._log = log
+        self._run = run
+        self._seed = seed
+        self._steps_per_epoch = steps_per_epoch
+        self._folder = folder_of(checkpoints, Path(job.trials.result_file))
+        self._active = job.course.trains and bool(checkpoints.epochs or checkpoints.minutes)
         self._kept = [Path(start.path)] if start.path else []
         if self._active and ranks.is_first:
-            if not self._kept and (old := _newest_first(self._folder)):
-                never = "checkpoints are never overwritten: set RESUME=auto or move them away"
-                raise ValueError(f"{old[0]}: exists, {never}")
-            for half in self._folder.glob(f".step_*{SUFFIX}.tmp"):  # of a run that was killed as it wrote
-                half.unlink()
+            self._make_way()
         self._last_s = time.monotonic()
         self._signal = 0
         self._handlers: dict[int, Any] = {}
@@ -281,8 +231,20 @@ class Keeper(Hook):
         self._writer: threading.Thread | None = None
         self._outcome: schema.Checkpoint | OSError | None = None  # of the last checkpoint, until it is logged
 
+    def _make_way(self) -> None:
+        """Remove what a killed run left half written.
+
+        Raises ValueError where the folder has checkpoints of a run that this one does not go on with.
+        """
+        old = _newest_first(self._folder)
+        if old and not self._kept:
+            never = "checkpoints are never overwritten: set RESUME=auto or move them away"
+            raise ValueError(f"{old[0]}: exists, {never}")
+        for half in self._folder.glob(f".step_*{SUFFIX}.tmp"):
+            half.unlink()
+
     def close(self) -> None:
-        """Waits for the last checkpoint."""
+        """Wait for the last checkpoint."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._join()
@@ -293,42 +255,53 @@ class Keeper(Hook):
 
     @property
     def last_good(self) -> str:
-        """For a message: the last checkpoint that is whole; every rank must ask."""
+        """Say in words which checkpoint is the last good one; every rank must ask."""
         self._join()
-        good = f"the last good checkpoint is {self._kept[-1]}, from which RESUME=auto goes on" if self._kept else ""
-        return str(self._ranks.comm.bcast(good or "there is no checkpoint of this run"))
+        good = "there is no checkpoint of this run"
+        if self._kept:
+            good = f"the last good checkpoint is {self._kept[-1]}, from which RESUME=auto goes on"
+        return str(self._ranks.comm.bcast(good))
 
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
-        """Writes a checkpoint that is due. Raises RunError, with it on the disk, where a signal asked for the end."""
+        """Write a checkpoint that is due, and return the seconds that this took from the training.
+
+        Raises RunError, with the checkpoint on the disk, where a signal asked for the end.
+        """
         if not self._active:
             return 0.0
         self._report()
         if not self._handlers:  # only now: before there is anything to save a signal ends the run at once
             self._handlers = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
-        every_s = 60 * self._job.checkpoints.minutes
-        late = self._ranks.is_first and bool(every_s) and time.monotonic() - self._last_s >= every_s
-        asked = self._ranks.comm.allreduce(2 * self._signal + late, op=MPI.MAX)
-        if not asked:
+        number = self._ranks.comm.allreduce(self._signal or self._due(), op=MPI.MAX)
+        if number == NOT_DUE:
             return 0.0
+
         started = time.perf_counter()
-        if asked > 1:
+        is_stopped = number != DUE
+        if is_stopped:
             self._join()
         self._save(main, step=step, epoch=epoch, epoch_step=step - (epoch - 1) * self._steps_per_epoch)
-        if asked > 1:
+        if is_stopped:
             self._join()
             self._report()
-            name = SIGNALS[signal.Signals(asked // 2)]
+            name = SIGNALS[signal.Signals(number)]
             raise RunError(f"stopped by signal {name} after step {step}; {self.last_good}")
         return time.perf_counter() - started
 
+    def _due(self) -> int:
+        """Return DUE where rank 0 finds that CHECKPOINT_MINUTES have passed since the last checkpoint."""
+        is_late = self._every_s > 0 and time.monotonic() - self._last_s >= self._every_s
+        return DUE if self._ranks.is_first and is_late else NOT_DUE
+
     def epoch_ended(self, main: Any, epoch: int) -> None:
-        """Called on every rank after an epoch and its evaluation."""
-        every = self._job.checkpoints.epochs
-        if self._active and every and epoch % every == 0:
+        """Write a checkpoint that is due after an epoch and its evaluation; every rank must call this."""
+        if self._active and self._every_epochs and epoch % self._every_epochs == 0:
             self._save(main, step=epoch * self._steps_per_epoch, epoch=epoch + 1, epoch_step=0)
 
     def _save(self, main: Any, *, step: int, epoch: int, epoch_step: int) -> None:
-        self._last_s = started_s = time.monotonic()
+        """Copy the state, and have rank 0's thread write it; left out while the thread still writes the one before."""
+        started_s = time.monotonic()
+        self._last_s = started_s
         mine = {name: np.array(value) for name, value in state.values(main, own=True)}
         of_ranks = self._ranks.comm.gather(mine)
         if of_ranks is None:
@@ -339,7 +312,9 @@ class Keeper(Hook):
         self._join()
         self._report()  # of the one before, which this one's outcome would replace
         for name, value in state.values(main, own=False):
-            np.copyto(self._copies.setdefault(name, np.empty_like(value)), value)
+            if name not in self._copies:
+                self._copies[name] = np.empty_like(value)
+            np.copyto(self._copies[name], value)
         arrays = dict(self._copies)
         for rank, part in enumerate(of_ranks):
             arrays |= {f"rank{rank}/{name}": value for name, value in part.items()}
@@ -348,7 +323,7 @@ class Keeper(Hook):
             epoch=epoch,
             epoch_step=epoch_step,
             seed=self._seed,
-            global_batch=self._job.global_batch,
+            global_batch=self._global_batch,
             ranks=self._ranks.size,
         )
         metadata = {"position": asdict(position), "run": self._run}
@@ -357,24 +332,20 @@ class Keeper(Hook):
         self._writer.start()
 
     def _write(self, arrays: dict[str, Array], metadata: dict[str, Any], blocked_s: float) -> None:
-        started_s, step = time.monotonic(), metadata["position"]["step"]
+        """Write a checkpoint, and remove those beyond CHECKPOINT_KEEP; runs in the thread."""
+        started_s = time.monotonic()
+        step = metadata["position"]["step"]
         path = self._folder / f"step_{step:09d}{SUFFIX}"
         try:
-            # By a sum, which takes no memory: a mask's would stay with this thread's heap, and each checkpoint has one.
-            broken = [
-                name
-                for name, value in arrays.items()
-                if value.dtype.kind == "f" and not math.isfinite(np.sum(value, dtype=np.float64))
-            ]
-            if broken:
-                raise OSError(f"{broken[0]} is not finite")
+            _check_finite(arrays)
             self._folder.mkdir(parents=True, exist_ok=True)
-            needed, free = sum(value.nbytes for value in arrays.values()) + SPARE, shutil.disk_usage(self._folder).free
+            needed = sum(value.nbytes for value in arrays.values()) + SPARE
+            free = shutil.disk_usage(self._folder).free
             if free < needed:
-                raise OSError(f"{self._folder} has {free / MIB:.0f} MiB left, {needed / MIB:.0f} are needed")
+                raise OSError(f"{self._folder} has {_mib(free)} MiB left, {_mib(needed)} are needed")
             write(path, arrays, metadata)
             self._kept.append(path)
-            while len(self._kept) > self._job.checkpoints.keep:
+            while len(self._kept) > self._keep:
                 self._kept.pop(0).unlink(missing_ok=True)
             self._outcome = schema.Checkpoint(
                 step=step,
@@ -387,15 +358,31 @@ class Keeper(Hook):
             self._outcome = error
 
     def _join(self) -> None:
+        """Wait for the thread that writes."""
         if self._writer:
             self._writer.join()
 
     def _report(self) -> None:
-        """Logs what the writer did; a checkpoint that cannot be written is no reason to lose the run as well."""
-        outcome, self._outcome = self._outcome, None
+        """Log what the writer did; a checkpoint that cannot be written is no reason to lose the run as well."""
+        outcome = self._outcome
+        self._outcome = None
         if isinstance(outcome, schema.Checkpoint):
             self._log.event(schema.CHECKPOINT, outcome)
         elif outcome:
             text = f"warning: checkpoint not written: {outcome}"
             print(text, file=sys.stderr, flush=True)
             self._log.text(text)
+
+
+def _check_finite(arrays: dict[str, Array]) -> None:
+    """Raise OSError where an array has an infinite value or a NaN.
+
+    By its sum, which takes no memory: a mask's would stay with the writing thread's heap, once for each checkpoint.
+    """
+    for name, value in arrays.items():
+        if value.dtype.kind == "f" and not math.isfinite(np.sum(value, dtype=np.float64)):
+            raise OSError(f"{name} is not finite")
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / MIB:.0f}"

@@ -19,7 +19,7 @@ import psutil
 
 from harness import nvidia
 from harness.hooks import Hook
-from harness.job import Job
+from harness.job import ClusterSettings, CourseSettings
 from harness.progress import Timing
 from harness.ranks import Ranks
 from runlog.schema import TelemetrySummary
@@ -302,17 +302,18 @@ class Tracer(Hook):
             self._path.write_text(json.dumps({"traceEvents": self._events, "displayTimeUnit": "ms"}))
 
 
-def of_rank(job: Job, ranks: Ranks) -> list[Hook]:
-    """Return the hooks that the job asks of this rank: a node's first rank samples, the first of all traces."""
-    log = Path(job.trials.result_file)
+def of_rank(course: CourseSettings, cluster: ClusterSettings, ranks: Ranks, log: Path) -> list[Hook]:
+    """Return the hooks that a course asks of this rank: a node's first rank samples, the first of all traces.
+
+    They write next to `log`, the log of the run.
+    """
     hooks: list[Hook] = []
-    if job.course.telemetry_s and not ranks.local_rank:
-        path = log.with_suffix(f".node{ranks.rank // job.cluster.dgxngpu}.telemetry.jsonl")
-        gpus = job.cluster.dgxngpu if job.cluster.device == "gpu" else 0
-        hooks.append(
-            Sampler(path, every_s=job.course.telemetry_s, job_gpus=gpus, prometheus=job.course.telemetry_prometheus)
-        )
-    steps = job.course.traced
+    if course.telemetry_s and ranks.local_rank == 0:
+        node = ranks.rank // cluster.dgxngpu
+        path = log.with_suffix(f".node{node}.telemetry.jsonl")
+        gpus = cluster.dgxngpu if cluster.on_gpu else 0
+        hooks.append(Sampler(path, every_s=course.telemetry_s, job_gpus=gpus, prometheus=course.telemetry_prometheus))
+    steps = course.traced
     if steps and ranks.is_first:
-        hooks.append(Tracer(steps.start, steps.stop - 1, log, on_gpu=job.cluster.on_gpu))
+        hooks.append(Tracer(steps.start, steps.stop - 1, log, on_gpu=cluster.on_gpu))
     return hooks

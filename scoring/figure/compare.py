@@ -17,16 +17,15 @@ from typing import Any
 from compliance import mlperf
 from runlog.text import safe_lines
 from runlog.verdict import Verdict, as_text
-from scoring.figure import intervals, spread, warnings
+from scoring.figure import spread, warnings
+from scoring.figure.calibration import smallest_difference
+from scoring.figure.levels import hosts_of_runs, in_words, independent_values
 from scoring.figure.protocols import Protocol
-from scoring.figure.score import Score, add_score_options, counts, once, protocol_of, score
+from scoring.figure.repeats import once
+from scoring.figure.score import Score, add_score_options, counts, protocol_of, score
 from scoring.importers import MOST, count, jsonable, read_record
 from scoring.importers.checks import REFUSED
 from scoring.record import InputError, Record, TooFewRunsError
-
-# Share of a figure below which two systems are not called different: like hosts lie so far apart. With it 7 of 586
-# pairs of like hosts with H100 were called different, without it 278.
-SMALLEST_DIFFERENCE = 0.004
 
 
 @dataclass(frozen=True)
@@ -64,9 +63,12 @@ class Comparison:
     @property
     def footnotes(self) -> list[str]:
         """The notes on all systems' scores, each once, and that MLPerf results stand for no others."""
-        standings = [row.score.standing for row in self.rows]
-        named = [standing is not None and standing.uses_the_name for standing in standings]
-        notes = list(itertools.chain.from_iterable(row.score.footnotes for row in self.rows))
+        notes = []
+        named = []
+        for row in self.rows:
+            notes += row.score.footnotes
+            standing = row.score.standing
+            named.append(standing is not None and standing.uses_the_name)
         if any(named) and not all(named):
             notes.append(mlperf.NOT_COMPARABLE)
         return mlperf.notes_in_order(notes)
@@ -75,7 +77,7 @@ class Comparison:
         return {
             "protocol": self.protocol.name,
             "base": self.rows[0].name,
-            "smallest_difference": SMALLEST_DIFFERENCE,
+            "smallest_difference": smallest_difference(),
             "rows": [vars(row) | {"score": row.score.to_json()} for row in self.rows],
             "warnings": warnings.as_json(self.warnings),
             "footnotes": self.footnotes,
@@ -92,40 +94,49 @@ def compare(named: Sequence[tuple[str, Score]], known: BetweenRuns | None = None
     if len({(result.unit, result.protocol) for _, result in named}) > 1:
         shown = ", ".join(f"{name}: {result.unit} by {result.protocol.name}" for name, result in named)
         raise InputError(f"figures of different unit or protocol cannot be compared ({shown})")
-    records = [record for _, result in named for record in result.records]
+    scores = [result for _, result in named]
+    records = list(itertools.chain.from_iterable(result.records for result in scores))
     once(records)
-    base, rows, warned = named[0][1], [], list(warnings.of_mixture(records))
+
+    base = scores[0]
+    rows = []
+    warned = list(warnings.of_mixture(records))
     for name, result in named:
-        ratio = result.value / base.value
-        interval, basis = None, "the base itself"
-        if result is not base:
-            apart = known or between_runs((base, result), [one for _, one in named])
-            interval, basis = ratio_interval(base, result, apart)
-        speedup = 1 / ratio if result.protocol.figure == "run_time" else ratio
-        efficiency = _efficiency(base, result, speedup)
-        if efficiency and result.records[0].devices != base.records[0].devices:
-            warned += warnings.of_efficiency(name, efficiency)
-            efficiency = efficiency if efficiency <= REFUSED else None
-        row = Row(
-            name=name,
-            devices=result.records[0].devices,
-            score=result,
-            ratio=ratio,
-            ratio_interval_95=interval,
-            basis=basis,
-            different=_is_different(ratio, interval),
-            speedup=speedup,
-            efficiency=efficiency,
-        )
+        row = _row(name, base, result, known or between_runs((base, result), scores))
+        if row.efficiency is not None and row.devices != base.records[0].devices:
+            warned += warnings.of_efficiency(name, row.efficiency)
+            if row.efficiency > REFUSED:
+                row = dataclasses.replace(row, efficiency=None)
         rows.append(row)
     return Comparison(protocol=base.protocol, rows=tuple(rows), warnings=tuple(warned))
+
+
+def _row(name: str, base: Score, result: Score, apart: BetweenRuns | None) -> Row:
+    """The row of one system beside the base, its efficiency as it comes out."""
+    ratio = result.value / base.value
+    interval = None
+    basis = "the base itself"
+    if result is not base:
+        interval, basis = ratio_interval(base, result, apart)
+    speedup = 1 / ratio if result.protocol.figure == "run_time" else ratio
+    return Row(
+        name=name,
+        devices=result.records[0].devices,
+        score=result,
+        ratio=ratio,
+        ratio_interval_95=interval,
+        basis=basis,
+        different=_is_different(ratio, interval),
+        speedup=speedup,
+        efficiency=_efficiency(base, result, speedup),
+    )
 
 
 def _is_different(ratio: float, interval: tuple[float, float] | None) -> bool | None:
     """Whether two figures differ by more than like hosts do, and beyond the interval of their ratio; None unknown."""
     if interval is None:
         return None
-    matters = abs(math.log(ratio)) >= SMALLEST_DIFFERENCE
+    matters = abs(math.log(ratio)) >= smallest_difference()
     return matters and not interval[0] <= 1 <= interval[1]
 
 
@@ -140,26 +151,40 @@ def _efficiency(base: Score, other: Score, speedup: float) -> float | None:
     return speedup * base_devices / devices
 
 
-def between_runs(pair: Sequence[Score], known: Sequence[Score]) -> BetweenRuns | None:
+def between_runs(pair: tuple[Score, Score], known: Sequence[Score]) -> BetweenRuns | None:
     """The relative standard deviation over those of `known` that have repeats and are the system of both of `pair`."""
-    same = [one for one in known if len(one.runs) > 1 and all(_same_system(one, other) for other in pair)]
-    sets = [values for one in same if all(map(math.isfinite, values := [run.value for run in one.runs]))]
-    freedom = sum(len(values) - 1 for values in sets)
+    first, second = pair
+    count = 0
+    freedom = 0
+    squares = 0.0
+    for one in known:
+        values = [run.value for run in one.runs]
+        same = _same_system(one, first) and _same_system(one, second)
+        if same and len(values) > 1 and all(math.isfinite(value) for value in values):
+            count += len(values)
+            freedom += len(values) - 1
+            squares += (len(values) - 1) * (statistics.stdev(values) / statistics.fmean(values)) ** 2
     if not freedom:
         return None
-    squares = sum((len(values) - 1) * (statistics.stdev(values) / statistics.fmean(values)) ** 2 for values in sets)
-    source = f"the spread of {sum(map(len, sets))} runs of this system"
-    return BetweenRuns(math.sqrt(squares / freedom), freedom, source)
+    return BetweenRuns(math.sqrt(squares / freedom), freedom, f"the spread of {count} runs of this system")
 
 
 def _same_system(one: Score, other: Score) -> bool:
     """Whether repeats of the one tell of the other: both say the same devices and batch, and nothing else differs."""
-    a, b = one.records[0], other.records[0]
-    said = [(r.devices, r.global_batch, r.machine, r.header.get("hardware")) for r in (a, b)]
-    if None in said[0][:2] or said[0] != said[1]:
+    a = one.records[0]
+    b = other.records[0]
+    if a.devices is None or a.global_batch is None:
         return False
-    pairs = ((getattr(a, name), getattr(b, name)) for name in ("model", "mode", "nodes", "precision", "math_mode"))
-    return all(x is None or y is None or x == y for x, y in pairs)
+    if (a.devices, a.global_batch, a.machine) != (b.devices, b.global_batch, b.machine):
+        return False
+    if a.header.get("hardware") != b.header.get("hardware"):
+        return False
+    for name in ("model", "mode", "nodes", "precision", "math_mode"):
+        of_a = getattr(a, name)
+        of_b = getattr(b, name)
+        if of_a is not None and of_b is not None and of_a != of_b:
+            return False
+    return True
 
 
 def ratio_interval(
@@ -169,17 +194,17 @@ def ratio_interval(
 
     A single run's windows know nothing of how far repeats lie apart: without `known` there is no interval.
     """
-    counts = len(base.runs), len(other.runs)
+    counts = (len(base.runs), len(other.runs))
+    a = [run.value for run in base.runs]
+    b = [run.value for run in other.runs]
     if min(counts) < 2:
-        finite = all(math.isfinite(run.value) for result in (base, other) for run in result.runs)
+        finite = all(math.isfinite(value) for value in [*a, *b])
         if known is None or not finite or (base.protocol.over_runs != "mean" and max(counts) > 1):
             how = "--between-runs-sd, or several runs of a system"
             return None, f"one run: how far its repeats lie apart is unknown ({how})"
         single = spread.single_run_interval(other.value / base.value, known.relative_sd, known.freedom, counts)
         return single, f"one run against {max(counts)}: {known.source}"
     over = f"over {counts[0]} and {counts[1]} runs"
-    a = [run.value for run in base.runs]
-    b = [run.value for run in other.runs]
     if base.protocol.over_runs == "median":
         found = spread.median_ratio_interval(a, b)
         return found, f"ordered quotients {over}" if found else f"too few runs {over} for ordered quotients"
@@ -192,8 +217,8 @@ def ratio_interval(
         return spread.ratio_interval(olympic_base, olympic_other), f"Yuen's t {over}"
 
     # Runs on one host lie closer together than hosts do: where both sides name several hosts, these are the repeats.
-    means_a = intervals.independent_values(a, base.records)
-    means_b = intervals.independent_values(b, other.records)
+    means_a = independent_values(a, hosts_of_runs(base.records))
+    means_b = independent_values(b, hosts_of_runs(other.records))
     basis = f"Welch's t {over}"
     if len(means_a) < len(a) or len(means_b) < len(b):
         basis = f"Welch's t over {len(means_a)} and {len(means_b)} hosts"
@@ -215,10 +240,10 @@ def _systems_of(place: str) -> list[str]:
     """The place; of a folder without logs, as a submission's `results`, its SYSTEM or SYSTEM/BENCHMARK folders."""
     if _logs_of(place):
         return [place]
-    found = sorted({str(log.parent) for pattern in ("*/*", "*/*/*") for log in _logs_of(place, pattern)})
-    if not found:
+    logs = _logs_of(place, "*/*") + _logs_of(place, "*/*/*")
+    if not logs:
         raise InputError(f"{place}: no *.txt or *.log in the folder, nor in its systems' folders")
-    return found
+    return sorted({str(log.parent) for log in logs})
 
 
 def _for_each(systems: Sequence[str], values: Sequence[int] | None, option: str) -> Sequence[int | None]:
@@ -232,11 +257,11 @@ def _for_each(systems: Sequence[str], values: Sequence[int] | None, option: str)
 
 def read_systems(args: argparse.Namespace, places: Sequence[str]) -> list[tuple[str, list[Record]]]:
     """The runs of each system, which is a log or a folder of them, as the options of `add_log_options` say."""
-    places = [system for place in places for system in _systems_of(place)]
-    devices = _for_each(places, args.devices, "--devices")
-    batches = _for_each(places, args.batch, "--batch")
+    folders = list(itertools.chain.from_iterable(_systems_of(place) for place in places))
+    devices = _for_each(folders, args.devices, "--devices")
+    batches = _for_each(folders, args.batch, "--batch")
     systems = []
-    for place, number, batch in zip(places, devices, batches, strict=True):
+    for place, number, batch in zip(folders, devices, batches, strict=True):
         told = {"format": args.format, "devices": number, "batch_per_device": batch, "segment": args.segment}
         systems.append((place, [read_described(log, **told) for log in _logs_of(place)]))
     return systems
@@ -254,17 +279,21 @@ def read_described(log: str | Path, **options: Any) -> Record:
     file = parents[3] / "systems" / f"{parents[1].name}.json"
     try:
         description = json.loads(file.read_text(encoding="utf-8"))
-        nodes, of_node = (int(description[name]) for name in ("number_of_nodes", "accelerators_per_node"))
+        nodes = int(description["number_of_nodes"])
+        devices = nodes * int(description["accelerators_per_node"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return record
-    devices, batch = nodes * of_node, record.batch_of_all
     if not (0 < nodes < MOST and 0 < devices < MOST):
         return record
+
+    batch_per_device = record.batch_per_device
+    if record.batch_of_all and record.batch_of_all % devices == 0:
+        batch_per_device = record.batch_of_all // devices
     return dataclasses.replace(
         record,
         nodes=nodes,
         devices=devices,
-        batch_per_device=batch // devices if batch and batch % devices == 0 else record.batch_per_device,
+        batch_per_device=batch_per_device,
         accelerator=str(description.get("accelerator_model_name") or "") or None,
         described_by=f"systems/{file.name}",
     )
@@ -313,19 +342,32 @@ _VERDICTS = {True: "different", False: "not shown to differ", None: "cannot be t
 
 def comparison_lines(result: Comparison) -> list[str]:
     lines = [f"protocol {result.protocol.name}: {result.protocol.describe()}"]
-    for index, row in enumerate(result.rows):
+    base = result.rows[0]
+    for row in result.rows:
         lines.append(f"{row.name}  (devices: {row.devices or 'not said'}, runs: {len(row.score.runs)})")
         lines.append(f"  figure      {row.score.value:.3f} {row.score.shown_unit}")
+        lines.append(f"  levels      {in_words(row.score.levels)}")
         if row.score.standing is not None:
             lines.append(f"  result      {row.score.standing.name}")
-        if index:
-            verdict = _VERDICTS[row.different]
-            shown = row.ratio_interval_95
-            interval = f", 95 % {shown[0]:.4f} to {shown[1]:.4f}" if shown else ""
-            if row.different is False and shown and not shown[0] <= 1 <= shown[1]:
-                verdict = f"not called different: like hosts differ by up to {SMALLEST_DIFFERENCE:.1%}"
-            lines.append(f"  ratio       {row.ratio:.4f}{interval}   {verdict} ({row.basis})")
-            efficiency = f"   efficiency {row.efficiency:.1%}" if row.efficiency is not None else ""
-            lines.append(f"  speedup     {row.speedup:.2f}{efficiency}")
+        if row is not base:
+            lines += _ratio_lines(row)
         lines += [f"  {line}" for line in as_text(row.score.warnings).splitlines()]
     return [*lines, *as_text(result.warnings).splitlines(), *result.footnotes]
+
+
+def _ratio_lines(row: Row) -> list[str]:
+    """The ratio with its verdict, and the speedup with the efficiency."""
+    verdict = _VERDICTS[row.different]
+    interval = ""
+    if row.ratio_interval_95 is not None:
+        low, high = row.ratio_interval_95
+        interval = f", 95 % {low:.4f} to {high:.4f}"
+        if row.different is False and not low <= 1 <= high:
+            verdict = f"not called different: like hosts differ by up to {smallest_difference():.1%}"
+    efficiency = ""
+    if row.efficiency is not None:
+        efficiency = f"   efficiency {row.efficiency:.1%}"
+    return [
+        f"  ratio       {row.ratio:.4f}{interval}   {verdict} ({row.basis})",
+        f"  speedup     {row.speedup:.2f}{efficiency}",
+    ]

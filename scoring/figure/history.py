@@ -19,15 +19,30 @@ import jinja2
 from runlog.text import csv_text, safe_lines, visible
 from scoring.export import to_parquet
 from scoring.figure import spread
+from scoring.figure.calibration import smallest_difference
+from scoring.figure.levels import hosts_of_nodes, hosts_of_runs, in_words, independent_values, levels
 from scoring.figure.score import Score, add_score_options, add_system_option, protocol_of, score
 from scoring.importers import count, jsonable, read_records
-from scoring.record import InputError, Record, section
+from scoring.record import InputError, Record, nodes_of_header, section
 
 LEAST_RUNS = 3  # of the past, for a verdict
 VERSION = 1  # of the file; one made before versions has 0 and the same form
 MOST_IMAGES_PER_S = 1e15
 PAGE = Path(__file__).with_name("history.html")
 PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"  # by which its pages are known
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Series:
+    """The facts that the runs of one trend have in common."""
+
+    system: str
+    workload: str
+    precision: str
+    protocol: str
+
+    def __str__(self) -> str:
+        return f"{self.system}, {self.workload}, {self.precision}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +62,9 @@ class Row:
     unit: str
 
     @property
-    def series(self) -> tuple[str, str, str, str]:
-        """Return what must agree for runs to be repeats in time."""
-        return self.system, self.workload, self.precision, self.protocol
+    def series(self) -> "Series":
+        """The facts that must agree for runs to be repeats in time."""
+        return Series(system=self.system, workload=self.workload, precision=self.precision, protocol=self.protocol)
 
 
 COLUMNS = [field.name for field in dataclasses.fields(Row)]
@@ -67,8 +82,11 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
     if machine is None:
         raise InputError(f"{record.file}: the log does not say its hardware; name the machine by --system")
     commit = section(record, "source").get("commit")
+    segment = ""
+    if record.segment:
+        segment = f", lines {record.segment[0]} to {record.segment[1]}"
     texts = {
-        "sha256": record.sha256 + (f", lines {record.segment[0]} to {record.segment[1]}" if record.segment else ""),
+        "sha256": record.sha256 + segment,
         "file": os.fsencode(Path(record.file).resolve()).decode("utf-8", "backslashreplace"),
         "date": datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat(timespec="seconds"),
         "date_of": date_of,
@@ -79,15 +97,20 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
         "protocol": f"{result.protocol.name}: {result.protocol.describe()}",
         "unit": result.unit,
     }
-    storable = {name: text and text.encode("utf-8", "backslashreplace").decode() for name, text in texts.items()}
+    storable = {}
+    for name, text in texts.items():
+        storable[name] = text and text.encode("utf-8", "backslashreplace").decode()
     return Row(images_per_s=result.runs[index].value, **storable)  # type: ignore[arg-type]
 
 
 def _date_of(record: Record) -> tuple[float, str]:
     """Unix time of the run's start, and what says it; stamps in text are local, and count from year 1."""
-    first = record.windows[0].end_s if record.windows else None
-    text = first - datetime.date(1970, 1, 1).toordinal() * 86_400 if first is not None else None
-    for seconds, source in ((record.run_start_s, "run_start"), (first, "first_row"), (text, "first_row")):
+    candidates = [(record.run_start_s, "run_start")]
+    if record.windows and record.windows[0].end_s is not None:
+        stamp = record.windows[0].end_s
+        days_before_1970 = datetime.date(1970, 1, 1).toordinal()
+        candidates += [(stamp, "first_row"), (stamp - days_before_1970 * 86_400, "first_row")]
+    for seconds, source in candidates:
         if seconds is not None and 1e9 < seconds < 1e10:
             return seconds, source
     return Path(record.file).stat().st_mtime, "file"
@@ -98,7 +121,8 @@ def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
     """The history's file; made only where runs are added. Raises InputError for what is no history."""
     if not new and not path.is_file():
         raise InputError(f"{path}: no history there; make it with `history add LOG...`, or give --file")
-    address = f"file:{urllib.parse.quote(os.fsencode(path.absolute()))}?mode={'rwc' if new else 'ro'}"
+    mode = "rwc" if new else "ro"
+    address = f"file:{urllib.parse.quote(os.fsencode(path.absolute()))}?mode={mode}"
     try:
         with closing(sqlite3.connect(address, uri=True)) as connection, connection:
             _be_ours(connection, path, new)
@@ -140,48 +164,100 @@ def rows_of(connection: sqlite3.Connection) -> list[Row]:
 def add(connection: sqlite3.Connection, result: Score, system: str | None) -> tuple[int, int]:
     """Add a score's runs. Returns how many are new, and how many took the place of a row that said otherwise."""
     known = {(row.sha256, row.protocol): row for row in rows_of(connection)}
-    new = corrected = 0
+    new = 0
+    corrected = 0
     for index, record in enumerate(result.records):
         row = row_of(result, index, system)
         old = known.get((row.sha256, row.protocol))
-        if old is not None and dataclasses.replace(old, file=row.file, date=row.date) == row:
+        if old is None:
+            new += 1
+        elif dataclasses.replace(old, file=row.file, date=row.date) == row:
             continue
-        new, corrected = new + (old is None), corrected + (old is not None)
+        else:
+            corrected += 1
         values = [*vars(row).values(), zlib.compress(json.dumps(jsonable(record)).encode())]
-        connection.execute(f"INSERT OR REPLACE INTO run VALUES ({', '.join('?' * len(values))})", values)
+        places = ", ".join("?" * len(values))
+        connection.execute(f"INSERT OR REPLACE INTO run VALUES ({places})", values)
     return new, corrected
 
 
 def ratio(past: Sequence[float], new: Sequence[float]) -> tuple[float, float] | None:
     """95 % interval of the new mean over the past one; None where too few runs say how far they lie apart."""
-    base, other = spread.mean_of(past), spread.mean_of(new)
+    base = spread.mean_of(past)
     if base is None or len(past) < LEAST_RUNS:
         return None
+    other = spread.mean_of(new)
     if other is not None:
         return spread.ratio_interval(base, other)
     deviation = base.error * math.sqrt(len(past)) / base.value
     return spread.single_run_interval(new[0] / base.value, deviation, base.freedom, (len(past), 1))
 
 
-def check(rows: Sequence[Row], result: Score, last: int, system: str | None) -> tuple[bool, str]:
-    """(whether the new result is lower than the last ones, what is said of it)."""
+def last_of_trend(rows: Sequence[Row], result: Score, last: int, system: str | None) -> list[Row]:
+    """The `last` rows of the trend of a new result, oldest first, without the new runs themselves.
+
+    Raises InputError where the new runs are of two trends.
+    """
     new = [row_of(result, index, system) for index in range(len(result.records))]
+    series = new[0].series
     for row in new:
-        if row.series != new[0].series:
-            both = " and ".join(f"{' | '.join(r.series[:3])} in {r.file}" for r in (new[0], row))
+        if row.series != series:
+            both = f"{series} in {new[0].file} and {row.series} in {row.file}"
             raise InputError(f"the new runs are of two series ({both}); check each by itself")
     known = {row.sha256 for row in new}
-    past = [row.images_per_s for row in rows if row.series == new[0].series and row.sha256 not in known][-last:]
-    values = [row.images_per_s for row in new]
-    figure = f"{statistics.fmean(values):.6g} {result.unit} over {len(values)} runs of {', '.join(new[0].series[:3])}"
-    bounds = ratio(past, values)
+    past = [row for row in rows if row.series == series and row.sha256 not in known]
+    return past[-last:]
+
+
+def hosts_of_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[str] | None:
+    """The host that the record of each row names; None where one of them names none.
+
+    Raises InputError for a record that another program altered.
+    """
+    hosts = []
+    for row in rows:
+        key = [row.sha256, row.protocol]
+        (packed,) = connection.execute("SELECT record FROM run WHERE sha256 = ? AND protocol = ?", key).fetchone()
+        try:
+            record = json.loads(zlib.decompress(packed))
+            host = hosts_of_nodes(nodes_of_header(record["header"]), record["nodes"])
+        except (zlib.error, ValueError, TypeError, KeyError, AttributeError):
+            says = "has a record that cannot be read; delete its row"
+            raise InputError(f"history: the run of SHA-256 {row.sha256:.12} {says}") from None
+        if host is None:
+            return None
+        hosts.append(host)
+    return hosts
+
+
+def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> tuple[bool, str]:
+    """Tell whether a new result is lower than the `past` runs of its trend, and what is said of it.
+
+    `hosts` names the host of each past run, None where that is not known. Where past runs or new ones name two hosts or
+    more, these are the repeats. What like hosts may differ by is not called lower.
+    """
+    past_values = [row.images_per_s for row in past]
+    new_values = [run.value for run in result.runs]
+    past_repeats = independent_values(past_values, hosts)
+    new_repeats = independent_values(new_values, hosts_of_runs(result.records))
+    mean = statistics.fmean(new_values)
+    figure = f"{mean:.6g} {result.unit} over {in_words(result.levels)}"
+    bounds = ratio(past_repeats, new_repeats)
     if bounds is None:
         few = f"the history holds {len(past)} earlier runs of it, {LEAST_RUNS} are needed"
+        if len(past_repeats) < LEAST_RUNS <= len(past):
+            few = f"the {len(past)} earlier runs are of {len(past_repeats)} hosts, {LEAST_RUNS} are needed"
         return False, f"cannot be told: {figure}; {few}"
-    verdict = "LOWER" if bounds[1] < 1 else "not shown to be lower"
-    share = statistics.fmean(values) / statistics.fmean(past)
-    compared = f"{share:.4f} of the last {len(past)}, 95 % {bounds[0]:.4f} to {bounds[1]:.4f}"
-    return bounds[1] < 1, f"{verdict}: {figure}; {compared}"
+
+    share = mean / statistics.fmean(past_values)
+    in_doubt = bounds[1] >= 1
+    matters = -math.log(share) >= smallest_difference()
+    verdict = "LOWER" if matters and not in_doubt else "not shown to be lower"
+    if not matters and not in_doubt:
+        verdict = f"not called lower: like hosts differ by up to {smallest_difference():.1%}"
+    earlier = in_words(levels(past_values, [], hosts)[1:])
+    compared = f"{share:.4f} of the last {len(past)}, 95 % {bounds[0]:.4f} to {bounds[1]:.4f} ({earlier})"
+    return verdict == "LOWER", f"{verdict}: {figure}; {compared}"
 
 
 def page(rows: Sequence[Row]) -> str:
@@ -189,7 +265,9 @@ def page(rows: Sequence[Row]) -> str:
     environment = jinja2.Environment(
         autoescape=True, finalize=visible, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    trends = {one.series: [row for row in rows if row.series == one.series] for one in rows}
+    trends: dict[Series, list[Row]] = {}
+    for row in rows:
+        trends.setdefault(row.series, []).append(row)
     return environment.from_string(PAGE.read_text("utf-8")).render(trends=trends)
 
 
@@ -245,7 +323,9 @@ def _logs(args: argparse.Namespace) -> int:
         print(f"{new} of {len(result.records)} runs are new in {args.file}{replaced}")
         return 0
     with opened(args.file) as connection:
-        lower, text = check(rows_of(connection), result, args.last, args.system)
+        past = last_of_trend(rows_of(connection), result, args.last, args.system)
+        hosts = hosts_of_rows(connection, past) if past else None
+    lower, text = check(past, hosts, result)
     print(safe_lines([text]))
     return int(lower)
 

@@ -1,54 +1,18 @@
 """The 95 % intervals of a score: of one run by calibrated widths, of several runs by the spread between them."""
 
-import functools
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-import yaml
 
 from scoring.figure import spread
+from scoring.figure.calibration import calibration, kind_of, width_for
+from scoring.figure.levels import hosts_of_runs, independent_values
 from scoring.figure.protocols import Protocol
 from scoring.figure.run import RunFigure
-from scoring.record import Record, nodes_of
+from scoring.record import Record
 
-CALIBRATION = Path(__file__).with_name("calibration.yaml")
 Bounds = tuple[float, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Width:
-    """Half the width of a calibrated interval: `factor` times that of the windows alone, but `least_share` at least."""
-
-    factor: float
-    least_share: float
-
-    def around(self, value: float, windows: Bounds) -> Bounds:
-        """The calibrated interval of a figure `value` whose windows alone have the interval `windows`."""
-        half_of_windows = math.log(windows[1] / windows[0]) / 2
-        return spread.around(value, max(self.factor * half_of_windows, self.least_share))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Calibration:
-    """The widths that published series gave, as `calibration.yaml` has them."""
-
-    run: Width
-    repeat: Width
-    least_windows: int
-
-
-@functools.cache
-def calibration() -> Calibration:
-    """Read the calibrated widths from `calibration.yaml`."""
-    table = yaml.safe_load(CALIBRATION.read_text(encoding="utf-8"))
-    return Calibration(
-        run=Width(**table["run"]),
-        repeat=Width(**table["repeat"]),
-        least_windows=table["least_windows"],
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,26 +33,46 @@ def of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
     if protocol.over_steps in ("run_time", "between_stamps"):
         return Intervals(deviation=None, method="none: one run, and the protocol takes one difference of time stamps")
 
+    count = len(run.rates)
     deviation = spread.sd(run.rates)
-    least_windows = calibration().least_windows
     if record.cumulative and protocol.over_steps in ("mean_of_printed_rates", "mean_step_time"):
         return Intervals(deviation=deviation, method="none: running averages are no independent windows")
     if protocol.over_steps == "epoch_rates":
         return Intervals(deviation=deviation, method="none: widths are not calibrated for printed epochs")
-    if len(run.rates) < least_windows:
-        return Intervals(deviation=deviation, method=f"none: fewer than {least_windows} windows of one run")
-    if run.windows_interval_95 is None:
+
+    kind = kind_of(record)
+    run_width = width_for(calibration().run[kind], count)
+    repeat_width = width_for(calibration().repeat[kind], count)
+    if run_width is None:
+        least = min((width.windows for width in calibration().run[kind]), default=None)
+        method = f"none: widths are not calibrated for {kind}"
+        if least is not None:
+            method = f"none: fewer than {least} windows of one run"
+        return Intervals(deviation=deviation, method=method)
+    run_half = run_width.half(relative_sd_of_times(run.rates))
+    if run_half > 1 or run.windows_interval_95 is None:
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
 
-    run_95 = calibration().run.around(run.value, run.windows_interval_95)
-    repeat_95 = calibration().repeat.around(run.value, run.windows_interval_95)
+    run_95 = spread.around(run.value, run_half)
+    repeat_95 = None
+    if repeat_width is not None:
+        low, high = run.windows_interval_95
+        repeat_95 = spread.around(run.value, repeat_width.half(math.log(high / low) / 2))
     return Intervals(
         deviation=deviation,
         interval_95=run_95,
-        method=f"from {len(run.rates)} windows of one run",
+        method=f"from {count} windows of one run",
         run_95=run_95,
         repeat_95=repeat_95,
     )
+
+
+def relative_sd_of_times(rates: Sequence[float]) -> float:
+    """The standard deviation of the windows' times over their mean. Times, as a stall makes one of them very long."""
+    times = [1 / rate for rate in rates]
+    deviation = spread.sd(times)
+    assert deviation is not None, "an interval takes two windows or more"
+    return deviation / statistics.fmean(times)
 
 
 def of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol) -> Intervals:
@@ -116,7 +100,7 @@ def of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protoc
         method = f"Yuen's t of the olympic mean over {over}"
         needed = f"an olympic mean's needs {2 * dropped + 2}"
     elif hosts is not None and 1 < len(set(hosts)) < len(runs):
-        by_host = host_means(values, hosts)
+        by_host = independent_values(values, hosts)
         interval = _around_mean_of_hosts(by_host, statistics.fmean(values))
         method = f"t over the means of {len(by_host)} hosts, {over}"
         needed = "two hosts are needed"
@@ -128,33 +112,6 @@ def of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protoc
     if interval is None:
         method = f"none: {over}, {needed}"
     return Intervals(deviation=deviation, interval_95=interval, method=method)
-
-
-def hosts_of_runs(records: Sequence[Record]) -> list[str] | None:
-    """The host, or the comma-separated hosts, that each run names; None where a log names none or not all."""
-    named = []
-    for record in records:
-        hosts = {str(node["host"]) for node in nodes_of(record) if node.get("host")}
-        if not hosts or len(hosts) < (record.nodes or 1):
-            return None
-        named.append(", ".join(sorted(hosts)))
-    return named
-
-
-def host_means(values: Sequence[float], hosts: Sequence[str]) -> list[float]:
-    """The mean of the values of each host, in the order in which the hosts first appear."""
-    by_host: dict[str, list[float]] = {}
-    for host, value in zip(hosts, values, strict=True):
-        by_host.setdefault(host, []).append(value)
-    return [statistics.fmean(of_host) for of_host in by_host.values()]
-
-
-def independent_values(values: Sequence[float], records: Sequence[Record]) -> Sequence[float]:
-    """The values that count as independent repeats of a system: means of hosts where two or more are named."""
-    hosts = hosts_of_runs(records)
-    if hosts is None or len(set(hosts)) < 2:
-        return values
-    return host_means(values, hosts)
 
 
 def _interval_of(estimate: spread.Estimate | None) -> Bounds | None:

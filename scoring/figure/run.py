@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from runlog import workloads
 from runlog.run import real
@@ -36,31 +37,37 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
     """One run's figure. Raises InputError where the log does not hold what the protocol asks for."""
     for check in record.checks:
         if check.refused and protocol.figure == "throughput":
-            given = f", {' and '.join(record.from_options)} from the options" if record.from_options else ""
+            given = ""
+            if record.from_options:
+                given = f", {' and '.join(record.from_options)} from the options"
             raise InputError(f"{record.file}: no figure, as two ways to it contradict each other{given}: {check}")
+
     kind = protocol.over_steps
     if kind == "between_stamps":
         return _between_stamps(record, protocol, skip)
-    if kind in ("run_time", "own_summary"):
-        if skip:
-            what = "measures whole runs" if kind == "run_time" else "reads the log's own figure"
-            raise InputError(f"protocol {protocol.name} {what}: --skip has nothing to drop")
-        return _run_time(record) if kind == "run_time" else _own_summary(record)
+    if skip and kind == "run_time":
+        raise InputError(f"protocol {protocol.name} measures whole runs: --skip has nothing to drop")
+    if skip and kind == "own_summary":
+        raise InputError(f"protocol {protocol.name} reads the log's own figure: --skip has nothing to drop")
+    if kind == "run_time":
+        return _run_time(record)
+    if kind == "own_summary":
+        return _own_summary(record)
+
     chosen = select(record, protocol, skip=skip)
-    if kind == "mean_of_printed_rates" or kind == "mean_of_rates":
+    if kind in ("mean_of_printed_rates", "mean_of_rates"):
         rates = [_rate(record, item, printed=kind == "mean_of_printed_rates") for item in chosen]
         value = statistics.fmean(rates)
         interval = spread.series_interval(rates)
     else:
-        images, seconds = _work(record, chosen, kind)
-        times = [s / i for i, s in zip(images, seconds, strict=True)]
-        # For the mean of times every printed row weighs the same.
-        value = math.fsum(images) / math.fsum(seconds) if kind == "images_over_time" else 1 / statistics.fmean(times)
+        measured = work_of(record, chosen, kind)
+        times = measured.times
+        if kind == "images_over_time":
+            value = math.fsum(measured.images) / math.fsum(measured.seconds)
+        else:  # for the mean of times every printed row weighs the same
+            value = 1 / statistics.fmean(times)
         rates = [1 / time for time in times]
-        interval = None
-        if inverse := spread.series_interval(times):  # centred where the figure is: windows may hold unequal work
-            centred = value * math.fsum(times) / len(times)
-            interval = (centred / inverse[1], centred / inverse[0])
+        interval = _interval_of_rate(times, value)
     return RunFigure(
         file=record.file,
         value=value,
@@ -73,6 +80,15 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
     )
 
 
+def _interval_of_rate(times: Sequence[float], value: float) -> tuple[float, float] | None:
+    """The interval of the windows' mean time as one of a rate, centred where the figure is: work may be unequal."""
+    interval = spread.series_interval(times)
+    if interval is None:
+        return None
+    centred = value * math.fsum(times) / len(times)
+    return centred / interval[1], centred / interval[0]
+
+
 def devices_in_rate(record: Record) -> int | None:
     """Return the factor from a printed rate to that of all devices; None if the log does not say."""
     return 1 if record.rate_scope == "global" else record.devices
@@ -81,9 +97,16 @@ def devices_in_rate(record: Record) -> int | None:
 def rate_of(record: Record, item: Window, *, printed: bool = False) -> float | None:
     """images/s of all devices in a window or an epoch, by its images and time or as printed; None without either."""
     measured = item.images_per_s
-    shown = item.printed_rate * (devices_in_rate(record) or 1) if item.printed_rate is not None else None
-    rate = (shown or measured) if printed else (measured or shown)
-    devices = record.devices or (1 if record.rate_scope != "global" else None)  # of one, where the figure is of one
+    shown = None
+    if item.printed_rate is not None:
+        shown = item.printed_rate * (devices_in_rate(record) or 1)
+    rate = measured or shown
+    if printed:
+        rate = shown or measured
+
+    devices = record.devices
+    if devices is None and record.rate_scope != "global":  # the figure is of one device then
+        devices = 1
     if rate is None and item.printed_step_time_s and devices and record.batch_per_device:
         rate = record.batch_per_device * devices / item.printed_step_time_s
     return rate
@@ -107,28 +130,54 @@ def _images_a_step(record: Record) -> int:
     return record.batch_per_device * (record.devices or 1)
 
 
-def _work(record: Record, chosen: Sequence[Window], kind: str) -> tuple[list[float], list[float]]:
-    """Images and seconds of each window; from the one kind of column that every chosen window has."""
-    columns = {
-        name: [getattr(window, name) for window in chosen]
-        for name in ("images", "steps", "seconds", "printed_step_time_s", "printed_rate")
-        if all(getattr(window, name) for window in chosen)
-    }
-    rates, times = columns.get("printed_rate"), columns.get("printed_step_time_s")
-    if kind == "images_over_time" and "seconds" in columns:
-        if "images" in columns:
-            return columns["images"], columns["seconds"]
-        if "steps" in columns:
+class Work(NamedTuple):
+    """The images and seconds of each window, both to the same scale where the log says only one of them."""
+
+    images: Sequence[float]
+    seconds: Sequence[float]
+
+    @property
+    def times(self) -> list[float]:
+        """Seconds an image of each window."""
+        return [seconds / images for images, seconds in zip(self.images, self.seconds, strict=True)]
+
+
+def work_of(record: Record, chosen: Sequence[Window], kind: str) -> Work:
+    """The work of each window, from the one kind of column that every chosen window has.
+
+    `kind` is a protocol's `over_steps`. Raises InputError where the log does not say what the columns need.
+    """
+    seconds = _column(chosen, "seconds")
+    if kind == "images_over_time" and seconds:
+        images = _column(chosen, "images")
+        steps = _column(chosen, "steps")
+        if images:
+            return Work(images, seconds)
+        if steps:
             batch = _images_a_step(record)
-            return [steps * batch for steps in columns["steps"]], columns["seconds"]
+            return Work([count * batch for count in steps], seconds)
+
+    rates = _column(chosen, "printed_rate")
+    times = _column(chosen, "printed_step_time_s")
     if times and kind != "epoch_rates" and not (rates and record.rate_scope == "global"):
-        images = _images_a_step(record)
+        images_a_time = _images_a_step(record)
     elif rates:
-        images, times = devices_in_rate(record) or 1, [1 / rate for rate in rates]
+        images_a_time = devices_in_rate(record) or 1
+        times = [1 / rate for rate in rates]
     else:
-        images, times = 1, [1 / _rate(record, window, printed=False) for window in chosen]
-    weights = [1] * len(chosen) if kind == "epoch_rates" else work(chosen)
-    return [images * weight for weight in weights], [time * w for time, w in zip(times, weights, strict=True)]
+        images_a_time = 1
+        times = [1 / _rate(record, window, printed=False) for window in chosen]
+    weights: Sequence[float] = [1.0] * len(chosen)
+    if kind != "epoch_rates":
+        weights = work(chosen)
+    weighted_times = [time * weight for time, weight in zip(times, weights, strict=True)]
+    return Work([images_a_time * weight for weight in weights], weighted_times)
+
+
+def _column(windows: Sequence[Window], name: str) -> list[float]:
+    """A field of all windows; empty where one of them lacks it, or has 0."""
+    values = [getattr(window, name) for window in windows]
+    return values if all(values) else []
 
 
 def positions(record: Record) -> list[int | None]:
@@ -142,7 +191,9 @@ def positions(record: Record) -> list[int | None]:
             done.append(base or None)
             continue
         of_epoch = window.step - record.first_step + 1
-        previous = done[-1] if done and epoch not in (None, window.epoch) else None
+        previous = None
+        if done and epoch not in (None, window.epoch):
+            previous = done[-1]
         if previous is not None and base + of_epoch <= previous:  # counters that start anew in each epoch
             base = previous
         epoch = window.epoch
@@ -296,13 +347,12 @@ def _run_time(record: Record) -> RunFigure:
 
 def _card(record: Record) -> Card | None:
     """The card that all GPUs of a run are; None where the log does not say, or the table lacks it."""
-    named = {
-        (str(gpu.get("name")), real(gpu.get("memory_gib")))
-        for node in nodes_of(record)
-        for gpu in (node["gpus"] if isinstance(node.get("gpus"), list) else ())
-        if isinstance(gpu, dict)
-    }
-    found = {card_of(*name) for name in named}
+    found = set()
+    for node in nodes_of(record):
+        gpus = node.get("gpus")
+        for gpu in gpus if isinstance(gpus, list) else []:
+            if isinstance(gpu, dict):
+                found.add(card_of(str(gpu.get("name")), real(gpu.get("memory_gib"))))
     return found.pop() if len(found) == 1 else None
 
 
@@ -310,18 +360,30 @@ def utilization(records: Sequence[Record], images_per_s: float) -> float | None:
     """Model FLOP/s utilization (MFU) of all devices' images/s; None where a log lacks model, size, card or devices."""
     shares = []
     for record in records:
-        config = config_of(record)
-        size = {name: real(config.get(f"RECIPE.image_{name}", {}).get("value")) for name in ("size", "height", "width")}
-        height, width = (int(size["size"] or size[side] or 0) for side in ("height", "width"))
-        workload = workloads.of_model(record.model)
+        flops = _flop_of_an_image(record)
         card = _card(record)
-        flops = None if workload is None else workload.flop_of(height, width)
+        if not flops or card is None or not record.devices:
+            return None
         tf32 = record.precision == "fp32" and record.math_mode == "tf32"
-        peak = card and card.peak("tf32" if tf32 else record.precision)
-        if not (peak and flops and record.devices):
+        peak = card.peak("tf32" if tf32 else record.precision)
+        if not peak:
             return None
         shares.append(images_per_s * flops / (peak * record.devices))
     return math.fsum(shares) / len(shares) if shares else None
+
+
+def _flop_of_an_image(record: Record) -> float | None:
+    """The model's FLOP for an image of the size that the configuration says; None where either is unknown."""
+    workload = workloads.of_model(record.model)
+    if workload is None:
+        return None
+    config = config_of(record)
+    sides = []
+    for side in ("height", "width"):
+        size = real(config.get("RECIPE.image_size", {}).get("value"))
+        sides.append(int(size or real(config.get(f"RECIPE.image_{side}", {}).get("value")) or 0))
+    height, width = sides
+    return workload.flop_of(height, width)
 
 
 def images_per_joule(records: Sequence[Record]) -> float | None:

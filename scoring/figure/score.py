@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import functools
-import itertools
 import json
 import math
 import statistics
@@ -12,13 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compliance.mlperf import Standing, submission_runs
-from compliance.official import rounds
+from compliance.mlperf import Standing, submission_runs_by_round
 from runlog.stats import median_set, olympic_mean
 from runlog.text import called, safe_lines
 from runlog.verdict import Verdict, as_text
-from scoring.figure import intervals, protocols, warnings
+from scoring.figure import intervals, protocols, warnings, window_warnings
+from scoring.figure.levels import Level, hosts_of_runs, in_words, levels
 from scoring.figure.protocols import Protocol
+from scoring.figure.repeats import repeats_of_one_system
 from scoring.figure.run import RunFigure, devices_in_rate, images_per_joule, run_figure, utilization
 from scoring.figure.standing import standing_of
 from scoring.figure.warnings import warning
@@ -55,8 +55,14 @@ class Score:
     @property
     def hosts(self) -> list[str] | None:
         """The hosts that the runs name, each once; None where a log does not name all of its hosts."""
-        named = intervals.hosts_of_runs(self.records)
+        named = hosts_of_runs(self.records)
         return None if named is None else list(dict.fromkeys(named))
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """How far windows, runs and hosts lie apart."""
+        values = [run.value for run in self.runs]
+        return levels(values, [run.rates for run in self.runs], hosts_of_runs(self.records))
 
     @property
     def median_window_rate(self) -> float | None:
@@ -85,9 +91,12 @@ class Score:
     @property
     def limits(self) -> list[str]:
         """Say the limits that are known, in words."""
-        share, per_joule = self.flops_utilization, self.images_per_joule
-        said = [] if share is None else [f"{share:.1%} of the cards' peak FLOP/s (MFU)"]
-        return said if per_joule is None else [*said, f"{per_joule:.3g} images/J"]
+        said = []
+        if self.flops_utilization is not None:
+            said.append(f"{self.flops_utilization:.1%} of the cards' peak FLOP/s (MFU)")
+        if self.images_per_joule is not None:
+            said.append(f"{self.images_per_joule:.3g} images/J")
+        return said
 
     @property
     def more_runs_for_1_percent(self) -> int | None:
@@ -130,24 +139,38 @@ class Score:
         return f"{rule}; {self.chosen}" if self.chosen else rule
 
     def to_json(self) -> dict[str, Any]:
-        properties = ("median_window_rate", "flops_utilization", "images_per_joule", "more_runs_for_1_percent")
-        intervals_95 = ("interval_95", "interval_method", "run_interval_95", "repeat_interval_95")
-        fields = ("unit", "spread", "spread_over", *intervals_95, "one_clock", "footnotes")
+        sources = []
+        for run in self.runs:
+            lines = {"first_line": run.first_line, "last_line": run.last_line}
+            sources.append({"file": run.file, **lines, "value": _or_none(run.value)})
+        checked = []
+        for record in self.records:
+            checked += [{"file": record.file, **vars(check)} for check in record.checks]
         return {
             "value": _or_none(self.value),
             "runs": len(self.runs),
             "windows": sum(run.windows for run in self.runs),
-            **{name: getattr(self, name) for name in (*fields, *properties)},
+            "unit": self.unit,
+            "spread": self.spread,
+            "spread_over": self.spread_over,
+            "interval_95": self.interval_95,
+            "interval_method": self.interval_method,
+            "run_interval_95": self.run_interval_95,
+            "repeat_interval_95": self.repeat_interval_95,
+            "levels": [vars(level) for level in self.levels],
             "hosts": self.hosts,
+            "one_clock": self.one_clock,
+            "footnotes": self.footnotes,
+            "median_window_rate": self.median_window_rate,
+            "flops_utilization": self.flops_utilization,
+            "images_per_joule": self.images_per_joule,
+            "more_runs_for_1_percent": self.more_runs_for_1_percent,
             "result": None if self.standing is None else self.standing.as_dict(),
             "protocol": self.protocol.name,
             "protocol_rule": self.rule,
             "warnings": warnings.as_json(self.warnings),
-            "sources": [
-                {"file": r.file, "first_line": r.first_line, "last_line": r.last_line, "value": _or_none(r.value)}
-                for r in self.runs
-            ],
-            "checked": [{"file": record.file} | vars(check) for record in self.records for check in record.checks],
+            "sources": sources,
+            "checked": checked,
         }
 
 
@@ -174,7 +197,7 @@ def score(
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")
-    _same_system(records)
+    repeats_of_one_system(records)
     protocol = of_benchmark(protocol, records)
     chosen = ""
     if protocol.figure == "run_time" and len(records) > protocol.runs > 2:
@@ -214,20 +237,28 @@ def score(
 def of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
     """The protocol with the number of runs, and of dropped ones, that MLPerf asks for of the logs' benchmark.
 
-    mlperf-logging gives a benchmark the same numbers in every round that has it, so the newest such round serves.
-    Raises InputError where the logs name no benchmark whose numbers are known.
+    The logs do not say their round. So the numbers are known only where all rounds that have the benchmark agree.
+    Raises InputError where the logs name no such benchmark.
     """
     if not protocol.by_benchmark or records[0].run_start_s is None:  # without run_start there is no figure anyway
         return protocol
+
     record = records[0]
     benchmark = record.benchmark or BENCHMARK_OF_MODEL.get(record.model or "")
-    for ruleset in reversed(rounds.rulesets()):
-        wanted = submission_runs(benchmark, ruleset) if benchmark else None
-        if wanted is not None:
-            return dataclasses.replace(protocol, runs=wanted.runs, dropped_runs=wanted.dropped, by_benchmark=False)
-    named = f"names benchmark {benchmark!r}, of which" if benchmark else "names no benchmark, so"
-    says = f"{named} the number of runs is not known; give --runs N"
-    raise InputError(f"{record.file}: the log {says}")
+    if benchmark is None:
+        says = "names no benchmark, so the number of runs is not known"
+        raise InputError(f"{record.file}: the log {says}; give --runs N")
+    by_round = submission_runs_by_round(benchmark)
+    choices = set(by_round.values())
+    if not choices:
+        says = f"names benchmark {benchmark!r}, of which the number of runs is not known"
+        raise InputError(f"{record.file}: the log {says}; give --runs N")
+    if len(choices) > 1:
+        listed = ", ".join(f"{wanted.runs} by {ruleset}" for ruleset, wanted in by_round.items())
+        says = f"names benchmark {benchmark!r} and not its round, on which the number of runs depends ({listed})"
+        raise InputError(f"{record.file}: the log {says}; give --runs N")
+    [wanted] = choices
+    return dataclasses.replace(protocol, runs=wanted.runs, dropped_runs=wanted.dropped, by_benchmark=False)
 
 
 def _missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> str | None:
@@ -254,7 +285,9 @@ def _missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> s
 
 def _warnings(result: Score, missing: str | None) -> Iterator[Verdict]:
     """All that makes the figure less than it looks."""
-    protocol, runs, records = result.protocol, result.runs, result.records
+    protocol = result.protocol
+    runs = result.runs
+    records = result.records
     throughput = protocol.figure == "throughput"
     for record in records:
         yield from warnings.of_record(record)
@@ -271,50 +304,21 @@ def _warnings(result: Score, missing: str | None) -> Iterator[Verdict]:
         if throughput:
             yield from warnings.of_summary(record, run.value, (run.first_line, run.last_line))
             averages_rates = protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
-            yield from warnings.of_windows(record, run.chosen, averages_rates)
+            yield from window_warnings.of_windows(record, run.chosen, averages_rates)
         elif not math.isfinite(run.value):
             end = "the log has no run_stop" if record.run_stop_s is None else f"run_stop says {record.status!r}"
             message = f"{end}: the run did not converge and counts as the worst"
             yield warning("not_converged", message, record, run.last_line)
-    measured = [
-        record.run_time_s / 60 if record.run_time_s and math.isinf(run.value) else run.value
-        for record, run in zip(records, runs, strict=True)
-    ]
+    measured = []
+    for record, run in zip(records, runs, strict=True):
+        value = run.value
+        if math.isinf(value) and record.run_time_s:  # it did not converge, in so much time
+            value = record.run_time_s / 60
+        measured.append(value)
     yield from warnings.of_runs(records, measured, result.unit)
     if throughput and protocol.over_runs == "mean":
         yield from warnings.of_mean(measured)
     yield from warnings.of_mixture(records)
-
-
-def _same_system(records: Sequence[Record]) -> None:
-    names = ("devices", "batch_per_device", "global_batch", "precision", "mode", "model", "machine")
-    logged = {name: [(getattr(record, name), record.file) for record in records] for name in names}
-    logged["framework"] = [(record.framework and record.framework_name, record.file) for record in records]
-    if None in (record.framework for record in records):  # what logs of one format do not say, they do not deny
-        logged["format"] = [(record.format, record.file) for record in records]
-    for name, values in logged.items():
-        first_file: dict[Any, str] = {}
-        for value, file in values:
-            if value is not None:
-                first_file.setdefault(value, file)
-        if len(first_file) > 1:
-            where = ", ".join(f"{value} in {file}" for value, file in first_file.items())
-            fix = f"set them side by side with `{called('scoring')} compare`"
-            raise InputError(f"runs of different {name} ({where}) are no repeats of one system; {fix}")
-    once(records)
-
-
-def once(records: Sequence[Record]) -> None:
-    """Raises InputError where two logs are of the same run, or the parts of a log that was rotated."""
-    files: dict[object, str] = {}
-    for record in records:
-        if record.run_id in files:
-            raise InputError(f"{record.file} and {files[record.run_id]} are of the same run: one run counts once")
-        files[record.run_id] = record.file
-    for one, other in itertools.permutations(records, 2):
-        if other.goes_on_from(one):
-            says = "parts of one run are no repeats; join them with `cat`"
-            raise InputError(f"{other.file} goes on, on line {other.windows[0].line}, where {one.file} ends: {says}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -430,6 +434,7 @@ def score_lines(result: Score) -> list[str]:
     rows += [("limit", text) for text in result.limits]
     if result.spread is not None:
         rows.append(("spread", f"{result.spread:.3f} (standard deviation over {result.spread_over})"))
+    rows.append(("levels", in_words(result.levels)))
     for run in result.runs:
         shown = "did not converge" if math.isinf(run.value) else f"{run.value:.3f}"
         windows = f", {run.windows} windows" if run.windows > 1 else ""

@@ -5,6 +5,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from runlog.stats import CONFIDENCE, t_cdf, t_quantile
 
@@ -43,42 +44,80 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """
     if len(values) < LEAST_WINDOWS:
         return None
+
     mean = math.fsum(values) / len(values)
-    size = max(1, len(values) // 30) if len(values) >= 60 else 1
-    batches = [math.fsum(values[at : at + size]) / size for at in range(len(values) % size, len(values), size)]
+    batches = _batch_means(values)
     centre = math.fsum(batches) / len(batches)
-    off = [value - centre for value in batches]
-    if math.fsum(d * d for d in off) <= 1e-24 * centre * centre:
+    deviations = [value - centre for value in batches]
+    if math.fsum(deviation * deviation for deviation in deviations) <= 1e-24 * centre * centre:
         return mean, mean
-    parts = _first_order(off)
-    one = t_quantile(len(off) - 1)
-    low, high = (one * end(scale for _, scale in parts) for end in (min, max))
-    while high - low > 1e-6 * high:  # the half-width beyond which t leaves 5 %, over all coefficients
+
+    half = _half_width(_first_order(deviations), freedom=len(deviations) - 1)
+    return around(mean, half / mean) if half < mean else None
+
+
+def _batch_means(values: Sequence[float]) -> list[float]:
+    """The means of 30 batches or more of consecutive values where there are 60 values; else the values themselves.
+
+    What does not fill a batch is left out at the start.
+    """
+    size = len(values) // 30 if len(values) >= 60 else 1
+    first = len(values) % size
+    return [math.fsum(values[at : at + size]) / size for at in range(first, len(values), size)]
+
+
+class Correlation(NamedTuple):
+    """A first-order correlation that the values may have."""
+
+    weight: float  # its posterior probability
+    error: float  # the standard error of the mean under it
+
+
+def _half_width(correlations: Sequence[Correlation], *, freedom: int) -> float:
+    """The distance from the mean beyond which t leaves 5 %, averaged over the correlations; halved to a millionth."""
+    quantile = t_quantile(freedom)
+    low = quantile * min(correlation.error for correlation in correlations)
+    high = quantile * max(correlation.error for correlation in correlations)
+    while high - low > 1e-6 * high:
         half = (low + high) / 2
-        outside = math.fsum(weight * 2 * (1 - t_cdf(half / scale, len(off) - 1)) for weight, scale in parts)
-        low, high = (half, high) if outside > 1 - CONFIDENCE else (low, half)
-    return around(mean, high / mean) if high < mean else None
+        outside = math.fsum(one.weight * 2 * (1 - t_cdf(half / one.error, freedom)) for one in correlations)
+        if outside > 1 - CONFIDENCE:
+            low = half
+        else:
+            high = half
+    return high
 
 
-def _first_order(off: Sequence[float]) -> list[tuple[float, float]]:
-    """(posterior weight, standard error of the mean) for each correlation from -0.5 to 0.95, flat beforehand."""
-    n = len(off)
-    squares, ends = math.fsum(d * d for d in off), off[0] ** 2 + off[-1] ** 2
-    products = math.fsum(a * b for a, b in itertools.pairwise(off))
-    found = []
-    for r in (step / 20 for step in range(-10, 20)):
+def _first_order(deviations: Sequence[float]) -> list[Correlation]:
+    """Each correlation from -0.5 to 0.95 in steps of 0.05, all equally likely beforehand; the unlikely ones left out.
+
+    `deviations` are those of the values from their mean.
+    """
+    n = len(deviations)
+    squares = math.fsum(deviation * deviation for deviation in deviations)
+    squares_of_ends = deviations[0] ** 2 + deviations[-1] ** 2
+    products = math.fsum(one * following for one, following in itertools.pairwise(deviations))
+    likelihoods = []
+    errors = []
+    for step in range(-10, 20):
+        r = step / 20
         # Least squares under the correlation: the residuals' weighted sum, less what the shift of the mean explains.
         weight_of_mean = (1 - r) * (n - (n - 2) * r)
-        shift = (1 - r) * r * (off[0] + off[-1])
-        left = squares + r * r * (squares - ends) - 2 * r * products - shift * shift / weight_of_mean
+        shift = (1 - r) * r * (deviations[0] + deviations[-1])
+        left = squares + r * r * (squares - squares_of_ends) - 2 * r * products - shift * shift / weight_of_mean
         left = max(left, 1e-12 * squares)
-        likelihood = 0.5 * math.log((1 - r * r) / weight_of_mean) - (n - 1) / 2 * math.log(left)
+        likelihoods.append(0.5 * math.log((1 - r * r) / weight_of_mean) - (n - 1) / 2 * math.log(left))
         of_mean = (1 + 2 * r / (1 - r) - 2 * r * (1 - r**n) / (n * (1 - r) ** 2)) / (n * (1 - r * r))
-        found.append((likelihood, math.sqrt(of_mean * left / (n - 1))))
-    top = max(likelihood for likelihood, _ in found)
-    total = math.fsum(math.exp(likelihood - top) for likelihood, _ in found)
-    weighed = [(math.exp(likelihood - top) / total, scale) for likelihood, scale in found]
-    return [(weight, scale) for weight, scale in weighed if weight > 1e-4]
+        errors.append(math.sqrt(of_mean * left / (n - 1)))
+
+    top = max(likelihoods)
+    total = math.fsum(math.exp(likelihood - top) for likelihood in likelihoods)
+    likely = []
+    for likelihood, error in zip(likelihoods, errors, strict=True):
+        weight = math.exp(likelihood - top) / total
+        if weight > 1e-4:
+            likely.append(Correlation(weight, error))
+    return likely
 
 
 @dataclass(frozen=True)
@@ -142,11 +181,13 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 def ratio_interval(base: Estimate, other: Estimate) -> tuple[float, float]:
     """95 % interval of other / base: Welch's t on the logarithms (Biometrika 34, 1947; for trimmed means Yuen 1974)."""
-    parts = [(e.error / e.value) ** 2 for e in (base, other)]
-    ratio, variance = other.value / base.value, sum(parts)
+    ratio = other.value / base.value
+    variance_of_base = (base.error / base.value) ** 2
+    variance_of_other = (other.error / other.value) ** 2
+    variance = variance_of_base + variance_of_other
     if variance == 0:
         return ratio, ratio
-    freedom = variance**2 / sum(part**2 / e.freedom for part, e in zip(parts, (base, other), strict=True))
+    freedom = variance**2 / (variance_of_base**2 / base.freedom + variance_of_other**2 / other.freedom)
     return around(ratio, t_quantile(freedom) * math.sqrt(variance))
 
 
@@ -168,31 +209,48 @@ def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tupl
     Mann and Whitney's test turned round: ordered quotients of single values (Hodges and Lehmann, Annals of
     Mathematical Statistics 34, 1963).
     """
-    m, n = len(base), len(other)
-    ways = [1] + [0] * (m * n)  # of m + n ranks, by Mann and Whitney's U: Gaussian binomial coefficients
+    left_out = _quotients_left_out(len(base), len(other))
+    if left_out == 0:
+        return None
+
+    quotients = []
+    for one in base:
+        quotients += [another / one for another in other]
+    quotients.sort()
+    figure = statistics.median(other) / statistics.median(base)
+    return min(figure, quotients[left_out - 1]), max(figure, quotients[-left_out])
+
+
+def _quotients_left_out(m: int, n: int) -> int:
+    """How many ordered quotients of m and n values lie outside the interval at each end.
+
+    Of all ways to rank m + n values, those with Mann and Whitney's U are a Gaussian binomial coefficient.
+    """
+    ways = [1] + [0] * (m * n)  # by U
     for k in range(1, m + 1):
         for u in range(m * n, n + k - 1, -1):
             ways[u] -= ways[u - n - k]
         for u in range(k, m * n + 1):
             ways[u] += ways[u - k]
-    left_out, below = 0, 0
+
+    left_out = 0
+    below = 0
     while 2 * (below + ways[left_out]) <= (1 - CONFIDENCE) * math.comb(m + n, m):
         below += ways[left_out]
         left_out += 1
-    if left_out == 0:
-        return None
-    quotients = sorted(b / a for a in base for b in other)
-    figure = statistics.median(other) / statistics.median(base)
-    return min(figure, quotients[left_out - 1]), max(figure, quotients[-left_out])
+    return left_out
 
 
 def outlier(values: Sequence[float]) -> int | None:
     """The value that does not belong to the others at 1 %, by its place: Grubbs (Technometrics 11, 1969)."""
-    n, deviation = len(values), sd(values)
+    n = len(values)
+    deviation = sd(values)
     if n < 3 or not deviation:
         return None
+
     mean = math.fsum(values) / n
-    at = max(range(n), key=lambda index: abs(values[index] - mean))
+    distances = [abs(value - mean) for value in values]
+    at = distances.index(max(distances))
     t = t_quantile(n - 2, 1 - 0.01 / (2 * n))
     limit = (n - 1) / math.sqrt(n) * math.sqrt(t * t / (n - 2 + t * t))
-    return at if abs(values[at] - mean) / deviation > limit else None
+    return at if distances[at] / deviation > limit else None

@@ -14,7 +14,8 @@ from runlog.text import called, visible
 from runlog.verdict import Verdict
 from scoring.figure import protocols, warnings
 from scoring.figure.protocols import Protocol
-from scoring.figure.score import RunFigure, Score, once, score
+from scoring.figure.repeats import once
+from scoring.figure.score import RunFigure, Score, score
 from scoring.published.table import read_published
 from scoring.record import InputError, Record, TooFewRunsError
 from scoring.report.content import Group, Logged, Report, ReportedRun, ScalingRow, runs_of

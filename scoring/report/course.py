@@ -11,7 +11,7 @@ from runlog.text import visible
 from scoring.figure.run import positions
 from scoring.figure.score import Score
 from scoring.figure.standing import standing_of
-from scoring.figure.warnings import over_median
+from scoring.figure.window_warnings import over_median
 from scoring.record import Quality, Record, Window
 from scoring.report import blocks, plots
 from scoring.report.blocks import Block, Cell, Figure, Inline, Paragraph, Section, Text, at_line, field, run_link

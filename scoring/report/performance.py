@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from typing import NamedTuple
 
 from runlog.text import visible
-from scoring.figure.warnings import over_median
+from scoring.figure.window_warnings import over_median
 from scoring.importers.checks import REFUSED
 from scoring.record import Window, nodes_of
 from scoring.report import blocks

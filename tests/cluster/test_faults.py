@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from harness.hooks import checkpoint
+from harness.hooks import checkpoint, checkpoint_file
 from tests import jobs
 from tests.cluster.containers import ENDLESS_JOB, GOLDEN_JOB, IMAGE, STANDS_IN, Nodes, address, docker, need, run
 from tests.faults.test_kill import PHASES
@@ -49,7 +49,7 @@ def test_a_container_killed_in_any_phase_ends_the_job(nodes: Nodes, phase: str) 
     assert nodes.wait(first) == 1
     assert_aborted(nodes, "below the target" if phase == "last log line" else "")
     for path in checkpoint._newest_first(nodes.log(2).with_name("result_0.checkpoints")):
-        checkpoint.read(path)  # what has a whole name is whole
+        checkpoint_file.read(path)  # what has a whole name is whole
 
 
 def test_a_node_cut_off_the_network_ends_the_job_on_both_sides(nodes: Nodes) -> None:

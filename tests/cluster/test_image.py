@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.hooks import checkpoint
+from harness.hooks import checkpoint_file
 from tests import jobs
 from tests.cluster import containers
 from tests.cluster.containers import GOLDEN_JOB, USER, build_image, buildkit_client, docker, facts, need, run
@@ -152,7 +152,9 @@ def trained_on_host(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def weights(log: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """All that a checkpoint has: weights, momenta, each rank's BN statistics; position and configuration of the run."""
-    return checkpoint.read(log.with_name("result_0.checkpoints") / f"step_{2 * small.STEPS_PER_EPOCH:09d}.safetensors")
+    return checkpoint_file.read(
+        log.with_name("result_0.checkpoints") / f"step_{2 * small.STEPS_PER_EPOCH:09d}.safetensors"
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.hooks import checkpoint
+from harness.hooks import checkpoint, checkpoint_file
 from tests import jobs
 from tests.harness import small
 
@@ -81,7 +81,7 @@ def test_kill_9(tmp_path, standing_in, phase, victim, trains):
     status, checked = jobs.checked(log)
     assert status == 1 and checked["verdict"] == "fail"
     for path in checkpoint._newest_first(log.with_name("result_0.checkpoints")):
-        checkpoint.read(path)  # what has a whole name is whole
+        checkpoint_file.read(path)  # what has a whole name is whole
     before = log.read_bytes()
     again = jobs.run_and_time(cwd=checkout, **{**small.TRAINING, "LOGDIR": logdir, "DATADIR": tmp_path / "data"})
     assert again.returncode == 2 and "never overwritten" in again.stderr and log.read_bytes() == before

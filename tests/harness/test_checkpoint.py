@@ -19,7 +19,7 @@ from mpi4py import MPI
 from paddle import static
 
 from harness import env, state
-from harness.hooks import checkpoint
+from harness.hooks import checkpoint, checkpoint_file
 from harness.hooks.checkpoint import Position
 from harness.job import job_of, with_values
 from harness.progress import Timing
@@ -57,8 +57,8 @@ def job(folder: Path, **changes: object) -> env.Job:
 
 def test_file_gives_back_what_it_got(tmp_path):
     path = tmp_path / "a.safetensors"
-    checkpoint.write(path, ARRAYS, METADATA)
-    arrays, metadata = checkpoint.read(path)
+    checkpoint_file.write(path, ARRAYS, METADATA)
+    arrays, metadata = checkpoint_file.read(path)
     assert metadata == METADATA and list(arrays) == sorted(ARRAYS)
     for name, array in ARRAYS.items():
         assert arrays[name].dtype == array.dtype and arrays[name].shape == array.shape
@@ -77,13 +77,13 @@ def test_file_gives_back_what_it_got(tmp_path):
 
 def test_every_damage_is_noticed(tmp_path):
     path = tmp_path / "a.safetensors"
-    checkpoint.write(path, ARRAYS, METADATA)
+    checkpoint_file.write(path, ARRAYS, METADATA)
     good = path.read_bytes()
     for at in range(len(good)):
         for damaged in (good[:at], good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]):
             path.write_bytes(damaged)
             try:
-                checkpoint.read(path)
+                checkpoint_file.read(path)
             except ValueError:
                 continue
             # Trailing blanks of the header and its length are not what the checksum is about.
@@ -102,7 +102,7 @@ def test_foreign_file_is_refused(tmp_path, data):
     path = tmp_path / "a.safetensors"
     path.write_bytes(data)
     with pytest.raises(ValueError):
-        checkpoint.read(path)
+        checkpoint_file.read(path)
 
 
 # ---- which one to go on from
@@ -112,7 +112,7 @@ def save(folder: Path, step: int, *, run: dict[str, str] = RUN, **changes: int) 
     folder.mkdir(exist_ok=True)
     path = folder / f"step_{step:09d}.safetensors"
     position = dataclasses.replace(POSITION, step=step, **changes)
-    checkpoint.write(path, ARRAYS, {"position": dataclasses.asdict(position), "run": run})
+    checkpoint_file.write(path, ARRAYS, {"position": dataclasses.asdict(position), "run": run})
     return path
 
 
@@ -181,7 +181,7 @@ def test_the_last_k_are_kept_and_hold_the_state(tmp_path, one_rank, built):
             made.epoch_ended(built.main, epoch)
             made._join()
     assert [p.name for p in sorted(folder.iterdir())] == ["step_000000020.safetensors", "step_000000030.safetensors"]
-    arrays, metadata = checkpoint.read(folder / "step_000000030.safetensors")
+    arrays, metadata = checkpoint_file.read(folder / "step_000000030.safetensors")
     assert metadata["position"] == dataclasses.asdict(
         Position(step=30, epoch=4, epoch_step=0, seed=7, global_batch=32, ranks=1)
     )
@@ -257,7 +257,7 @@ def test_minutes_and_a_signal_are_noticed_at_a_window(tmp_path, one_rank, built)
         with pytest.raises(RunError, match=r"stopped by signal TERM after step 17; the last good checkpoint is .*017"):
             made.window_ends(built.main, Timing(), step=17, epoch=2)
     assert signal.getsignal(signal.SIGTERM) == before
-    _, metadata = checkpoint.read(tmp_path / "kept" / "step_000000014.safetensors")
+    _, metadata = checkpoint_file.read(tmp_path / "kept" / "step_000000014.safetensors")
     assert (metadata["position"]["epoch"], metadata["position"]["epoch_step"]) == (2, 4)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from harness.hooks import checkpoint
+from harness.hooks import checkpoint, checkpoint_file
 from tests import jobs
 from tests.harness import small
 
@@ -32,7 +32,7 @@ def test_kill_9_and_going_on_is_one_straight_run(tmp_path):
     assert done.returncode == 1 and "below the target" in done.stderr, done.stderr
     last = straight.with_name("result_0.checkpoints") / "step_000000020.safetensors"
     assert f"the last good checkpoint is {last}" in done.stderr
-    checkpoint.read(last)  # the end did not overtake its writing
+    checkpoint_file.read(last)  # the end did not overtake its writing
     done = small.train(straight.with_name("result_0.resumed_1.txt"), data, RESUME="auto")
     assert done.returncode == 2 and f"{last}: its run has done all of its 2 epochs: set RESUME=no" in done.stderr
 
@@ -150,4 +150,4 @@ def test_a_job_whose_step_takes_longer_than_a_stopped_one_usually_has_saves_too(
     saved = log.with_name("result_0.checkpoints") / "step_000000002.safetensors"
     assert job.returncode == 143, said
     assert f"stopped by signal TERM after step 2; the last good checkpoint is {saved}" in jobs.abort_reason(log)
-    checkpoint.read(saved)
+    checkpoint_file.read(saved)

@@ -21,7 +21,7 @@ from paddle_rn50 import data
 from program.optimizers import Schedule
 from runlog.schema import RankTimes
 from runlog.writer import RunLog, open_log
-from scoring.figure import warnings
+from scoring.figure import window_warnings
 from scoring.importers import read_record
 from scoring.record import Record
 from tests import jobs, make_log
@@ -301,7 +301,7 @@ def of_ranks(run: Record, draw: np.random.Generator, ranks: int, slow: float = 0
 
 
 def named(one: Record) -> list[str]:
-    return [w.found for w in warnings.of_windows(one, one.windows, False) if w.check == "straggler"]
+    return [w.found for w in window_warnings.of_windows(one, one.windows, False) if w.check == "straggler"]
 
 
 @pytest.mark.parametrize("ranks", [4, 8, 256])

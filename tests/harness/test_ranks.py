@@ -63,7 +63,7 @@ import sys
 from harness import network
 from harness.job import job_of
 job = job_of(device="gpu", dgxnnodes=2, dgxngpu=1, hosts=sys.argv[1])
-print(network.nccl_settings(job, int(sys.argv[2])))
+print(network.nccl_settings(job.cluster, int(sys.argv[2])))
 """
 BRIDGES = NETWORK.replace("exec", "ip link add br-4f2a type bridge && ip address add 172.18.0.1/16 dev br-4f2a\nexec")
 
@@ -92,7 +92,7 @@ def test_nccl_meets_on_the_interface_at_which_the_other_nodes_reach_this_one(
     "job", [{"device": "cpu", "dgxnnodes": 2, "hosts": "a,b"}, {"device": "gpu"}, {"dgxnnodes": 2}]
 )
 def test_nccl_is_told_no_interface_where_there_is_none_to_choose(job: dict[str, Any]) -> None:
-    assert network.nccl_settings(job_of(**job), 0) == {}
+    assert network.nccl_settings(job_of(**job).cluster, 0) == {}
 
 
 @pytest.mark.xdist_group("ranks")

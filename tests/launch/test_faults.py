@@ -162,7 +162,7 @@ from runlog.errors import RunError
 
 
 def main(job, origins):
-    me = ranks.start(job)
+    me = ranks.start(job.cluster)
     print(f"words of rank {me.rank}")
     os.write(1, b"C++ Traceback (most recent call last):\\n")  # as Paddle does, by std::cout
     me.comm.Barrier()

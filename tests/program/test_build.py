@@ -372,7 +372,7 @@ LARS = OptimizerConfig(kind="lars", momentum=0.9, weight_decay=0.02, lars_coeffi
 def test_twenty_steps(config: OptimizerConfig, knobs: str) -> None:
     paddle.enable_static()
     job = job_of(dgxngpu=1, hang_timeout_s=0)
-    ranks.connect(job, ranks.start(job))
+    ranks.connect(job.cluster, ranks.start(job.cluster))
     main, startup = static.Program(), static.Program()
     with static.program_guard(main, startup):
         x = static.data("x", [ROWS, COLUMNS], "float32")

@@ -143,7 +143,7 @@ def merge() -> str:
     return f"rank {me.rank} agrees"
 
 
-me = ranks.start(job)
-ranks.connect(job, me)
+me = ranks.start(job.cluster)
+ranks.connect(job.cluster, me)
 paddle.enable_static()
 print({"statistics": statistics, "null_gpu": null_gpu, "merge": merge}[sys.argv[1]](), flush=True)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import calibration
 from runlog.stats import olympic_mean, t_quantile
 from scoring.figure import spread
 from tests.scoring.samples import command, folder_of, scoring, steady_log
@@ -231,16 +230,3 @@ def test_equal_systems_are_rarely_called_different_and_healthy_sets_rarely_blame
     # 5 % of 800 are 40; two deviations more are 52.
     assert all(count <= 52 for count in called.values()), called
     assert called["outlier"] <= 0.02 * 2 * REPEATS
-
-
-def test_windows_of_a_published_run_do_not_hold_its_mean_as_often_as_they_say(published_logs: Path) -> None:
-    """Real runs drift, so the interval of one run is named for its windows; all published series: docs/scoring.md."""
-    shares = []
-    for log in sorted(published_logs.glob("*.log")):
-        times = calibration.step_times(log)
-        if len(times) >= 40:
-            shares.append(calibration.held_by_windows(times, 20))
-    assert len(shares) == 5
-    assert statistics.fmean(shares) < 0.9, shares
-    steady = windows(random.Random(1), 0.3, 1000)
-    assert calibration.held_by_windows(steady, 20, most=50) > 0.9

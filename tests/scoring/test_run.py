@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from compliance import mlperf
+from compliance.mlperf import SubmissionRuns
 from runlog import schema
-from scoring.figure import protocols, warnings
-from scoring.figure.score import score
+from scoring.figure import protocols, warnings, window_warnings
+from scoring.figure.score import of_benchmark, score
 from scoring.importers import read_record
 from scoring.record import InputError, Record, Window
 from tests import make_log
@@ -270,7 +272,7 @@ RUNNING = [statistics.fmean(UNEVEN[: at + 1]) for at in range(200)]
     ],
 )
 def test_what_is_wrong_with_windows_is_said(record: Record, averages_rates: bool, said: dict[str, str]) -> None:
-    found = {one.check: one for one in warnings.of_windows(record, record.windows, averages_rates)}
+    found = {one.check: one for one in window_warnings.of_windows(record, record.windows, averages_rates)}
     assert found.keys() == said.keys()
     assert [words for rule, words in said.items() if words not in found[rule].found] == []
     assert "throttling" not in found or found["throttling"].where == "a.log:61"
@@ -329,3 +331,32 @@ def test_outlying_runs() -> None:
 )
 def test_an_interval_of_over_two_percent_each_way_is_warned_of(low: float, high: float, wide_interval: bool) -> None:
     assert bool(list(warnings.of_interval(100.0, (low, high)))) == wide_interval
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "wanted"),
+    [("resnet", SubmissionRuns(runs=5, dropped=1)), ("unet3d", SubmissionRuns(runs=40, dropped=4))],
+)
+def test_the_benchmark_decides_how_many_runs_make_a_figure(benchmark: str, wanted: SubmissionRuns) -> None:
+    record = Record(file="a", sha256="", lines=1, format="mllog", benchmark=benchmark, run_start_s=1.0)
+    found = of_benchmark(protocols.find("mlperf"), [record])
+    assert SubmissionRuns(runs=found.runs, dropped=found.dropped_runs) == wanted and not found.by_benchmark
+
+
+def test_no_round_decides_where_rounds_ask_for_other_numbers_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log does not say its round, so the number of the newest one may be wrong."""
+    record = Record(file="a", sha256="", lines=1, format="mllog", benchmark="resnet", run_start_s=1.0)
+
+    def more_since_round_3(benchmark: str, ruleset: str) -> SubmissionRuns:
+        return SubmissionRuns(runs=5 if ruleset < "3" else 10, dropped=1)
+
+    monkeypatch.setattr(mlperf, "submission_runs", more_since_round_3)
+    with pytest.raises(InputError, match=r"not its round, .* \(5 by 0.6.0, .* 10 by 6.1.0\); give --runs N"):
+        of_benchmark(protocols.find("mlperf"), [record])
+
+
+@pytest.mark.parametrize(("benchmark", "says"), [(None, "names no benchmark"), ("gnmt3", "names benchmark 'gnmt3'")])
+def test_no_run_time_of_a_benchmark_whose_number_of_runs_is_unknown(benchmark: str | None, says: str) -> None:
+    record = Record(file="a", sha256="", lines=1, format="mllog", benchmark=benchmark, run_start_s=1.0)
+    with pytest.raises(InputError, match=f"{says}.* give --runs N"):
+        of_benchmark(protocols.find("mlperf"), [record])

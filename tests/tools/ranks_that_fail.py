@@ -10,7 +10,7 @@ from runlog.verdict import Verdict, judged
 from tools.acceptance import machine as acceptance
 
 job, _ = env.read()
-root = ranks.start(job)
+root = ranks.start(job.cluster)
 me = root
 lines = acceptance.Lines(Path(sys.argv[1]) if root.is_first else None, "fp32")
 

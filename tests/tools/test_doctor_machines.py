@@ -261,10 +261,12 @@ def test_the_address_of_a_node_in_several_forms(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(network, "interface_of", {"10.0.0.1": "bond0", "127.0.0.1": "lo"}.get)
     for name in ("10.0.0.1", "dgx-1.site"):
         job = with_values(TWO_NODES, hosts=f"{name},10.0.0.2")
-        assert network.nccl_settings(job, 0) == {"NCCL_SOCKET_IFNAME": "=bond0"}
-    assert network.nccl_settings(with_values(TWO_NODES, hosts="10.0.0.2,10.0.0.1"), 0) == {}  # of no interface here
+        assert network.nccl_settings(job.cluster, 0) == {"NCCL_SOCKET_IFNAME": "=bond0"}
+    assert (
+        network.nccl_settings(with_values(TWO_NODES, hosts="10.0.0.2,10.0.0.1").cluster, 0) == {}
+    )  # of no interface here
     # To 127.0.0.1 the kernel itself goes by loopback, which is no address for others.
-    assert network.nccl_settings(with_values(TWO_NODES, hosts="dgx-1,127.0.0.1"), 0) == {}
+    assert network.nccl_settings(with_values(TWO_NODES, hosts="dgx-1,127.0.0.1").cluster, 0) == {}
 
 
 # ---- NVML itself

@@ -326,16 +326,16 @@ FUNCTIONS: dict[str, Callable[[Machine], Verdict]] = {
 
 def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     """Runs the checks of the job's precision on this rank."""
-    me = ranks.start(job)
+    me = ranks.start(job.cluster)
     lines = Lines(Path(job.trials.result_file) if me.is_first else None, job.model.precision)
-    ranks.connect(job, me)
+    ranks.connect(job.cluster, me)
     paddle.enable_static()
     machine = Machine(job, origins, me, short=short)
     lines.note({"nodes": as_json(machine.nodes)})
 
     def checked(name: str) -> Verdict:
         machine.possible(name)
-        with memory.explained(job), ranks.lost_peer():
+        with memory.explained(job.model.batchsize), ranks.lost_peer():
             return FUNCTIONS[name](machine)
 
     for name in CHECKS[job.model.precision]:

@@ -51,8 +51,8 @@ class Machine:
 
     def __init__(self, job: Job, origins: Origins, me: ranks.Ranks, *, short: bool) -> None:
         self.job, self.origins, self.me, self.short = job, origins, me, short
-        _, self.root = session.data_set(with_values(job, datadir=""), me, digits)
-        self.executor = session.executor(job, me)
+        _, self.root = session.data_set(with_values(job, datadir="").data, me, digits)
+        self.executor = session.executor(job.cluster, me)
         self.nodes = list({node.host: node for node in me.comm.allgather(provenance.node())}.values())
         self.steps = SHORT_STEPS if short else STEPS
         self.measured: dict[str, Any] = {}  # what a later check needs of an earlier one
@@ -94,7 +94,7 @@ class Machine:
     def reader(self, image: data.ImageFormat, device: str = "cpu") -> loader.ReaderConfig:
         """Return how a pipeline on that device reads the recorded jobs."""
         job = with_values(self.job, device=device)
-        return loader.ReaderConfig.of_rank(job, self.me.local_rank, image, batch=BATCH, seed=SEED)
+        return loader.ReaderConfig.of_rank(job.data, job.cluster, self.me.local_rank, image, batch=BATCH, seed=SEED)
 
     def batches(self, images: folder.ImageList, recipe: config.Recipe, steps: int) -> Images:
         """Return what one rank reads in the recorded job, by the CPU's pipeline."""

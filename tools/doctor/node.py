@@ -99,9 +99,9 @@ def _topology() -> dict[str, Any]:
 
 def _starts(job: env.Job, node: int) -> dict[str, Any]:
     """How CUDA and NCCL start in the environment that the ranks of this node will have."""
-    environ = network.nccl_settings(job, node) | env.of_ranks(job)
+    environ = network.nccl_settings(job.cluster, node) | env.of_ranks(job)
     try:
-        address = network.node_address(job, node)
+        address = network.node_address(job.cluster, node)
     except (RunError, IndexError):  # HOSTS does not say it
         address = ""
     return {

@@ -11,9 +11,9 @@ import dataclasses
 import json
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness import env
 from harness.__main__ import main as ranks_main
@@ -25,59 +25,119 @@ from scoring.report import brief, render
 from scoring.report.blocks import Table
 from scoring.report.text import number
 from tools.fleet.record import EXCHANGE_MIB, differences, read, unlike
-from tools.fleet.verdicts import BAD, LINK_METRICS, NOT_POSSIBLE, Change, Judged, changes, links_of
+from tools.fleet.verdicts import BAD, LINK_METRICS, NOT_POSSIBLE, Change, Judged, Record, changes, links_of
 
-UNITS = {  # of a verdict's figure, and how many make its own
-    **dict.fromkeys(("step", "input", "transfer"), (1e3, "ms")),
-    **dict.fromkeys(("memory", "disk"), (1.0, "s/GiB")),
-    **{"GPU clock": (1.0, "ns"), "latency": (1e6, "us")},
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Unit:
+    """The unit in which a metric is shown."""
+
+    name: str
+    per_own: float  # how many of it make the metric's own unit
+
+
+QUOTIENT = Unit(name="of the fleet's median", per_own=1.0)  # of a verdict whose check has no unit
+UNITS = {  # by a verdict's check
+    "step": Unit(name="ms", per_own=1e3),
+    "input": Unit(name="ms", per_own=1e3),
+    "transfer": Unit(name="ms", per_own=1e3),
+    "memory": Unit(name="s/GiB", per_own=1.0),
+    "disk": Unit(name="s/GiB", per_own=1.0),
+    "GPU clock": Unit(name="ns", per_own=1.0),
+    "latency": Unit(name="us", per_own=1e6),
 }
 SHADES = (1.05, 1.2, 1.5, 2.0)  # of a link's time over the median of its kind: inside a switch group, or across
 MOST_WITH_FIGURES = 16  # nodes; the cells of a larger map are shaded only
-MAPS: dict[str, tuple[str, Callable[[float], float]]] = {
-    "transfer_s": ("bandwidth, MiB/s", lambda s: EXCHANGE_MIB / s),
-    "latency_s": ("latency, us", lambda s: s * 1e6),
-}
+MAP_TITLES = {"transfer_s": "bandwidth, MiB/s", "latency_s": "latency, us"}
 
 
 def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
-    """A hostfile of `nodes` good nodes, or all; those left over are in the file beside it, `.spares`."""
-    taken = judged.good
-    cut = len(taken) if nodes is None else nodes
-    left_out = [f"# {host}: {judged.statuses[host]}\n" for host in judged.left_out]
-    path.write_text("".join([f"{host}\n" for host in taken[:cut]] + left_out), encoding="utf-8")
-    path.with_name(f"{path.name}.spares").write_text("".join(f"{host}\n" for host in taken[cut:]), encoding="utf-8")
+    """Write a hostfile of `nodes` good nodes, or of all, and the other good ones to `<path>.spares`.
+
+    The nodes that are left out stand in comments, each with its status.
+    """
+    good = judged.good
+    count = len(good) if nodes is None else nodes
+    lines = [f"{host}\n" for host in good[:count]]
+    lines += [f"# {host}: {judged.statuses[host]}\n" for host in judged.left_out]
+    spares = [f"{host}\n" for host in good[count:]]
+    path.write_text("".join(lines), encoding="utf-8")
+    path.with_name(f"{path.name}.spares").write_text("".join(spares), encoding="utf-8")
+
+
+def _signed(share: float) -> str:
+    """Return a share as percent with its sign: 0.05 is +5.0%."""
+    return f"{share:+.1%}"
+
+
+# ---- the report as text
 
 
 def text(judged: Judged, since: Sequence[Change]) -> str:
-    """The report."""
-    record, every = judged.record, [*judged.verdicts, *judged.by_link]
+    """Return the report as lines, each with its subject first; `since` are the changes since a baseline."""
+    record = judged.record
     lines = [f"fleet     {len(judged.statuses)} compared, measured in {record['took_s']:g} s"]
-    for check in dict.fromkeys(v.check for v in every):
-        of = [v for v in every if v.check == check]
-        if slower := [v.figures["slower"] for v in of if "slower" in v.figures]:
-            lines.append(f"{check:18}from {min(slower):+.1%} to {max(slower):+.1%} of the fleet's median")
-        if unknown := [v.found for v in of if v.status == UNKNOWN]:
-            lines.append(f"{check:18}{NOT_POSSIBLE} for {len(unknown)}: {unknown[0]}")
-    alone = [s for series in record["metrics"]["step_s"]["series"] if series for s in series]
-    if alone and record["whole_s"]:
-        whole = statistics.median(record["whole_s"])
-        lines.append(f"{'whole':18}a step of all takes {whole:.4f} s, alone {statistics.median(alone):.4f} s")
-    lines.append(f"{'links':18}{len(record['links'])} measured")
-    lines += [f"differs   {differs.fact}: {differs.usual}; but {differs.but}" for differs in differences(record)]
+    lines += _metric_lines(judged)
+    lines += _whole_lines(record)
+    lines.append(f"{_title('links')}{len(record['links'])} measured")
+    for difference in differences(record):
+        lines.append(f"differs   {difference.fact}: {difference.usual}; but {difference.but}")
     for change in since:
-        between = "" if change.interval_95 is None else " ({:+.1%} to {:+.1%})".format(*change.interval_95)
-        lines.append(f"since     {change.metric}: {change.fleet:+.1%}{between} on {change.nodes} nodes")
-        named = change.slower.items()
-        lines += [f"since     {host}: {change.metric}: {by:.1%} slower beside itself" for host, by in named]
+        lines += _change_lines(change)
     lines += as_text(judged.bad).splitlines()
     lines += [f"doubt     {doubt}" for doubt in judged.doubts]
-    lines += [f"left out  {', '.join(judged.left_out) or 'none'}", f"good      {','.join(judged.good)}"]
+    lines.append(f"left out  {', '.join(judged.left_out) or 'none'}")
+    lines.append(f"good      {','.join(judged.good)}")
     return "\n".join(lines)
 
 
+def _title(check: str) -> str:
+    """Return the first column of a metric's line."""
+    return check.ljust(18)
+
+
+def _metric_lines(judged: Judged) -> list[str]:
+    """Return for each metric how far apart the nodes or links are, and of how many it could not be measured."""
+    by_check: dict[str, list[Verdict]] = {}
+    for verdict in (*judged.verdicts, *judged.by_link):
+        by_check.setdefault(verdict.check, []).append(verdict)
+
+    lines = []
+    for check, verdicts in by_check.items():
+        slower = [verdict.figures["slower"] for verdict in verdicts if "slower" in verdict.figures]
+        if slower:
+            lines.append(f"{_title(check)}from {_signed(min(slower))} to {_signed(max(slower))} of the fleet's median")
+        reasons = [verdict.found for verdict in verdicts if verdict.status == UNKNOWN]
+        if reasons:
+            lines.append(f"{_title(check)}{NOT_POSSIBLE} for {len(reasons)}: {reasons[0]}")
+    return lines
+
+
+def _whole_lines(record: Record) -> list[str]:
+    """Return how long a step of all ranks takes against one alone; no line where either was not measured."""
+    alone_s: list[float] = []
+    for of_node in record["metrics"]["step_s"]["series"]:
+        alone_s.extend(of_node or ())
+    if not alone_s or not record["whole_s"]:
+        return []
+    whole_s = statistics.median(record["whole_s"])
+    alone_s_median = statistics.median(alone_s)
+    return ["{}a step of all takes {:.4f} s, alone {:.4f} s".format(_title("whole"), whole_s, alone_s_median)]
+
+
+def _change_lines(change: Change) -> list[str]:
+    """Return how a metric changed since the baseline, and the nodes that lost more than the others did."""
+    between = ""
+    if change.interval_95 is not None:
+        between = " ({:+.1%} to {:+.1%})".format(*change.interval_95)
+    lines = [f"since     {change.metric}: {_signed(change.fleet)}{between} on {change.nodes} nodes"]
+    for host, slower in change.slower.items():
+        lines.append(f"since     {host}: {change.metric}: {slower:.1%} slower beside itself")
+    return lines
+
+
 def as_document(judged: Judged, since: Sequence[Change] | None) -> dict[str, Any]:
-    """Return the record and its verdicts for a program, as JSON."""
+    """Return the record's verdicts for a program, as JSON; `since` is None where there is no baseline."""
     return {
         "nodes": judged.statuses,
         "good": judged.good,
@@ -89,74 +149,118 @@ def as_document(judged: Judged, since: Sequence[Change] | None) -> dict[str, Any
     }
 
 
-# ---- its page
+# ---- the report as a page
+
+
+class Cell(NamedTuple):
+    """One pair of nodes on a map."""
+
+    figure: str
+    shade: int  # 0 for up to the first of SHADES, and so on
+    status: str  # of the verdict on the link; empty where there is none
 
 
 def _slower(verdict: Verdict, otherwise: str) -> str:
-    return f"{verdict.figures['slower']:+.1%}" if "slower" in verdict.figures else otherwise
+    """Return how much slower than the fleet's median a node or link is, or `otherwise` where it has no figure."""
+    if "slower" in verdict.figures:
+        return _signed(verdict.figures["slower"])
+    return otherwise
 
 
-def _map(judged: Judged, metric: str) -> list[dict[int, tuple[str, int, str]]]:
-    """Return by pair of nodes that were measured together: the figure, the shade, and the verdict on the link."""
+def _on_map(metric: str, time_s: float) -> str:
+    """Return a link's time in the unit of the metric's map."""
+    value = EXCHANGE_MIB / time_s if metric == "transfer_s" else time_s * 1e6
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _map(judged: Judged, metric: str) -> list[dict[int, Cell]]:
+    """Return a row for each node: {number of another node: cell} of those it was measured with."""
     links = links_of(judged.record)
-    times = [(link["across"], statistics.median(link[metric])) for link in links.values()]
-    usual_s = {across: statistics.median(s for of, s in times if of == across) for across, _ in times}
-    status = {v.where: v.status for v in judged.by_link if v.check == LINK_METRICS[metric]}
-    rows: list[dict[int, tuple[str, int, str]]] = [{} for _ in judged.statuses]
-    for (name, link), (across, time_s) in zip(links.items(), times, strict=True):
-        value = MAPS[metric][1](time_s)
-        figure = f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-        shade = bisect.bisect_left(SHADES, time_s / usual_s[across])
-        rows[link["a"]][link["b"]] = rows[link["b"]][link["a"]] = figure, shade, status.get(name, "")
+    times_s = {name: statistics.median(link[metric]) for name, link in links.items()}
+    statuses = {verdict.where: verdict.status for verdict in judged.by_link if verdict.check == LINK_METRICS[metric]}
+
+    times_by_kind: dict[bool, list[float]] = {}  # inside a switch group, and across
+    for name, link in links.items():
+        times_by_kind.setdefault(link["across"], []).append(times_s[name])
+    usual_s = {across: statistics.median(times) for across, times in times_by_kind.items()}
+
+    rows: list[dict[int, Cell]] = [{} for _ in judged.statuses]
+    for name, link in links.items():
+        time_s = times_s[name]
+        shade = bisect.bisect_left(SHADES, time_s / usual_s[link["across"]])
+        cell = Cell(figure=_on_map(metric, time_s), shade=shade, status=statuses.get(name, ""))
+        rows[link["a"]][link["b"]] = cell
+        rows[link["b"]][link["a"]] = cell
     return rows
 
 
 def _named(verdicts: Sequence[Verdict]) -> Table:
+    """Return the table of the nodes and links that a verdict names."""
     rows = []
-    for v in verdicts:
-        scale, unit = UNITS.get(v.check, (1.0, "of the fleet's median"))
-        value, interval = v.figures.get("value"), v.figures.get("interval_95")
-        figure = "" if value is None else f"{number(value * scale)} {unit}"
-        between = "{:+.1%} to {:+.1%}".format(*interval) if interval else ""
-        verdict = v.status if "value" in v.figures else f"{v.status}: {v.found}"
-        rows.append((v.where, v.check, _slower(v, ""), between, figure, verdict))
+    for verdict in verdicts:
+        figures = verdict.figures
+        unit = UNITS.get(verdict.check, QUOTIENT)
+        figure = ""
+        if figures.get("value") is not None:
+            figure = f"{number(figures['value'] * unit.per_own)} {unit.name}"
+        between = ""
+        if figures.get("interval_95"):
+            between = "{:+.1%} to {:+.1%}".format(*figures["interval_95"])
+        status = verdict.status
+        if "value" not in figures:
+            status = f"{verdict.status}: {verdict.found}"
+        rows.append((verdict.where, verdict.check, _slower(verdict, ""), between, figure, status))
     head = ("node or link", "by", "slower", "95 % interval", "median", "verdict")
     return Table(caption="Against the fleet's median", head=head, rows=rows, numeric=(2, 3, 4))
 
 
 def _nodes(judged: Judged) -> Table:
-    metrics = list(dict.fromkeys(v.check for v in judged.verdicts if v.check != "doctor"))
-    of = {(v.where, v.check): _slower(v, v.status) for v in judged.verdicts}
-    statuses = enumerate(judged.statuses.items())
-    rows = [(str(i), host, status, *(of.get((host, m), "") for m in metrics)) for i, (host, status) in statuses]
+    """Return the table of all nodes with their status, and how much slower each is by each metric."""
+    metrics = list(dict.fromkeys(verdict.check for verdict in judged.verdicts if verdict.check != "doctor"))
+    cells = {(verdict.where, verdict.check): _slower(verdict, verdict.status) for verdict in judged.verdicts}
+    rows = []
+    for index, (host, status) in enumerate(judged.statuses.items()):
+        of_host = [cells.get((host, metric), "") for metric in metrics]
+        rows.append((str(index), host, status, *of_host))
     head = ("number", "node", "verdict", *metrics)
     return Table(caption="Each node's time beside the fleet's median", head=head, rows=rows, numeric=(0,))
 
 
-def html(judged: Judged) -> str:
-    """A page for people: who is named, a map of bandwidth and latency from node to node, and what differs."""
-    record, statuses, named = judged.record, judged.statuses, judged.bad
-    state, sentence = OK, "No node and no link is named."
-    if named:
-        links = dict.fromkeys(v.where for v in named if v.where not in statuses)
-        texts = (", ".join(names) or "none" for names in (judged.left_out, links))
-        state, sentence = FATAL, "Nodes left out: {}. Links named: {}.".format(*texts)
-    elif set(statuses.values()) == {UNKNOWN}:
-        state, sentence = UNKNOWN, "Nobody could be told from the others here."
+def _conclusion(judged: Judged) -> tuple[str, str]:
+    """Return the fleet's status and a sentence for people: who is left out, and what is in doubt."""
+    state = OK
+    sentence = "No node and no link is named."
+    if judged.bad:
+        links = dict.fromkeys(verdict.where for verdict in judged.bad if verdict.where not in judged.statuses)
+        left_out = ", ".join(judged.left_out) or "none"
+        state = FATAL
+        sentence = f"Nodes left out: {left_out}. Links named: {', '.join(links) or 'none'}."
+    elif set(judged.statuses.values()) == {UNKNOWN}:
+        state = UNKNOWN
+        sentence = "Nobody could be told from the others here."
     for doubt in judged.doubts:
-        state, sentence = state if named else UNKNOWN, f"{sentence} Doubt: {doubt}."
-    differ = [(d.fact, d.usual, d.but) for d in differences(record)]
+        if not judged.bad:
+            state = UNKNOWN
+        sentence = f"{sentence} Doubt: {doubt}."
+    return state, sentence
+
+
+def html(judged: Judged) -> str:
+    """Return a page for people: who is named, a map of bandwidth and latency from node to node, and what differs."""
+    state, sentence = _conclusion(judged)
+    tables = [_named(judged.bad)] if judged.bad else []
+    differ = [(difference.fact, difference.usual, difference.but) for difference in differences(judged.record)]
     alike = Table(caption="What is not alike, first what matters most", head=("fact", "usual", "but"), rows=differ)
     page = {
-        "record": record,
+        "record": judged.record,
         "sentence": sentence,
         "state": state,
         "mark": brief.STATUSES[state][0],
-        "named": [_named(named)] if named else [],
-        "statuses": statuses,
+        "named": tables,
+        "statuses": judged.statuses,
         "bad": BAD,
-        "maps": {title: _map(judged, metric) for metric, (title, _) in MAPS.items()},
-        "figures": len(statuses) <= MOST_WITH_FIGURES,
+        "maps": {title: _map(judged, metric) for metric, title in MAP_TITLES.items()},
+        "figures": len(judged.statuses) <= MOST_WITH_FIGURES,
         "shades": SHADES,
         "tables": [alike, _nodes(judged)],
     }
@@ -166,29 +270,47 @@ def html(judged: Judged) -> str:
 # ---- the command
 
 
-@one_line
-def main() -> int:
-    """A rank's part where mpirun started this process, else the report."""
-    if env.is_rank():
-        return ranks_main("tools.fleet.measure")
-    parser = argparse.ArgumentParser(prog="python -m tools.fleet", description=__doc__)
-    parser.add_argument("record", type=Path, metavar="FLEET.JSON", help="what --fleet of a launcher measured")
-    parser.add_argument("--baseline", type=Path, metavar="FLEET.JSON", help="an earlier one to compare with")
-    parser.add_argument("--write-hosts", type=Path, metavar="FILE", help="write good nodes there")
-    parser.add_argument("--nodes", type=count, metavar="N", help="so many, the other good ones to FILE.spares")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the map of nodes and links there")
-    parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
-    args = parser.parse_args()
-    named_files.check_options(args)
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    made = argparse.ArgumentParser(prog="python -m tools.fleet", description=__doc__)
+    made.add_argument("record", type=Path, metavar="FLEET.JSON", help="what --fleet of a launcher measured")
+    made.add_argument("--baseline", type=Path, metavar="FLEET.JSON", help="an earlier one to compare with")
+    made.add_argument("--write-hosts", type=Path, metavar="FILE", help="write good nodes there")
+    made.add_argument("--nodes", type=count, metavar="N", help="so many, the other good ones to FILE.spares")
+    made.add_argument("--html", type=Path, metavar="FILE", help="write a page with the map of nodes and links there")
+    made.add_argument("--json", action="store_true", help="print the verdicts as JSON")
+    return made
+
+
+def misuse(args: argparse.Namespace) -> str:
+    """Return what is wrong with the options together; empty where nothing is."""
     if args.nodes and not args.write_hosts:
-        parser.error("--nodes goes with --write-hosts")
+        return "--nodes goes with --write-hosts"
+    records = [path.resolve() for path in (args.record, args.baseline) if path]
     for written in (args.html, args.write_hosts):
-        if written and any(written.resolve() == kept.resolve() for kept in (args.record, args.baseline) if kept):
-            parser.error(f"{written}: is a fleet's record, which would be written over: give another file")
-    judged, then = read(args.record), args.baseline and read(args.baseline)
-    other = unlike(judged.record, then.record) if then else ""
-    since = changes(judged.record, then.record) if then and not other else None
-    print(json.dumps(as_document(judged, since), indent=1) if args.json else text(judged, since or []))
+        if written and written.resolve() in records:
+            return f"{written}: is a fleet's record, which would be written over: give another file"
+    return ""
+
+
+def report(args: argparse.Namespace) -> int:
+    """Judge a record, print the verdicts and write the files that were asked for; 1 where a node or link is named.
+
+    Raises ValueError where the baseline is none of this fleet, and RunError where too few nodes are good.
+    """
+    judged = read(args.record)
+    not_comparable = ""
+    since = None
+    if args.baseline:
+        earlier = read(args.baseline)
+        not_comparable = unlike(judged.record, earlier.record)
+        if not not_comparable:
+            since = changes(judged.record, earlier.record)
+
+    if args.json:
+        print(json.dumps(as_document(judged, since), indent=1))
+    else:
+        print(text(judged, since or []))
     try:
         if args.write_hosts:
             write_hosts(args.write_hosts, judged, args.nodes)
@@ -196,11 +318,26 @@ def main() -> int:
             args.html.write_text(html(judged), encoding="utf-8")
     except OSError as error:
         raise ValueError(f"{error}: give a file that can be written") from error
-    if other:  # what was just measured is judged all the same
-        raise ValueError(f"{args.baseline}: {other}")
+
+    if not_comparable:  # the record itself has been judged all the same
+        raise ValueError(f"{args.baseline}: {not_comparable}")
     if args.nodes and args.nodes > len(judged.good):
         raise RunError(f"{args.nodes} nodes are wanted, {len(judged.good)} are good: add nodes")
-    return int(bool(judged.bad))
+    return 1 if judged.bad else 0
+
+
+@one_line
+def main() -> int:
+    """A rank's part where mpirun started this process, else the report."""
+    if env.is_rank():
+        return ranks_main("tools.fleet.measure")
+    arguments = parser()
+    args = arguments.parse_args()
+    named_files.check_options(args)
+    wrong = misuse(args)
+    if wrong:
+        arguments.error(wrong)
+    return report(args)
 
 
 if __name__ == "__main__":

@@ -47,39 +47,59 @@ def read(path: Path) -> Judged:
 
 
 def _check(record: Record) -> None:
-    """Raises the error of whatever is not as a fleet's acceptance writes it."""
-    hosts, metrics = record["hosts"], (STEP, STALLS, *record["metrics"])
+    """Raise the error of whatever is not as a fleet's acceptance writes it."""
+    hosts = record["hosts"]
     "".join((record["system"], record["time"], *hosts))  # no error: they are texts
     dict(record.get("job", {}))
     if len(set(hosts)) < len(hosts):
         raise ValueError(f"its hosts have {max(hosts, key=hosts.count)} more than once")
-    for what, of in {"facts": record["nodes"], **{n: record["metrics"][n]["series"] for n in metrics}}.items():
-        if len(of) != len(hosts):
-            raise ValueError(f"it has {len(hosts)} hosts and {what} of {len(of)}")
+
+    metrics = (STEP, STALLS, *record["metrics"])
+    of_each_host = {"facts": record["nodes"]}
+    for metric in metrics:
+        of_each_host[metric] = record["metrics"][metric]["series"]
+    for what, entries in of_each_host.items():
+        if len(entries) != len(hosts):
+            raise ValueError(f"it has {len(hosts)} hosts and {what} of {len(entries)}")
     for link in record["links"]:
         if not 0 <= link["a"] < link["b"] < len(hosts):
             raise ValueError(f"a link of {link['a']} and {link['b']} is none of {len(hosts)} hosts")
-    series: dict[str, Series] = {metric: of_hosts(record, metric) for metric in metrics}
-    series |= {metric: {name: link[metric] for name, link in links_of(record).items()} for metric in LINK_METRICS}
-    series |= {"whole_s": {"all": record["whole_s"] or None}, "took_s": {"all": [record["took_s"]]}}
-    for metric, of_metric in series.items():
-        measured = {name: taken for name, taken in of_metric.items() if taken is not None}
-        turns = len(next(iter(measured.values()), ()))
-        for name, taken in measured.items():
-            if not len(taken) == turns > 0:
-                has = f"{metric} of {name} has {len(taken)} turns, another {turns}"
-                raise ValueError(f"{has}: all are of the same turns")
-            if wrong := [value for value in taken if not 0 < value < math.inf]:
-                raise ValueError(f"{metric} of {name} is {wrong[0]}: a time is above 0 and finite")
+
+    for metric in metrics:
+        _check_series(metric, of_hosts(record, metric))
+    links = links_of(record)
+    for metric in LINK_METRICS:
+        _check_series(metric, {name: link[metric] for name, link in links.items()})
+    _check_series("whole_s", {"all": record["whole_s"] or None})
+    _check_series("took_s", {"all": [record["took_s"]]})
+
+
+def _check_series(metric: str, series: Series) -> None:
+    """Raise ValueError unless each node or link was measured in as many turns, and each value is a time."""
+    measured = {name: values for name, values in series.items() if values is not None}
+    turns = len(next(iter(measured.values()), ()))
+    for name, values in measured.items():
+        if len(values) != turns or turns == 0:
+            has = f"{metric} of {name} has {len(values)} turns, another {turns}"
+            raise ValueError(f"{has}: all are of the same turns")
+        for value in values:
+            if not 0 < value < math.inf:
+                raise ValueError(f"{metric} of {name} is {value}: a time is above 0 and finite")
 
 
 def unlike(now: Record, then: Record) -> str:
-    """Why a record is no baseline: it has other hosts, or its job took other steps; empty if it is one."""
+    """Return why a record is no baseline: it has other hosts, or its job took other steps; empty if it is one."""
     if not set(now["hosts"]) & set(then["hosts"]):
         return "has none of these hosts: give an earlier record of the same ones"
-    old, new = (record.get("job", {}) for record in (then, now))
-    other = ", ".join(f"{n} {old.get(n)} then, {new.get(n)} now" for n in old | new if old.get(n) != new.get(n))
-    return other and f"is of another job ({other}): give an earlier record of the same job"
+    job_now = now.get("job", {})
+    job_then = then.get("job", {})
+    changed = []
+    for name in job_then | job_now:
+        if job_then.get(name) != job_now.get(name):
+            changed.append(f"{name} {job_then.get(name)} then, {job_now.get(name)} now")
+    if not changed:
+        return ""
+    return f"is of another job ({', '.join(changed)}): give an earlier record of the same job"
 
 
 # ---- what should be alike on the nodes
@@ -95,11 +115,12 @@ class Difference:
 
     @property
     def but(self) -> str:
-        """The others as text."""
+        """The other values and their nodes as text."""
         return "; ".join(f"{value}: {', '.join(hosts)}" for value, hosts in self.others.items())
 
 
 def _read(path: str | Path) -> str:
+    """Return a file's words on one line, or that it is not readable."""
     try:
         return " ".join(Path(path).read_text(encoding="utf-8").split())
     except OSError:
@@ -110,28 +131,53 @@ def _cpu_quota(root: Path) -> str:
     """Return the CPU quota as cgroup v2 has it, microseconds or "max" and of how many; v1's in that form."""
     if (root / "cpu.max").exists():
         return _read(root / "cpu.max")
-    quota, period = (_read(root / f"cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
-    return f"{'max' if quota == '-1' else quota} {period}"
+    quota_us = _read(root / "cpu/cpu.cfs_quota_us")
+    period_us = _read(root / "cpu/cpu.cfs_period_us")
+    if quota_us == "-1":
+        quota_us = "max"
+    return f"{quota_us} {period_us}"
 
 
 def _each(values: Iterable[Any]) -> str:
-    """The different ones."""
+    """Return the distinct values as text, sorted and comma-separated."""
     return ", ".join(sorted(set(map(str, values))))
 
 
+def _each_text(paths: Iterable[Path]) -> str:
+    """Return the distinct texts of files, as `_each` does."""
+    return _each(_read(path) for path in paths)
+
+
+def _without_first_word(text: str) -> str:
+    return " ".join(text.split()[1:])
+
+
 def _mount(folder: str) -> str:
-    """File system and options of the mount that a folder is on."""
+    """Return the file system and the options of the mount that a folder is on."""
     path = Path(folder).resolve()
-    at = [m for m in psutil.disk_partitions(all=True) if path.is_relative_to(m.mountpoint)]
-    best = max(at, key=lambda mount: len(mount.mountpoint), default=None)
-    return f"{best.fstype} {best.opts}" if best else "unknown"
+    deepest = ""
+    description = "unknown"
+    for mount in psutil.disk_partitions(all=True):
+        if path.is_relative_to(mount.mountpoint) and len(mount.mountpoint) > len(deepest):
+            deepest = mount.mountpoint
+            description = f"{mount.fstype} {mount.opts}"
+    return description
+
+
+def _gpus(gpus: Iterable[Any]) -> str:
+    """Return how many GPUs of each name and memory there are, as `8 x A100 40 GiB`."""
+    counts = Counter(f"{gpu.name} {gpu.memory_gib} GiB" for gpu in gpus)
+    return ", ".join(f"{count} x {name}" for name, count in counts.items())
 
 
 def facts(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
     """Return the facts of this node; `probed` is what the doctor found."""
-    gpus, source = probed["gpus"], probed["source"]
-    found = {
-        "GPUs": ", ".join(f"{n} x {name}" for name, n in Counter(f"{g.name} {g.memory_gib} GiB" for g in gpus).items()),
+    gpus = probed["gpus"]
+    source = probed["source"]
+    interfaces = probed["interfaces"]  # {name: "<address> <speed>"}
+    sys = Path("/sys")
+    of_machine = {
+        "GPUs": _gpus(gpus),
         "driver": _each(gpu.driver for gpu in gpus),
         "power limits": _each(f"{gpu.power_limit_w} W" for gpu in gpus),
         "persistence": _each(gpu.persistence for gpu in gpus),
@@ -140,41 +186,59 @@ def facts(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
         "CPU quota": _cpu_quota(Path("/sys/fs/cgroup")),
         "memory": f"{round(psutil.virtual_memory().total / 2**30)} GiB",
         "InfiniBand": ", ".join(probed["infiniband"].values()),
-        "NIC speeds": ", ".join(" ".join(what.split()[1:]) for what in probed["interfaces"].values()),
-        "MTU": _each(s.mtu for name, s in psutil.net_if_stats().items() if name in probed["interfaces"]),
+        "NIC speeds": ", ".join(_without_first_word(text) for text in interfaces.values()),
+        "MTU": _each(stats.mtu for name, stats in psutil.net_if_stats().items() if name in interfaces),
         "image": str(source["image_digest"]),
         "lock": source["lock_sha256"][:12],
         "code": probed["code_sha256"][:12],
         "kernel": platform.release(),
-        "governor": _each(map(_read, Path("/sys").glob("devices/system/cpu/cpu*/cpufreq/scaling_governor"))),
+        "governor": _each_text(sys.glob("devices/system/cpu/cpu*/cpufreq/scaling_governor")),
         "huge pages": _read("/proc/sys/vm/nr_hugepages"),
         "transparent huge pages": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
         "data mount": _mount(job.data.folder) if job.data.folder else "no DATADIR",
-        "firmware of the NIC": _each(map(_read, Path("/sys").glob("class/infiniband/*/fw_ver"))),
+        "firmware of the NIC": _each_text(sys.glob("class/infiniband/*/fw_ver")),
         "BIOS": f"{_read('/sys/class/dmi/id/bios_version')} {_read('/sys/class/dmi/id/bios_date')}",
     }
     libraries = {f"library {name}": answer for name, answer in probed["libraries"].items()}
-    settings = {n: v for n, v in env.libraries().items() if n.startswith(("NCCL_", "UCX_", "OMPI_"))}
-    return {name: value or "none" for name, value in (found | libraries | settings).items()}
+    settings = {name: value for name, value in env.libraries().items() if name.startswith(("NCCL_", "UCX_", "OMPI_"))}
+    return {name: value or "none" for name, value in (of_machine | libraries | settings).items()}
 
 
 def _place(fact: str) -> int:
-    places = [i for i, word in enumerate(ORDER) if fact.startswith(word)]
-    return max(places, key=lambda i: len(ORDER[i]), default=len(ORDER))
+    """Return a fact's place in ORDER, by the longest entry that it begins with; behind all where it has none."""
+    place = len(ORDER)
+    longest = ""
+    for index, beginning in enumerate(ORDER):
+        if fact.startswith(beginning) and len(beginning) > len(longest):
+            place = index
+            longest = beginning
+    return place
 
 
 def differences(record: Record) -> list[Difference]:
     """List what differs between the nodes of a fleet, what matters first."""
-    facts_of = {}
+    facts_by_host = {}
+    names: dict[str, None] = {}  # of all facts, in the order in which the nodes have them
     for host, node in zip(record["hosts"], record["nodes"], strict=True):
-        late_s = node["clock_offset_s"]
-        clock = f"{late_s:+.3f} s" if abs(late_s) > CLOCK_S else f"within {CLOCK_S} s of the first node's"
-        facts_of[host] = node["facts"] | {"clock": clock}
-    found = []
-    for name in sorted(dict.fromkeys(name for of in facts_of.values() for name in of), key=_place):
-        values = {host: of.get(name, "not set") for host, of in facts_of.items()}
-        (usual, _), *rest = Counter(values.values()).most_common()
-        if rest:
-            others = {value: [host for host in values if values[host] == value] for value, _ in rest}
-            found.append(Difference(fact=name, usual=usual, others=others))
-    return found
+        facts_by_host[host] = node["facts"] | {"clock": _clock(node["clock_offset_s"])}
+        names |= dict.fromkeys(facts_by_host[host])
+
+    differing = []
+    for name in sorted(names, key=_place):
+        hosts_by_value: dict[str, list[str]] = {}
+        for host, facts_of_host in facts_by_host.items():
+            hosts_by_value.setdefault(facts_of_host.get(name, "not set"), []).append(host)
+        # The most common value first; of equally common ones the first node's.
+        by_frequency = sorted(hosts_by_value, key=lambda value: -len(hosts_by_value[value]))
+        usual = by_frequency[0]
+        others = {value: hosts_by_value[value] for value in by_frequency[1:]}
+        if others:
+            differing.append(Difference(fact=name, usual=usual, others=others))
+    return differing
+
+
+def _clock(offset_s: float) -> str:
+    """Return how far a node's clock is off, as the same text for all that are near the first node's."""
+    if abs(offset_s) > CLOCK_S:
+        return f"{offset_s:+.3f} s"
+    return f"within {CLOCK_S} s of the first node's"

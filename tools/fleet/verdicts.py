@@ -25,13 +25,13 @@ from program.arrays import Array
 from runlog import stats
 from runlog.verdict import FATAL, UNKNOWN, WARNING, Verdict, judged, worst
 from scoring.figure import spread
+from scoring.figure.calibration import smallest_difference
 
 ALPHA = 0.002  # of all tests of a fleet together
 LEAST_NODES = 4  # of three the odd one cannot be told
 STEPWISE = 2.0  # the chance of a name over one step's: up to 2.2 at 5 to 16 nodes, 1 at 64 (simulated, normal places)
 STALLED = 1.1  # mean of a turn's steps over their median: one of eight took nearly twice as long
 DOUBTFUL = 0.05  # between the fastest and the slowest step where nobody is named
-LEAST_SLOWER = 0.01  # a difference below is no reason to leave a node out, certain as it may be
 APART = 2.0  # times as slow as the slowest of the others, beyond errors: no difference between healthy machines
 BAD = (WARNING, FATAL)  # statuses that name a node or a link
 NOT_POSSIBLE = "not possible here"  # begins a record's reason that is no failure
@@ -112,7 +112,7 @@ def _outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> 
         chance = (1 - stats.t_cdf(t, candidate - 1)) * (candidate + 1)
         if t > 3 and chance <= alpha / STEPWISE:
             first_outlier = candidate
-    least = math.log1p(LEAST_SLOWER)
+    least = smallest_difference()
     return {name for name in from_near_to_far[first_outlier:] if distances[name] > least}
 
 
@@ -283,7 +283,7 @@ def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
             ways += math.comb(len(turns), number) * math.comb(others, all_stalled - number)
         chance = ways / math.comb(all_turns, all_stalled)
         slower = float(turns.mean()) / usual - 1
-        named = chance * len(quotients) <= OTHERS_ALPHA and slower > LEAST_SLOWER
+        named = chance * len(quotients) <= OTHERS_ALPHA and slower > smallest_difference()
         also = f"; {stalled[host]} of {len(turns)} turns have a stall"
         verdicts.append(compared(host, "stalls", slower, named=named, also=also, interval_95=None))
     return verdicts

@@ -1,0 +1,101 @@
+"""The file of a checkpoint: arrays and metadata in the safetensors format, with a checksum over all of it.
+
+The format is a JSON header, then raw arrays: reading one runs no code of whoever wrote it. The header's `__metadata__`
+holds the SHA-256 of header and arrays. A file is written under a temporary name, synced and renamed, so that a whole
+name means a whole file.
+"""
+
+import hashlib
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from program.arrays import Array
+
+# {safetensors' name of a type: NumPy's}, of those that a state has
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "BOOL": "|b1"}
+_NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
+
+
+def _canonical(header: dict[str, Any]) -> bytes:
+    """Return the one form of a header that its checksum is of."""
+    return json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+
+
+def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> None:
+    """Write a checkpoint, whole under its name or not at all. Raises OSError where it cannot be written."""
+    header: dict[str, Any] = {"__metadata__": {name: json.dumps(value) for name, value in metadata.items()}}
+    begin = 0
+    for name, array in arrays.items():
+        assert array.flags.c_contiguous
+        end = begin + array.nbytes
+        header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [begin, end]}
+        begin = end
+    contents = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
+    digest = hashlib.sha256(_canonical(header))
+    for content in contents:
+        digest.update(content)
+    header["__metadata__"]["sha256"] = digest.hexdigest()
+    text = _canonical(header)
+    text += b" " * (-len(text) % 8)  # the arrays begin at a multiple of 8 bytes
+
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            file.writelines(contents)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class Contents(NamedTuple):
+    """The contents of a checkpoint's file."""
+
+    arrays: dict[str, Array]
+    metadata: dict[str, Any]
+
+
+def read(path: Path) -> Contents:
+    """Return the arrays and the metadata of a checkpoint.
+
+    Raises ValueError where it is damaged or none, OSError where it cannot be read.
+    """
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or not 2 <= length <= len(data) - 8:
+        raise ValueError("its header is cut short")
+    body = memoryview(data)[8 + length :]
+    try:
+        header = json.loads(data[8 : 8 + length])
+        wanted = header["__metadata__"].pop("sha256")  # which is of all but itself
+        digest = hashlib.sha256(_canonical(header))
+        digest.update(body)
+        if digest.hexdigest() != wanted:
+            raise ValueError("its checksum is wrong")
+        metadata = header.pop("__metadata__")
+        arrays = {name: _array(name, entry, body) for name, entry in header.items()}
+        return Contents(arrays=arrays, metadata={name: json.loads(text) for name, text in metadata.items()})
+    except (KeyError, TypeError, AttributeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"its header makes no sense ({type(error).__name__}: {error})") from error
+
+
+def _array(name: str, entry: dict[str, Any], body: memoryview) -> Array:
+    """Return the array of a header's entry. Raises ValueError where it lies outside the file."""
+    begin, end = entry["data_offsets"]
+    dtype = np.dtype(_DTYPES[entry["dtype"]])
+    shape = tuple(entry["shape"])
+    if not 0 <= begin <= end <= len(body) or end - begin != dtype.itemsize * math.prod(shape):
+        raise ValueError(f"{name} lies outside the file")
+    return np.frombuffer(body[begin:end], dtype=dtype).reshape(shape)

@@ -1,0 +1,84 @@
+"""The widths of the intervals of one run, and the smallest difference that matters, as published logs gave them.
+
+`benchmarks/calibration.py --only widths --write` makes them from logs of others; calibration.yaml holds them.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from scoring.record import Record
+
+FILE = Path(__file__).with_name("calibration.yaml")
+EPOCHS = "epochs"  # windows that are whole epochs, as those of MLPerf logs are
+ROWS = "rows"  # windows of fewer steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Width:
+    """Half the width of an interval, as a share of the figure: `factor` times a scale, but `least_share` at least."""
+
+    windows: int  # the least number of windows that it holds for
+    factor: float
+    least_share: float
+
+    def half(self, scale: float) -> float:
+        """Half the width for a run whose windows have this scale."""
+        return max(self.factor * scale, self.least_share)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """The calibrated widths by the kind of windows, those of more windows last.
+
+    The scale of `run` is the relative standard deviation of the windows' times, that of `repeat` half the width of the
+    interval that the windows alone give.
+    """
+
+    run: Mapping[str, Sequence[Width]]
+    repeat: Mapping[str, Sequence[Width]]
+    smallest_difference: float  # share of a figure by which like hosts differ
+
+
+@functools.cache
+def calibration() -> Calibration:
+    """Read calibration.yaml."""
+    table = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    return Calibration(
+        run=_widths_by_kind(table["run"]),
+        repeat=_widths_by_kind(table["repeat"]),
+        smallest_difference=table["smallest_difference"],
+    )
+
+
+def _widths_by_kind(table: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, list[Width]]:
+    by_kind = {}
+    for kind, rows in table.items():
+        widths = []
+        for row in rows:
+            width = Width(windows=int(row["windows"]), factor=row["factor"], least_share=row["least_share"])
+            widths.append(width)
+        by_kind[kind] = widths
+    return by_kind
+
+
+def width_for(widths: Sequence[Width], windows: int) -> Width | None:
+    """The width that holds for so many windows; None of fewer than were measured."""
+    chosen = None
+    for width in widths:
+        if width.windows <= windows:
+            chosen = width
+    return chosen
+
+
+def kind_of(record: Record) -> str:
+    """The kind of a log's windows. A row that stands for a whole epoch, or for several, carries no step."""
+    return ROWS if record.windows and record.windows[0].step is not None else EPOCHS
+
+
+def smallest_difference() -> float:
+    """The share of a figure below which no difference between hosts, systems or runs is called one."""
+    return calibration().smallest_difference

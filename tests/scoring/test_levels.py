@@ -1,0 +1,72 @@
+"""The levels of repetition: windows of a run, runs of a host, hosts of a system."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from scoring.figure import levels
+from scoring.figure.calibration import smallest_difference
+from scoring.figure.levels import Level, in_words
+from tests.scoring import samples
+from tests.scoring.samples import command, scoring, write
+from tests.scoring.test_compare import on_host
+from tools.fleet import verdicts
+
+
+def test_each_level_has_the_spread_of_its_own_values() -> None:
+    """Two hosts 10 % apart, whose runs lie 2 % apart, whose windows lie 0.2 apart in 10."""
+    values = [99.0, 101.0, 109.0, 111.0]
+    rates = [[9.9, 10.1]] * 4
+    window, run, host = levels.levels(values, rates, ["a", "a", "b", "b"])
+    assert (window.count, run.count, host.count) == (8, 4, 2)
+    assert window.relative_sd == pytest.approx(math.sqrt(0.02) / 10)
+    pooled = math.sqrt((2 / 100**2 + 2 / 110**2) / 2)
+    assert run.relative_sd == pytest.approx(pooled)
+    assert host.relative_sd == pytest.approx(math.sqrt(50) / 105)
+
+
+def test_what_is_not_known_of_a_level_is_said() -> None:
+    one_host = levels.levels([99.0, 101.0], [[], []], ["a", "a"])
+    assert in_words(one_host) == "windows: the figure is not made of windows; 2 runs +-1.41%; one host"
+    unsaid = levels.levels([99.0, 101.0], [[1.0], [1.0]], None)
+    assert unsaid[2] == Level(name="host", count=None, unknown=levels.HOSTS_UNSAID)
+    assert in_words(unsaid) == "2 windows (no run has two windows); 2 runs +-1.41%; hosts: " + levels.HOSTS_UNSAID
+    failed = levels.levels([math.inf, 2.0], [[], []], None)
+    assert failed[1].relative_sd is None and failed[1].count == 2
+
+
+def test_score_and_compare_show_the_levels(tmp_path: Path) -> None:
+    logs = [write(tmp_path, f"{at}.txt", samples.mllog(samples.run_of([0.5 + at / 100] * 200))) for at in range(2)]
+    hosted = on_host(tmp_path / "a", "node1", logs[:1]) + on_host(tmp_path / "a", "node2", logs[1:])
+    _, result, _ = command("score", *hosted, "--protocol", "window")
+    assert [(level["name"], level["count"]) for level in result["levels"]] == [("window", 36), ("run", 2), ("host", 2)]
+    shown = scoring("compare", *logs, "--protocol", "window").stdout
+    assert shown.count(f"one run; hosts: {levels.HOSTS_UNSAID}") == 2
+
+
+def test_the_history_takes_hosts_as_repeats_and_lets_like_hosts_differ(tmp_path: Path) -> None:
+    """Nine runs of three hosts are three repeats; 0.3 % less is what like hosts differ by."""
+
+    def logs(name: str, seconds: list[float]) -> list[Path]:
+        texts = [samples.mllog(samples.run_of([value] * 200)) for value in seconds]
+        return [write(tmp_path, f"{name}{at}.txt", text) for at, text in enumerate(texts)]
+
+    file = ("--file", tmp_path / "history.sqlite")
+    for at, host in enumerate(("node1", "node2", "node3")):
+        base = 0.5 * (1 + at / 10_000)
+        named = on_host(tmp_path / host, host, logs(host, [base, base * 1.0001, base * 1.0002]))
+        assert scoring("history", "add", *named, *file).returncode == 0
+    new = on_host(tmp_path / "new", "node4", logs("new", [0.5 * 1.003, 0.5 * 1.0031, 0.5 * 1.0032]))
+    done = scoring("history", "check", *new, *file)
+    assert done.returncode == 0 and done.stdout.startswith("not called lower: like hosts differ by up to 0.4%")
+    assert "3 runs +-" in done.stdout and "one host" in done.stdout and "9 runs +-" in done.stdout
+    slow = on_host(tmp_path / "slow", "node4", logs("slow", [0.51, 0.5101, 0.5102]))
+    assert scoring("history", "check", *slow, *file).returncode == 1
+
+
+def test_the_fleet_names_no_node_that_is_slower_by_less_than_like_hosts_differ() -> None:
+    """Seven nodes that are alike, and one that is slower for certain."""
+    for slower, named in ((0.9, []), (1.1, ["slow"])):
+        places = {f"node{at}": at * 1e-6 for at in range(7)} | {"slow": slower * smallest_difference()}
+        assert verdicts.slow(places, noise=1e-6, alpha=0.001) == named

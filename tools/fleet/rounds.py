@@ -1,0 +1,107 @@
+"""Which nodes of a fleet exchange data with which: rounds of pairs, no pair twice, each node once a round."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+
+LEAST_ROUNDS = 3  # below three partners a slow link cannot be told from a slow node
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two nodes, by number, that exchange data in a round."""
+
+    a: int
+    b: int
+    across: bool  # of two switch groups
+
+
+def round_count(nodes: int) -> int:
+    """Return the number of rounds for so many nodes: log2 of them, and at least three where there are the partners."""
+    if nodes < 2:
+        return 0
+    is_odd = nodes % 2 == 1  # then each round leaves one node out
+    until_all_have_met = nodes if is_odd else nodes - 1
+    return min(until_all_have_met, max(LEAST_ROUNDS, math.ceil(math.log2(nodes))))
+
+
+def tournament(nodes: Sequence[int], turn: int) -> list[tuple[int, int]]:
+    """Return the pairs of round `turn` (from 0) of the circle method; none after the last round.
+
+    All meet once in n - 1 rounds. Where n is odd it takes n rounds, each of which leaves one node out.
+    """
+    seats: list[int | None] = [*nodes]
+    if len(nodes) % 2 == 1:
+        seats.append(None)
+    last = len(seats) - 1
+    if turn >= last:
+        return []
+
+    # The last seat stays, and the others move on by one a round; the first half then faces the second half reversed.
+    order = [seats[last]]
+    for index in range(last):
+        order.append(seats[(turn + index) % last])
+    half = len(order) // 2
+    pairs_of_turn = []
+    for index in range(half):
+        first = order[index]
+        second = order[-1 - index]
+        if first is not None and second is not None:
+            pairs_of_turn.append((first, second))
+    return pairs_of_turn
+
+
+def rounds(groups: Sequence[str]) -> list[list[Pair]]:
+    """Return the rounds of pairs for nodes of these switch groups, one name a node.
+
+    With one group each node meets other nodes. With several, the first half of the rounds is inside the groups and the
+    other half across them, so that all pairs of a round take the same kind of way and load each group's uplink at once.
+    """
+    members: dict[str, list[int]] = {}
+    for node, group in enumerate(groups):
+        members.setdefault(group, []).append(node)
+    total = round_count(len(groups))
+    inside = total if len(members) == 1 else total // 2
+
+    planned = [_inside_groups(members, turn) for turn in range(inside)]
+    planned += [_across_groups(members, turn) for turn in range(total - inside)]
+    met: set[Pair] = set()
+    without_repeats = []
+    for of_turn in planned:
+        new = []
+        for one, other in of_turn:
+            pair = Pair(a=min(one, other), b=max(one, other), across=groups[one] != groups[other])
+            if pair not in met:
+                new.append(pair)
+        met.update(new)
+        if new:
+            without_repeats.append(new)
+    return without_repeats
+
+
+def _inside_groups(members: dict[str, list[int]], turn: int) -> list[tuple[int, int]]:
+    """Return the pairs of a round in which each node meets one of its own group."""
+    pairs_of_turn = []
+    for nodes in members.values():
+        pairs_of_turn += tournament(nodes, turn)
+    return pairs_of_turn
+
+
+def _across_groups(members: dict[str, list[int]], turn: int) -> list[tuple[int, int]]:
+    """Return the pairs of a round in which the first half of the nodes, group by group, meets the second half."""
+    ordered = list(itertools.chain.from_iterable(members.values()))
+    half = len(ordered) // 2
+    shift = turn * (max(len(nodes) for nodes in members.values()) + 1)  # a group and one further each round
+    return [(ordered[index], ordered[half + (index + shift) % half]) for index in range(half)]
+
+
+def groups_of(text: str, nodes: int) -> list[str]:
+    """Return each node's switch group by SWITCH_GROUPS; if empty all are in one.
+
+    Raises ValueError for a wrong number of groups.
+    """
+    groups = text.split(",") if text else [""] * nodes
+    if len(groups) != nodes:
+        raise ValueError(f"SWITCH_GROUPS={text}: names {len(groups)} groups: give one for each of the {nodes} HOSTS")
+    return groups
