@@ -180,8 +180,8 @@ def test_slow_parts_are_named_as_what_they_are(nodes: int, seed: int, slower: di
         ([0.0, 0.0, 0.3, 1.1], 0.04, 0.0, []),
         ([0.0, 0.0, 1.0, 1.0], 0.0, 0.0, []),  # no minority
         ([0.0, 0.0, 0.0, 1.0, 3.0], 0.0, 0.0, [3, 4]),
-        ([0.0, 1e-5, 2e-5, 3e-5, 0.009], 0.0, 0.01, []),  # under one percent
-        ([0.0, 1e-5, 2e-5, 3e-5, 0.011], 0.0, 0.01, [4]),
+        ([0.0, 1e-5, 2e-5, 3e-5, 0.0035], 0.0, 0.01, []),  # like hosts differ by so much
+        ([0.0, 1e-5, 2e-5, 3e-5, 0.0045], 0.0, 0.01, [4]),
     ],
 )
 def test_who_is_slow_by_places(places: list[float], noise: float, alpha: float, slow: list[int]) -> None:
