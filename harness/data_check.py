@@ -43,7 +43,7 @@ def facts(job: Job) -> dict[str, Facts]:
             "samples": len(samples),
             "passport": as_json(passport(contents[part])),
             "decoded": len(chosen),
-            "undecodable": _first_fault(samples, chosen),
+            "undecodable": _first_fault(samples, chosen) or _first_label_fault(module, samples, chosen),
             "notes": list(samples.notes),
         }
     if len(contents) == len(PARTS):
@@ -76,6 +76,21 @@ def _first_fault(samples: Any, chosen: list[int]) -> str:
                 fault = encoded.fault(content) or decoder.fault(content)
                 if fault:
                     return f"{name}: {fault}"
+    return ""
+
+
+def _first_label_fault(module: Any, samples: Any, chosen: list[int]) -> str:
+    """Name the first of the chosen samples whose label is no class; empty if there is none.
+
+    Labels of a list or of records were all looked at when it was read; those that are files are read here.
+    """
+    label_fault = getattr(module, "label_fault", None)
+    if label_fault is None:
+        return ""
+    for number in chosen:
+        fault: str = label_fault(samples, number)
+        if fault:
+            return fault
     return ""
 
 

@@ -24,7 +24,9 @@ class Workload(ABC):
     """A model as a run trains it, by a recipe and a plan."""
 
     EMBEDDED: ClassVar[Any]  # module of the data set that is made where none is given: `NAME` and `write(folder)`
-    DATA: ClassVar[Any]  # module that reads a data set: `find(root, part, classes)`, `Loader` and `synthetic`
+    # Module that reads a data set: `find(root, part, classes)`, `Loader` and `synthetic`; where labels are files also
+    # `label_fault(samples, number)`.
+    DATA: ClassVar[Any]
     QUALITY: ClassVar[str]  # name of the evaluation program's total that its quality is computed from
 
     def __init__(self, recipe: Any, plan: build.Plan, *, batch: int, ranks: int = 1) -> None:

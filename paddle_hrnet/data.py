@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali import math as dali
+from PIL import Image
 
 from harness import loader, sampling
 from harness.loader import ReaderConfig
@@ -211,12 +212,27 @@ class Loader(loader.Loader):
         classes = self._samples.classes
         for i, value in zip(ids, highest.as_array().astype(int) - 1, strict=True):
             if value >= classes:
-                shown = f"above {LABEL_IDS - 1}" if self._row[i] == FROM_LABEL_IDS else f"{value}"
-                raise RunError(
-                    f"{self._samples.paths(i)[1]}: holds the label {shown}, no class ({classes} of them) nor "
-                    f"{IGNORED}: correct the file, remove it from the list, or choose another RECIPE"
-                )
+                raise RunError(_no_class(self._samples, i, value))
         return super()._batch((images, *beside), ids)
+
+
+def label_fault(pairs: PairList, number: int) -> str:
+    """Say which number of a pair's label is no class, without DALI; an empty text where all are classes or ignored."""
+    with Image.open(pairs.paths(number)[1]) as label:
+        present = np.unique(np.asarray(label))
+    row = FROM_LABEL_IDS if pairs.has_label_ids(number) else AS_IT_IS
+    trained = RENUMBERED[row, present]
+    highest = int(trained[trained != IGNORED].max(initial=0))
+    return _no_class(pairs, number, highest) if highest >= pairs.classes else ""
+
+
+def _no_class(pairs: PairList, number: int, value: int) -> str:
+    """Say that `value`, as it is trained on, of a pair's label is no class."""
+    shown = f"above {LABEL_IDS - 1}" if pairs.has_label_ids(number) else f"{value}"
+    return (
+        f"{pairs.paths(number)[1]}: holds the label {shown}, no class ({pairs.classes} of them) nor {IGNORED}: correct "
+        "the file, remove it from the list, or choose another RECIPE"
+    )
 
 
 def first_size(pairs: PairList) -> ImageFormat:

@@ -52,6 +52,11 @@ class PairList:
         image, label = self.pairs[number]
         return self.root / image, self.root / label
 
+    def has_label_ids(self, number: int) -> bool:
+        """Tell whether a pair's label holds Cityscapes' label ids, by its name; if not, it holds classes."""
+        _, label = self.pairs[number]
+        return label.endswith(LABEL_IDS_END)
+
     def encoded(self, number: int) -> list[tuple[str, bytes]]:
         """Name and read the encoded image and label of a pair."""
         return [(os.fspath(path), path.read_bytes()) for path in self.paths(number)]
@@ -207,4 +212,4 @@ def _in_folders(root: Path, part: str) -> Iterator[Listed]:
 
 def label_rows(pairs: PairList) -> Array:
     """Tell for each pair whether its label has Cityscapes' label ids: [pairs] bool."""
-    return np.array([label.endswith(LABEL_IDS_END) for _, label in pairs.pairs])
+    return np.array([pairs.has_label_ids(number) for number in range(len(pairs))])

@@ -32,11 +32,10 @@ exec "$@"
 """
 ASK = """
 import sys
-from harness import ranks
+from harness import network
 from harness.job import job_of
 job = job_of(dgxnnodes=2, dgxngpu=1, hosts=sys.argv[1])
-me = ranks.Ranks(comm=None, rank=0, size=2, local_rank=0, node="this-node")
-print(ranks._address(job, me))
+print(network.node_address(job.cluster, 0))
 """
 
 

@@ -161,6 +161,20 @@ def test_cityscapes_with_and_without_lists(tmp_path):
     assert doctor_node.data_facts(job, {}) == plain
 
 
+@pytest.mark.parametrize(("kind", "value", "shown"), [("labelTrainIds", 11, "11"), ("labelIds", 34, "above 33")])
+def test_a_label_that_is_no_class_is_named(tmp_path: Path, kind: str, value: int, shown: str) -> None:
+    for part, number in (("train", 0), ("val", value)):
+        (tmp_path / part).mkdir()
+        image, label = f"{part}/a_leftImg8bit.png", f"{part}/a_gtFine_{kind}.png"
+        Image.new("RGB", (4, 4)).save(tmp_path / image)
+        Image.new("L", (4, 4), number).save(tmp_path / label)
+        (tmp_path / f"{part}.txt").write_text(f"{image} {label}\n")
+    facts = doctor_node.data_facts(job_of(datadir=str(tmp_path), workload="hrnet"), {})
+    assert facts["train"]["undecodable"] == ""
+    named = f"{tmp_path}/val/a_gtFine_{kind}.png: holds the label {shown}, no class (11 of them) nor 255"
+    assert facts["val"]["undecodable"].startswith(named)
+
+
 # ---- recorded machines
 
 
