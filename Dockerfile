@@ -29,7 +29,7 @@ RUN CUDA="${CUDA}" launch/setup.sh run \
     && cd .venv/lib/python3.11/site-packages \
     && rm -r paddle/include nvidia/dali/include pip \
     && find nvidia/dali -name '*.cpython-*.so' ! -name '*.cpython-311-*' -delete \
-    && find numpy pandas scipy sklearn matplotlib mpi4py joblib -type d -name tests -prune -exec rm -r {} +
+    && find numpy matplotlib mpi4py -type d -name tests -prune -exec rm -r {} +
 
 # The embedded data set, so that a job needs no writable folder beside its results.
 COPY program/__init__.py program/arrays.py program/

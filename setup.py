@@ -1,4 +1,5 @@
-"""What a wheel holds, and the extras: [plots] draws the report's plots; [train] is every package of locks/run.lock.
+"""What a wheel holds, and the extras: [plots] draws the report's plots; [train] is every package of locks/run.lock, and
+[official] what mlperf-logging's own checkers import on top of it.
 
 The commands that need no Paddle lie below `paddle_reference`, so that no package of another project has their names;
 tools/installed.py lets them find each other there.
@@ -20,6 +21,7 @@ setup(
     py_modules=[f"{NAME}.tools.{name}" for name in ("cli", "installed", "watch")],
     extras_require={
         "plots": ["matplotlib"],
+        "official": ["pandas<3", "scipy"],
         "export": ["mlflow-skinny", "pyarrow", "tensorboardX"],
         "train": re.findall(r"^([\w.-]+==[^\\\n]*?) *\\?$", lock, re.M),
     },

@@ -2,7 +2,7 @@
 # Installs locks into .venv. A lock that is installed is left alone.
 #
 # usage: launch/setup.sh [LOCK...] [--dry-run]
-#   LOCK       a file of locks/ without .lock, such as run (the default), dev, bench, peers or export
+#   LOCK       a file of locks/ without .lock, such as run (the default), official, dev, bench, peers or export
 #   --dry-run  say which locks would be installed, and install nothing
 #
 # CUDA=12, or a .venv that was made so: run12.lock in place of run.lock, which `launch/lock.sh cuda12 --index URL` makes.
@@ -65,7 +65,7 @@ exit(libc != "glibc" or tuple(map(int, version.split("."))) < (2, 28))' ||
     missing+=("${PYTHON} has no venv module") debian+=("python${VERSION}-venv") fedora+=("python${VERSION}")
     suse+=("python${VERSION/./}") arch+=(python)
   fi
-  if ! "${PYTHON}" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' 2>/dev/null; then # of Paddle, DALI and scikit-learn
+  if ! "${PYTHON}" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' 2>/dev/null; then # of Paddle and DALI
     missing+=("libgomp.so.1 is not here") debian+=(libgomp1) fedora+=(libgomp) suse+=(libgomp1) arch+=(gcc-libs)
   fi
   ((${#missing[@]} == 0)) || fail "$(printf '%s, ' "${missing[@]}" | sed 's/, $//'), and Paddle needs it:" \

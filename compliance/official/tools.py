@@ -2,6 +2,7 @@
 
 import csv
 import importlib.metadata
+import importlib.util
 import re
 import subprocess
 import sys
@@ -16,13 +17,19 @@ from runlog.text import printable
 from runlog.verdict import Verdict, judged
 
 TIMEOUT_S = 600  # the official parser's time grows with the square of a line's length
+# {tool: packages that it imports beyond those of locks/run.lock}; the others import none
+IMPORTED = {
+    "package_checker": ("scipy",),
+    "rcp_checker": ("scipy",),
+    "result_summarizer": ("pandas", "scipy"),
+}
 
 
 def run_tool(tool: str, arguments: Sequence[str]) -> tuple[int | None, str]:
     """Exit status (None: no end within TIMEOUT_S) and all text of `python -m mlperf_logging.<tool>`.
 
     It runs in a folder of its own, since the tools write into the working directory. Raises ValueError where
-    mlperf-logging is not the release whose rules this project has.
+    mlperf-logging is not the release whose rules this project has, or a package that the tool imports is not installed.
     """
     try:
         installed = importlib.metadata.version("mlperf-logging")
@@ -32,6 +39,12 @@ def run_tool(tool: str, arguments: Sequence[str]) -> tuple[int | None, str]:
         raise ValueError(
             f"the official tools are those of mlperf-logging {VERSION}, {installed} is installed: "
             f"pip install --no-deps mlperf-logging=={VERSION}, or install locks/run.lock"
+        )
+    missing = [package for package in IMPORTED.get(tool, ()) if importlib.util.find_spec(package) is None]
+    if missing:
+        raise ValueError(
+            f"mlperf-logging's {tool} imports {' and '.join(missing)}, which is not installed: "
+            "launch/setup.sh official installs it, or the extra [official]"
         )
     command = [sys.executable, "-m", f"mlperf_logging.{tool}", *arguments]
     both: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "errors": "replace"}

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import sys
@@ -112,6 +113,12 @@ def test_the_official_tools_are_asked_only_in_the_release_of_our_rules(said, tmp
     monkeypatch.setattr(importlib.metadata, "version", Mock(**said))
     [path] = write(tmp_path, make_log.run())
     jobs.refused(compliance("check", path, "--official"), "pip install --no-deps mlperf-logging==4.1.68")
+
+
+def test_an_official_tool_without_its_packages_names_the_lock_that_has_them(monkeypatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", Mock(return_value=None))
+    with pytest.raises(ValueError, match=r"imports pandas and scipy, .*launch/setup\.sh official"):
+        official.run_tool("result_summarizer", [])
 
 
 # --- several logs, and logs beside their system description ---
