@@ -314,7 +314,7 @@ def calibration_file(runs: Sequence[PublishedRun], cases: Mapping[str, Sequence[
         "# Widths of the intervals of one run, and the smallest difference that matters (docs/scoring.md).",
         "# Written by `python benchmarks/calibration.py --only widths --write` from logs that others published.",
         "#",
-        "# Half a width, as a share of the figure, is `factor` times a scale, and `least_share` at least. The scale of",
+        "# Half a width, as a share of the figure, is factor * scale ** power, and `least_share` at least. The scale of",
         "# `run` is the relative standard deviation of the windows' times, that of `repeat` half the width of the",
         "# interval of the windows alone (scoring/figure/spread.py). A row holds from `windows` on, to the next row.",
     ]
@@ -323,7 +323,10 @@ def calibration_file(runs: Sequence[PublishedRun], cases: Mapping[str, Sequence[
         for kind, widths in interval_widths.fitted(of_name).items():
             lines.append(f"  {kind}:" if widths else f"  {kind}: []  # too few systems")
             for width in widths:
-                row = f"windows: {width.windows}, factor: {width.factor:g}, least_share: {width.least_share:g}"
+                row = (
+                    f"windows: {width.windows}, factor: {width.factor:g}, power: {width.power:g}, "
+                    f"least_share: {width.least_share:g}"
+                )
                 lines.append(f"    - {{{row}}}")
     distances = interval_widths.like_host_ratios(runs)
     smallest = interval_widths.smallest_difference(distances)

@@ -23,6 +23,7 @@ BRACKETS = (10, 20, 40)  # a width holds from so many windows on, to the next on
 STRETCHES = 8  # of a run, evenly chosen
 LONGER = 1.5  # times as long as a stretch a run is at least
 LEAST_SHARES = (0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02)
+POWERS = (1.0, 0.9, 0.8, 0.7, 0.6)
 LEAST_SYSTEMS = 20  # for a width of their own
 LIKE_HOSTS = 0.975  # of the pairs of like hosts lie closer than the smallest difference that matters
 KINDS = (ROWS, EPOCHS)
@@ -136,10 +137,11 @@ def _fitted_width(cases: Sequence[Case], first: int) -> Width:
     least = math.inf
     scales = np.array([case.scale for case in cases])
     weights = _weights(cases)
-    for least_share in LEAST_SHARES:
-        factor = max(_factor(of_count, least_share) for of_count in _by_count(cases).values())
-        width = Width(windows=first, factor=round(factor + 0.005, 2), least_share=least_share)
-        logarithm = float((weights * np.log(np.maximum(width.factor * scales, least_share))).sum())
+    for power, least_share in itertools.product(POWERS, LEAST_SHARES):
+        factor = max(_factor(of_count, power, least_share) for of_count in _by_count(cases).values())
+        width = Width(windows=first, factor=round(factor + 0.005, 2), power=power, least_share=least_share)
+        halves = np.maximum(width.factor * scales**power, least_share)
+        logarithm = float((weights * np.log(halves)).sum())
         if logarithm < least:
             least = logarithm
             narrowest = width
@@ -147,13 +149,13 @@ def _fitted_width(cases: Sequence[Case], first: int) -> Width:
     return narrowest
 
 
-def _factor(cases: Sequence[Case], least_share: float) -> float:
+def _factor(cases: Sequence[Case], power: float, least_share: float) -> float:
     """The least factor with which TARGET of the cases hold, every system counting alike."""
     needed = []
     for case in cases:
         factor = 0.0
         if case.error > least_share:
-            factor = case.error / max(case.scale, 1e-9)
+            factor = case.error / max(case.scale, 1e-9) ** power
         needed.append(factor)
     order = np.argsort(needed)
     held = np.cumsum(_weights(cases)[order])

@@ -48,15 +48,15 @@ def test_the_two_intervals_of_one_run_are_as_wide_as_the_calibration_says(tmp_pa
     for name, scale in scales.items():
         width = file[name]["rows"][-1]
         low, high = result[f"{name}_interval_95"]
-        wanted = max(width["factor"] * scale, width["least_share"])
+        wanted = max(width["factor"] * scale ** width["power"], width["least_share"])
         assert math.log(high / low) / 2 == pytest.approx(wanted, rel=1e-4), name
         assert math.sqrt(low * high) == pytest.approx(result["value"], rel=1e-6)
         assert (wanted > width["least_share"]) == (swing > 0), "each part of the rule decides once"
 
 
 def test_the_number_of_windows_and_their_kind_choose_the_width(tmp_path: Path, widths_file: Path) -> None:
-    rows = [{"windows": count, "factor": 0.0, "least_share": count / 1000} for count in (12, 18)]
-    epochs = [{"windows": 40, "factor": 0.0, "least_share": 0.5}]
+    rows = [{"windows": count, "factor": 0.0, "power": 1.0, "least_share": count / 1000} for count in (12, 18)]
+    epochs = [{"windows": 40, "factor": 0.0, "power": 1.0, "least_share": 0.5}]
     table = {"rows": rows, "epochs": epochs}
     widths_file.write_text(yaml.safe_dump({"run": table, "repeat": table, "smallest_difference": 0.004}))
     log = steady_log(tmp_path, "a.txt")
