@@ -314,7 +314,7 @@ def calibration_file(runs: Sequence[PublishedRun], cases: Mapping[str, Sequence[
         "# Widths of the intervals of one run, and the smallest difference that matters (docs/scoring.md).",
         "# Written by `python benchmarks/calibration.py --only widths --write` from logs that others published.",
         "#",
-        "# Half a width, as a share of the figure, is factor * scale ** power, and `least_share` at least. The scale of",
+        "# Half a width is factor * scale ** power as a share of the figure, and `least_share` at least. The scale of",
         "# `run` is the relative standard deviation of the windows' times, that of `repeat` half the width of the",
         "# interval of the windows alone (scoring/figure/spread.py). A row holds from `windows` on, to the next row.",
     ]

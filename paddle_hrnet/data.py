@@ -108,27 +108,41 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, 
 
 
 def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, epoch: int, ids: Array) -> list[Array]:
-    """Window in the image (start and end [N, 2], pixels), its size in the crop [N, 2], flip [N], colours 4 x [N].
+    """Draw how the images `ids` are augmented in an epoch, the same on any number of ranks.
 
-    `sizes` [N, 2] are the images' heights and widths.
+    `sizes` [N, 2] are the images' heights and widths in pixels. Returns, in the order of the pipeline's inputs: start
+    and end [N, 2] of the window that is cut out, in pixels of the image; the window's size [N, 2] in the crop; whether
+    it is flipped [N]; factors of brightness, contrast and saturation, and the turn of hue in degrees, [N] each.
     """
-    u = sampling.uniform(seed, epoch, ids, 12)
-    steps = round((augment.scale_max - augment.scale_min) / augment.scale_step) + 1
-    scale = augment.scale_min + augment.scale_step * np.floor(u[:, :1] * steps)
-    scaled = np.rint(sizes * scale)
-    wanted = np.array([crop.height, crop.width])
-    shown = np.minimum(scaled, wanted)
-    first = np.floor(u[:, 1:3] * (scaled - shown + 1))
-    start, end = first * sizes / scaled, (first + shown) * sizes / scaled
+    (
+        drawn_scale,
+        drawn_top,
+        drawn_left,
+        drawn_flip,
+        *drawn_colours,  # for each of the four colours: whether it changes, and by how much
+    ) = sampling.uniform(seed, epoch, ids, 12).T
 
-    def turned(column: int, share: float) -> Array:
-        """A number within +- share, or 0 where this colour stays."""
-        return np.where(u[:, column] < augment.colour_probability, (2 * u[:, column + 1] - 1) * share, 0.0)
+    scales = round((augment.scale_max - augment.scale_min) / augment.scale_step) + 1
+    scale = augment.scale_min + augment.scale_step * np.floor(drawn_scale * scales)
+    scaled_sizes = np.rint(sizes * scale[:, None])
 
-    c = augment.colour
-    colours = [1.0 + turned(4, c), 1.0 + turned(6, c), 1.0 + turned(8, c), turned(10, augment.hue_degrees)]
-    flip = (u[:, 3] < augment.flip).astype(np.int32)
-    return [a.astype(np.float32) for a in (start, end, shown)] + [flip] + [a.astype(np.float32) for a in colours]
+    window_sizes = np.minimum(scaled_sizes, [crop.height, crop.width])
+    drawn_corner = np.stack([drawn_top, drawn_left], axis=1)
+    corner = np.floor(drawn_corner * (scaled_sizes - window_sizes + 1))  # of the window, in the scaled image
+    start = corner * sizes / scaled_sizes
+    end = (corner + window_sizes) * sizes / scaled_sizes
+
+    most_changes = (augment.colour, augment.colour, augment.colour, augment.hue_degrees)
+    unchanged = (1.0, 1.0, 1.0, 0.0)
+    colours = []
+    for number, (most, neutral) in enumerate(zip(most_changes, unchanged, strict=True)):
+        drawn_whether, drawn_change = drawn_colours[2 * number : 2 * number + 2]
+        change = np.where(drawn_whether < augment.colour_probability, (2 * drawn_change - 1) * most, 0.0)
+        colours.append((neutral + change).astype(np.float32))
+
+    flip = (drawn_flip < augment.flip).astype(np.int32)
+    window = [values.astype(np.float32) for values in (start, end, window_sizes)]
+    return [*window, flip, *colours]
 
 
 def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> loader.Batch:

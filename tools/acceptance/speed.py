@@ -81,37 +81,57 @@ def energy_j(machine: Machine) -> float:
 
 
 def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flops: float) -> Verdict:
-    """The rate beside the nearest published one of the card and precision; `flops` are an image's."""
-    job, size, rate = machine.job, machine.me.size, images / time_s
-    gpus = machine.nodes[0].gpus[:1] if job.cluster.device == "gpu" else []
-    card = card_of(gpus[0].name, gpus[0].memory_gib) if gpus else None
-    peak = card and card.peak(job.model.precision)
-    found = f"{rate:.1f} images/s over {time_s:.0f} s, batch {job.model.batchsize} x {size}"
+    """Judge `images` trained on in `time_s` by the nearest published rate of this card and precision.
+
+    `joules` is the energy of all GPUs in that time, 0 where it was not measured; `flops` are floating-point operations
+    an image. The verdict is UNKNOWN where nothing is published for the card, the precision and the image size.
+    """
+    job = machine.job
+    ranks = machine.me.size
+    rate = images / time_s
+    card = None
+    if job.cluster.device == "gpu" and machine.nodes[0].gpus:
+        gpu = machine.nodes[0].gpus[0]
+        card = card_of(gpu.name, gpu.memory_gib)
+
+    found = f"{rate:.1f} images/s over {time_s:.0f} s, batch {job.model.batchsize} x {ranks}"
     figures: dict[str, Any] = {
         "images_per_s": rate,
         "time_s": time_s,
         "images": images,
-        "flops_utilization": flops * rate / (peak * size) if peak else None,
-        "images_per_joule": images / joules if joules > 0 else None,
+        "flops_utilization": None,
+        "images_per_joule": None,
         "published": [],
     }
-    if peak:
-        found += f", {figures['flops_utilization']:.1%} of the card's peak"
+    peak_flops_per_s = card.peak(job.model.precision) if card else None
+    if peak_flops_per_s:
+        utilization = flops * rate / (peak_flops_per_s * ranks)
+        figures["flops_utilization"] = utilization
+        found += f", {utilization:.1%} of the card's peak"
     if joules > 0:
-        found += f", {figures['images_per_joule']:.3g} images/J"
-    published = figures_of(card, model=job.model.row.model, precision=job.model.precision) if card else []
-    beside = nearest(published, batch=job.model.batchsize, devices=size)
-    if beside is None or beside.devices is None or job.hyperparameters.image_size != PUBLISHED_SIZE:
+        images_per_joule = images / joules
+        figures["images_per_joule"] = images_per_joule
+        found += f", {images_per_joule:.3g} images/J"
+
+    published = None
+    if card and job.hyperparameters.image_size == PUBLISHED_SIZE:
+        of_card = figures_of(card, model=job.model.row.model, precision=job.model.precision)
+        published = nearest(of_card, batch=job.model.batchsize, devices=ranks)
+    if published is None or published.devices is None:
         unpublished = f"{found}; none published for this card, precision and image size"
         return Verdict(check="throughput", status=UNKNOWN, found=unpublished, figures=figures)
-    least = LEAST_OF_PUBLISHED * beside.value / beside.devices * size
-    figures["published"] = [inspect.quoted(beside)]
+
+    figures["published"] = [inspect.quoted(published)]
+    least_rate = LEAST_OF_PUBLISHED * published.value / published.devices * ranks
+    source = published.source
+    if note(published):
+        source += f"; {note(published)}"
     wanted = (
-        f"{least:.1f} images/s: {LEAST_OF_PUBLISHED:.0%} of the nearest published figure a device, {beside.printed} at "
-        f"batch {beside.batch_per_device} x {beside.devices} ({'; '.join(filter(None, (beside.source, note(beside))))})"
+        f"{least_rate:.1f} images/s: {LEAST_OF_PUBLISHED:.0%} of the nearest published figure a device, "
+        f"{published.printed} at batch {published.batch_per_device} x {published.devices} ({source})"
     )
     fix = "look at clocks, power limit and links by ./run_and_time.sh --check, and take that batch"
-    return judged("throughput", rate >= least, found, wanted, fix, figures=figures)
+    return judged("throughput", rate >= least_rate, found, wanted, fix, figures=figures)
 
 
 def peak_memory(machine: Machine) -> Verdict:

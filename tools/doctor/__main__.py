@@ -23,19 +23,31 @@ TIMED_OUT = 124  # status of timeout, which ends mpirun by a signal that it hand
 
 
 def over_mpi(job: env.Job) -> list[Verdict] | None:
-    """Looks at every node of the job; the verdicts on rank 0, None on the others."""
+    """Look at every node of the job and return the verdicts on rank 0, None on the others.
+
+    The first rank of each node, its leader, looks at the node. Every rank takes part in each collective.
+    """
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    local = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    leads = local.Get_rank() == 0
-    leaders, rank_cores = comm.allgather(leads), local.gather(own_cores())
-    nodes = comm.gather(probe(job, rank_cores, comm.Get_rank() // job.cluster.dgxngpu) if leads else None)
-    hosts = comm.gather(socket.gethostname())
-    offsets = [clock_offset_s(comm, rank) for rank, leader in enumerate(leaders) if leader and rank]
-    if nodes is None or hosts is None:
+    node_comm = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    is_leader = node_comm.Get_rank() == 0
+    cores_of_ranks = node_comm.gather(own_cores())  # None but on the leader
+    facts = None
+    if is_leader:
+        facts = probe(job, cores_of_ranks, comm.Get_rank() // job.cluster.dgxngpu)
+    facts_of_ranks = comm.gather(facts)
+    host_of_ranks = comm.gather(socket.gethostname())
+
+    clock_offsets_s = [0.0]  # of each node's leader from rank 0
+    for rank, leads in enumerate(comm.allgather(is_leader)):
+        if leads and rank != 0:
+            clock_offsets_s.append(clock_offset_s(comm, rank))
+
+    if facts_of_ranks is None or host_of_ranks is None:
         return None
-    return judge_all([node for node in nodes if node], job) + judge_ranks(hosts, [0.0, *offsets], job)
+    nodes = [facts for facts in facts_of_ranks if facts is not None]
+    return judge_all(nodes, job) + judge_ranks(host_of_ranks, clock_offsets_s, job)
 
 
 def alone(job: env.Job) -> list[Verdict]:
