@@ -422,8 +422,7 @@ def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> Non
     lines.note({"nodes": [{"host": "node"}]})
     lines.note(judged("losses", True, "0 off", "none off", where="fp32").as_dict())
     (folder / "fp32.failed").write_text("out of memory at BATCHSIZE=256\n")
-    done = reported("--report", folder, DEVICE="gpu")
-    assert done.returncode == 1
+    assert reported("--report", folder, DEVICE="gpu").returncode == 1
     report = json.loads((tmp_path / "X-1.json").read_text())
     assert report["verdict"] == "1 ok, 27 fatal, 0 unknown"
     found = {(line["check"], line["where"]): line["found"] for line in report["lines"]}
@@ -431,15 +430,16 @@ def test_a_job_that_ended_early_fails_what_it_did_not_run(tmp_path: Path) -> Non
     assert found["memory", "fp32"] == "not run: out of memory at BATCHSIZE=256"
     assert found["losses", "tf32"] == "not run: its job did not run it"
     assert report["nodes"] == [{"host": "node"}]
-    (tmp_path / "X-2").mkdir()
-    done = reported("--report", tmp_path / "X-2", DEVICE="cpu")
-    assert done.returncode == 1 and "verdict   0 ok, 10 fatal, 18 unknown" in done.stdout  # nothing run, nothing passed
+    nothing_run = tmp_path / "X-2"
+    nothing_run.mkdir()
+    jobs.refused(reported("--report", nothing_run), f"{nothing_run}: no file of an acceptance in it")
+    (nothing_run / "fp32.failed").write_text("no mpirun\n")
+    done = reported("--report", nothing_run, DEVICE="cpu")
+    assert done.returncode == 1 and "verdict   0 ok, 10 fatal, 18 unknown" in done.stdout  # nothing passed
 
 
 def test_wrong_use_is_refused() -> None:
-    jobs.refused(
-        jobs.run_and_time("--short"), "error: --short: give --check, or --fleet, or --acceptance, or --acceptance -"
-    )
+    jobs.refused(jobs.run_and_time("--short"), "error: --short: give --check, or --fleet, or --acceptance, or ")
     said = "the acceptance launches its steps, and compares a captured one by itself: leave it out"
     for variables, error in (
         ({"WORKLOAD": "hrnet"}, "WORKLOAD=hrnet: the acceptance trains ResNet-50: set WORKLOAD=rn50"),
