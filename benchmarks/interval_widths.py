@@ -51,16 +51,8 @@ def run_cases(runs: Sequence[PublishedRun]) -> Iterator[Case]:
                 break
             starts = np.unique(np.linspace(0, length - count, STRETCHES).astype(int))
             for start in starts.tolist():
-                times = run.times(start, count)
-                yield Case(
-                    source=run.source,
-                    machine=run.machine,
-                    system=run.system,
-                    kind=run.kind,
-                    count=count,
-                    scale=float(times.std(ddof=1) / times.mean()),
-                    error=abs(math.log(run.part_figure(start, count) / run.figure)),
-                )
+                scale = spread.relative_sd(run.times(start, count).tolist())
+                yield _case(run, count, scale, run.part_figure(start, count) / run.figure)
 
 
 def repeat_cases(runs: Sequence[PublishedRun]) -> Iterator[Case]:
@@ -80,15 +72,20 @@ def repeat_cases(runs: Sequence[PublishedRun]) -> Iterator[Case]:
                 scale = halves[one].of(count)
                 if scale is not None:
                     ratio = repeats[other].part_figure(0, count) / run.part_figure(0, count)
-                    yield Case(
-                        source=run.source,
-                        machine=run.machine,
-                        system=run.system,
-                        kind=run.kind,
-                        count=count,
-                        scale=scale,
-                        error=abs(math.log(ratio)),
-                    )
+                    yield _case(run, count, scale, ratio)
+
+
+def _case(run: PublishedRun, count: int, scale: float, ratio: float) -> Case:
+    """A case of `count` windows of a run; `ratio` is the figure over what the interval should hold, or the inverse."""
+    return Case(
+        source=run.source,
+        machine=run.machine,
+        system=run.system,
+        kind=run.kind,
+        count=count,
+        scale=scale,
+        error=abs(math.log(ratio)),
+    )
 
 
 class _Halves:
@@ -102,7 +99,7 @@ class _Halves:
         """Half the width of the first `count` windows, on the scale of logarithms; None of too uneven ones."""
         if count not in self.known:
             interval = spread.series_interval(self.run.times(0, count).tolist())
-            self.known[count] = None if interval is None else math.log(interval[1] / interval[0]) / 2
+            self.known[count] = None if interval is None else spread.half_share(interval)
         return self.known[count]
 
 
@@ -184,7 +181,7 @@ def _weights(cases: Sequence[Case]) -> np.ndarray:
 
 
 class Coverage(NamedTuple):
-    """How often the intervals of some cases hold."""
+    """The share of some cases whose intervals hold."""
 
     held: float  # share of the cases, every system counting alike
     systems: int

@@ -49,15 +49,15 @@ def of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
         if least is not None:
             method = f"none: fewer than {least} windows of one run"
         return Intervals(deviation=deviation, method=method)
-    run_half = run_width.half(relative_sd_of_times(run.rates))
+    times = [1 / rate for rate in run.rates]  # not rates, as a stall makes one time very long
+    run_half = run_width.half(spread.relative_sd(times))
     if run_half > 1 or run.windows_interval_95 is None:
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
 
     run_95 = spread.around(run.value, run_half)
     repeat_95 = None
     if repeat_width is not None:
-        low, high = run.windows_interval_95
-        repeat_95 = spread.around(run.value, repeat_width.half(math.log(high / low) / 2))
+        repeat_95 = spread.around(run.value, repeat_width.half(spread.half_share(run.windows_interval_95)))
     return Intervals(
         deviation=deviation,
         interval_95=run_95,
@@ -65,14 +65,6 @@ def of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
         run_95=run_95,
         repeat_95=repeat_95,
     )
-
-
-def relative_sd_of_times(rates: Sequence[float]) -> float:
-    """The standard deviation of the windows' times over their mean. Times, as a stall makes one of them very long."""
-    times = [1 / rate for rate in rates]
-    deviation = spread.sd(times)
-    assert deviation is not None, "an interval takes two windows or more"
-    return deviation / statistics.fmean(times)
 
 
 def of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol) -> Intervals:

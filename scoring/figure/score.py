@@ -15,7 +15,7 @@ from compliance.mlperf import Standing, submission_runs_by_round
 from runlog.stats import median_set, olympic_mean
 from runlog.text import called, safe_lines
 from runlog.verdict import Verdict, as_text
-from scoring.figure import intervals, protocols, warnings, window_warnings
+from scoring.figure import intervals, protocols, spread, warnings, window_warnings
 from scoring.figure.levels import Level, hosts_of_runs, in_words, levels
 from scoring.figure.protocols import Protocol
 from scoring.figure.repeats import repeats_of_one_system
@@ -107,7 +107,7 @@ class Score:
         """
         if self.interval_95 is None or len(self.runs) < 2:
             return None
-        half = math.log(self.interval_95[1] / self.interval_95[0]) / 2
+        half = spread.half_share(self.interval_95)
         return max(0, math.ceil(len(self.runs) * ((half / WANTED_SHARE) ** 2 - 1)))
 
     @functools.cached_property

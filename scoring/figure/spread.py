@@ -20,6 +20,13 @@ def sd(values: Sequence[float]) -> float | None:
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
+def relative_sd(values: Sequence[float]) -> float:
+    """Sample standard deviation over the mean of two values or more."""
+    deviation = sd(values)
+    assert deviation is not None, "a deviation takes two values or more"
+    return deviation / (math.fsum(values) / len(values))
+
+
 def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """95 % interval of the mean; None of fewer than two values."""
     mean = mean_of(values)
@@ -32,6 +39,12 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
 def around(centre: float, share: float) -> tuple[float, float]:
     """`centre` -/+ a share of it on the scale of logarithms (delta method): a rate or a time is never negative."""
     return centre * math.exp(-share), centre * math.exp(share)
+
+
+def half_share(interval: tuple[float, float]) -> float:
+    """Half the width of an interval as a share of its centre on the scale of logarithms: the inverse of `around`."""
+    low, high = interval
+    return math.log(high / low) / 2
 
 
 def series_interval(values: Sequence[float]) -> tuple[float, float] | None:

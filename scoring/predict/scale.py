@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from compliance.official import convergence
 from runlog import workloads
 from runlog.text import safe_lines
-from scoring.figure import protocols
+from scoring.figure import protocols, spread
 from scoring.figure import warnings as figure_warnings
 from scoring.figure.score import counts, score, whole
 from scoring.importers import FORMATS, MOST, count, jsonable, read_record
@@ -239,8 +239,7 @@ def _relative_error(interval_95: tuple[float, float] | None) -> float | None:
     """Return the standard error of a figure as a share of it, from its interval."""
     if not interval_95:
         return None
-    low, high = interval_95
-    return math.log(high / low) / 2 / NORMAL_QUANTILE
+    return spread.half_share(interval_95) / NORMAL_QUANTILE
 
 
 def plan(args: argparse.Namespace) -> dict[str, Any]:
