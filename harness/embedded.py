@@ -16,7 +16,6 @@ from program.arrays import Array
 
 DIGITS_FILE = Path(__file__).with_name("digits.txt")
 TRAIN_DIGITS = 1437
-EVAL_DIGITS = 360
 SIDE = 8  # pixels of a digit, in each direction
 FULL_INK = 16  # the highest grey level
 LEVELS = 17
