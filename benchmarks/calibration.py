@@ -1,4 +1,4 @@
-"""How often the intervals and verdicts of `scoring` are right, by simulation and on repeats that others published.
+"""Measures how often the intervals and verdicts of `scoring` are right, by simulation and on others' repeats.
 
     python benchmarks/calibration.py [--corpus FOLDER] [--only PART] [--short] [--json] [--write]
 
@@ -85,7 +85,7 @@ class Cell:
 
     @property
     def mark(self) -> str:
-        """What the target says of it."""
+        """Return whether the share meets its target, but for two standard errors of the simulation."""
         if self.least is None and self.most is None:
             return "no target"
         doubt = 2 * (self.share * (1 - self.share) / self.of) ** 0.5  # of the simulation itself
@@ -95,13 +95,16 @@ class Cell:
 
 
 def noise(draw: np.random.Generator, shape: str, size: tuple[int, ...]) -> np.ndarray:
-    """Of mean 0 and deviation 1; a skewed one has its tail below, as runs are slow by accident and never fast."""
+    """Draw noise of mean 0 and deviation 1.
+
+    A skewed one has its tail below, as runs are slow by accident and never fast.
+    """
     gamma = GAMMAS[shape]
     return (gamma - draw.gamma(gamma, size=size)) / gamma**0.5 if gamma else draw.standard_normal(size)
 
 
 def correlated(draw: np.random.Generator, shape: str, size: tuple[int, int], correlation: float) -> np.ndarray:
-    """Series along the last axis, of mean 0 and deviation 1."""
+    """Draw series with first-order correlation along the last axis, of mean 0 and deviation 1."""
     found = noise(draw, shape, (size[0], size[1] + 30))
     for at in range(1, found.shape[1]):
         found[:, at] = correlation * found[:, at - 1] + (1 - correlation**2) ** 0.5 * found[:, at]
@@ -155,7 +158,7 @@ def several_runs(draw: np.random.Generator, repeats: int) -> Iterator[Cell]:
 
 
 def different(name: str, a: Values, b: Values) -> bool:
-    """Whether `compare` would call two systems different."""
+    """Tell whether `compare` would call two systems different."""
     if name == "median":
         found = spread.median_ratio_interval(a, b)
     else:
@@ -190,7 +193,7 @@ def two_systems(draw: np.random.Generator, repeats: int) -> Iterator[Cell]:
 
 
 def trend(draw: np.random.Generator, repeats: int) -> Iterator[Cell]:
-    """What `history check` says of new runs beside ten earlier ones."""
+    """Count how often `history check` calls new runs lower than ten earlier ones."""
     for lower, count in itertools.product((0, 3), (5, 1)):
         past, new = (systems(draw, "normal", (repeats, runs), 0.3) for runs in (10, count))
         bounds = [history.ratio(*pair) for pair in zip(past.tolist(), (new * (1 - lower / 100)).tolist(), strict=True)]

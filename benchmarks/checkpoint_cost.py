@@ -1,4 +1,4 @@
-"""What a checkpoint takes from training: `python benchmarks/checkpoint_cost.py [--repeats N] [--short]`.
+"""Measures what a checkpoint takes from training: `python benchmarks/checkpoint_cost.py [--repeats N] [--short]`.
 
 The state is as large as ResNet-50's with momentum (2 x 25.6 M parameters). A step (matrix products) goes on while the
 thread writes. Shown beside each other in one run: what training waits for a checkpoint (the copy to host memory), by

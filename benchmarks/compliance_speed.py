@@ -89,7 +89,7 @@ def measure(command: list[str]) -> tuple[float, float]:
 
 
 def compare(log: Path, scratch: Path, repeats: int) -> float:
-    """How many times the official checker's user CPU time ours is: the median of alternating runs."""
+    """Return our user CPU time over the official checker's: the median of alternating runs."""
     official = ["mlperf_logging.compliance_checker", "--ruleset", "4.0.0", "--log_output", str(scratch / "official")]
     ours = ["compliance", "check", "--verdict", "official", str(log)]
     pairs = [(measure([*official, str(log)])[0], measure(ours)[0]) for _ in range(repeats)]

@@ -1,4 +1,4 @@
-"""What the training loop itself costs: harness.loop.Trainer against a bare `exe.run` loop over the same program.
+"""Measures the cost of the training loop: harness.loop.Trainer against a bare `exe.run` loop over the same program.
 
 Synthetic data, 64 x 64, batch 16 a rank; the loop logs and prints a window every 5 steps, as by default. Several ranks
 also gather their own times in each window (rank_times); rank 0 prints.

@@ -65,7 +65,7 @@ class PublishedRun:
 
 @dataclass(frozen=True)
 class _Place:
-    """What the path of a log says."""
+    """The facts that the path of a log says."""
 
     source: str
     machine: str

@@ -1,4 +1,4 @@
-"""What every benchmark here does: two or more ways taken in turns in one run, and their ratio with its spread.
+"""Takes two or more ways in turns in one run, and gives their ratio with its spread, as every benchmark here does.
 
 Taking turns lets a slow minute of the machine fall on all ways alike; the ratio is formed within each turn.
 """

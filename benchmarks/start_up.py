@@ -1,4 +1,4 @@
-"""What stands before and after training: the set-up check of a second start, and the check of a small log.
+"""Measures what stands before and after training: the set-up check of a second start, and the check of a small log.
 
     python benchmarks/start_up.py LOG [--repeats N] [--short]
 

@@ -1,4 +1,4 @@
-"""What the sampler takes from a step: `python benchmarks/telemetry_cost.py [--repeats N] [--short]`.
+"""Measures what the sampler takes from a step: `python benchmarks/telemetry_cost.py [--repeats N] [--short]`.
 
 Two measures in one run: the sampler thread's own CPU time as a share of the time that it runs (it is this share of one
 core at most), and a step of matrix products on all cores with the sampler and without, in turns. Limit: 0.5 %.
