@@ -174,6 +174,7 @@ class View:
 
     def _new(self, path: Path) -> bytes:
         """Return the whole lines that a file got since the last look; one that is still being written waits."""
+        named_files.refuse_unusable(path)
         with path.open("rb") as file:
             file.seek(self._read.get(path, 0))
             data = file.read()

@@ -114,6 +114,13 @@ def test_wrong_use(tmp_path):
     assert done.returncode == 1 and "holds no result_*.txt" in done.stderr and done.stderr.count("\n") == 1
 
 
+def test_a_log_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    """Where it lies in the folder that is watched: to open it would wait for ever."""
+    os.mkfifo(tmp_path / "result_0.txt")
+    done = command(tmp_path, "--once")
+    assert done.returncode == 2 and "result_0.txt: is a pipe, a socket or a device" in done.stderr
+
+
 # ---- the table at the end of a job
 
 
