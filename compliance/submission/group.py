@@ -114,7 +114,7 @@ def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
 def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> ConvergenceTest:
     """Test the runs of a submission against the reference convergence points, as rcp_checker does.
 
-    A reference convergence point says how many epochs (or samples) MLPerf's reference took to the target at one global
+    A reference convergence point says how many epochs (or samples) the reference took to the target at one global
     batch. A closed submission that needs fewer than chance explains fails the test. Return the outcome, which is
     NOT_APPLIED or NOT_KNOWN, with the reason, where there is nothing to test.
     """
