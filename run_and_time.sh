@@ -10,6 +10,7 @@ cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")"
 source launch/common.sh
 
 take_options "${INSTEAD}" "$@"
+[[ -z "${dry_run}" || ${#instead[@]} == 0 ]] || refuse "--dry-run shows a training job: leave out ${instead[*]}, or --dry-run"
 
 # ---- set-up, and the job with every value resolved: the user's environment, the system's file, harness/env.py
 [[ -n "${dry_run}" ]] || launch/setup.sh run # a dry run needs no package
