@@ -42,7 +42,8 @@ set -m
 "${job[@]}" &
 child=$!
 set +m
-trap 'kill -TERM "${child}"' TERM HUP
+trap 'kill -TERM "${child}"' TERM
+trap 'kill -HUP "${child}"' HUP
 trap 'kill -INT "${child}"' INT
 status=0
 await "${child}" 2>/dev/null || status=$? # where it was killed, bash says so here
