@@ -114,7 +114,7 @@ class SeriesSums(NamedTuple):
 
 
 class CorrelationFit(NamedTuple):
-    """What a correlation between neighbours makes of a series of values."""
+    """The fit of a correlation between neighbours to a series of values."""
 
     log_likelihood: float  # but for a constant, which is the same for every correlation
     error: float  # standard error of the mean
