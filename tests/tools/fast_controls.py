@@ -23,7 +23,7 @@ env.export(env.runtime(job))
 
 import paddle  # noqa: E402 - reads the environment when it is loaded
 
-from harness import ranks, state  # noqa: E402
+from harness import ranks  # noqa: E402
 from paddle_rn50 import config, model  # noqa: E402
 from program.passes import edit  # noqa: E402
 from tests.program import lower, programs  # noqa: E402
@@ -54,18 +54,12 @@ def losses(name: str, recipe: config.Recipe, *, knobs: str = "", moves_rates: bo
     if moves_rates:
         move_rates(built.main)
     run = programs.Run(built)
-    programs.set_weights(built, run.scope, first_weights())
+    programs.set_weights(built, run.scope, acceptance.first_weights(RECORDED))
     found = []
     for image, label in machine.batches(images, recipe, machine.steps):
         fed = programs.taken(built, image.transpose(0, 2, 3, 1))
         found.append(run.step({"image": fed, "label": label}))
     return np.array(found)
-
-
-def first_weights() -> dict[str, np.ndarray]:
-    """Return the weights that the acceptance's job starts from, by name."""
-    with acceptance._network(RECORDED, acceptance.BATCH) as (main, _):
-        return {name: np.array(tensor) for name, tensor in state.tensors(main)}
 
 
 def move_rates(main: Any) -> None:
