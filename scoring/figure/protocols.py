@@ -70,7 +70,7 @@ class Protocol:
 
 @functools.cache
 def load(path: Path = BUILT_IN) -> dict[str, Protocol]:
-    """The protocols of a file, by name. Raises InputError for what is no protocol, saying where."""
+    """Return the protocols of a YAML file by their names. Raises InputError for what is no protocol, saying where."""
     try:
         rows = yaml.load(path.read_bytes().decode(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
     except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, a date or a number that cannot be
@@ -81,17 +81,25 @@ def load(path: Path = BUILT_IN) -> dict[str, Protocol]:
 
 
 def find(name: str) -> Protocol:
-    """A built-in protocol by name, or the one of a user's YAML file (`FILE.yaml`, `FILE.yaml:NAME`)."""
-    file, _, inner = name.partition(":")
-    own = file.endswith((".yaml", ".yml"))
-    protocols = load(Path(file)) if own else load()
-    if own and not inner and len(protocols) == 1:
-        return next(iter(protocols.values()))
-    known, wanted = ", ".join(protocols), inner if own else name
-    if wanted not in protocols:
-        says = f"{file}: holds the protocols {known}; choose with {file}:NAME"
-        raise InputError(says if own else f"no protocol {name!r}; known are {known}, or give a YAML file")
-    return protocols[wanted]
+    """Return the protocol that `--protocol` names: a built-in one, or one of a user's YAML file.
+
+    `window` is a built-in one, `own.yaml:fast` the protocol `fast` of own.yaml. `own.yaml` alone is enough where the
+    file holds a single one. Raises InputError where there is no such protocol, with the names of those there are.
+    """
+    file, _, name_in_file = name.partition(":")
+    if not file.endswith((".yaml", ".yml")):
+        built_in = load()
+        if name not in built_in:
+            raise InputError(f"no protocol {name!r}; known are {', '.join(built_in)}, or give a YAML file")
+        return built_in[name]
+
+    protocols = load(Path(file))
+    if not name_in_file and len(protocols) == 1:
+        [only_one] = protocols.values()
+        return only_one
+    if name_in_file not in protocols:
+        raise InputError(f"{file}: holds the protocols {', '.join(protocols)}; choose with {file}:NAME")
+    return protocols[name_in_file]
 
 
 def _protocol(path: Path, name: str, row: Any) -> Protocol:
