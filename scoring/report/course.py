@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from runlog.run import real
 from runlog.text import visible
-from scoring.figure.run import positions
 from scoring.figure.score import Score
+from scoring.figure.selection import positions
 from scoring.figure.standing import standing_of
 from scoring.figure.window_warnings import over_median
 from scoring.record import Quality, Record, Window

@@ -12,7 +12,8 @@ from compliance import mlperf
 from compliance.mlperf import SubmissionRuns
 from runlog import schema
 from scoring.figure import protocols, warnings, window_warnings
-from scoring.figure.score import of_benchmark, score
+from scoring.figure.run_count import of_benchmark
+from scoring.figure.score import score
 from scoring.importers import read_record
 from scoring.record import InputError, Record, Window
 from tests import make_log

@@ -12,7 +12,7 @@ import pytest
 
 from runlog.workloads import WORKLOADS
 from scoring.figure import protocols
-from scoring.figure.run import images_per_joule, utilization
+from scoring.figure.limits import images_per_joule, utilization
 from scoring.record import InputError, Record
 from tests import make_log
 from tests.jobs import REPOSITORY
