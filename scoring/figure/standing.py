@@ -19,7 +19,7 @@ def _facts(record: Record) -> ResultFacts:
     """Return what decides whether a log's result is an MLPerf result: its benchmark, division, data set and target.
 
     Our own logs have a header that describes the data set, and follow the ruleset OWN_RULESET. Logs of others have only
-    MLPerf's own events for the samples, and do not say their round, so that their ruleset is None.
+    the MLPerf events for the samples, and do not say their round, so that their ruleset is None.
     """
     dataset = section(record, "dataset")
     is_ours = bool(record.header)
