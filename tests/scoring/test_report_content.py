@@ -11,6 +11,12 @@ from typing import Any
 
 import pytest
 
+from compliance import mlperf
+from compliance.mlperf import SubmissionRuns
+from runlog.verdict import UNKNOWN
+from scoring.figure import protocols
+from scoring.importers import read_record
+from scoring.report.build import build
 from scoring.report.text import markdown, number
 from tests import jobs, make_log
 from tests.compliance.test_data_distributed import with_passports
@@ -199,10 +205,46 @@ def test_a_run_that_the_benchmarks_rules_drop_is_no_end_of_the_result(published_
     text = report(*runs, "--protocol", "window").stdout
     assert "the benchmark's rules drop as many" in text
     assert r"28.65 min: time to train: run\_start to run\_stop, median of 4 runs that ended with success, of 5" in text
+    assert "window: skip 20 steps, images over time; mean of 5 runs" in text
+    assert "| devices not said |" in text  # the figure of a device, which was measured
     assert quality(*runs[:4]) == "fatal"
     second = tmp_path / "result_0.txt"
     second.write_text(runs[0].read_text().replace('"status": "success"', '"status": "aborted"'))
     assert quality(second, *runs[1:]) == "fatal"
+
+
+def test_the_variance_is_shown_by_level_and_names_what_is_not_known(tmp_path: Path, published_logs: Path) -> None:
+    """Windows of a run, runs of a host, and hosts; the deviations are those of the JSON."""
+    logs = [write_log(tmp_path / f"{seed}.txt", step_s=step_s, seed=seed) for seed, step_s in ((1, 0.5), (2, 0.51))]
+    section = page_of(tmp_path, *logs).by_id["variance"]
+    text = report(*logs).stdout
+    scored = json.loads(scoring("score", *logs, "--protocol", "window", "--json").stdout)
+    window, run, host = scored["levels"]
+    assert (host["count"], host["unknown"]) == (1, "one host")
+    for shown in (section, text):
+        assert f"{window['count']} windows +-{window['relative_sd']:.2%}" in shown
+        assert f"2 runs +-{run['relative_sd']:.2%}" in shown
+        assert "one host" in shown
+
+    foreign = report(published_logs / "mmseg_v100_gpu8_fp32_bs8.log").stdout
+    assert "| one run | hosts: the logs do not name their hosts |" in foreign
+
+
+def test_how_many_runs_may_fail_is_open_where_rounds_ask_for_other_numbers(
+    published_logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The logs do not say their round, so the number of the newest one may be wrong."""
+
+    def more_since_round_3(benchmark: str, ruleset: str) -> SubmissionRuns:
+        return SubmissionRuns(runs=5 if ruleset < "3" else 10, dropped=1)
+
+    monkeypatch.setattr(mlperf, "submission_runs", more_since_round_3)
+    runs = sorted((published_logs / "mlperf_v2.1_dgxa100_resnet").glob("result_*.txt"))
+    records = [read_record(run) for run in runs]
+    made = build(records, protocols.find("window"), skip=None, findings={}, logs={}, folders={})
+    [quality] = [check for check in made.checks if check.check == "quality"]
+    assert quality.status == UNKNOWN
+    assert "how many may fail depends on the round of MLPerf, which the logs do not say" in quality.found
 
 
 def test_foreign_logs_of_unsaid_origin_do_not_stand(published_logs: Path) -> None:
