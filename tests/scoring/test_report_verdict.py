@@ -10,7 +10,7 @@ from runlog.verdict import UNKNOWN
 from scoring.figure import protocols
 from scoring.importers import read_record
 from scoring.report.build import build
-from tests.scoring.pages import page_of, report, values_of, write_log
+from tests.scoring.pages import findings_of, page_of, report, values_of, write_log
 
 
 def test_a_run_that_the_benchmarks_rules_drop_is_no_end_of_the_result(published_logs: Path, tmp_path: Path) -> None:
