@@ -166,7 +166,10 @@ def _explain_strict(rule: StrictRule) -> str:
 
 
 def _explain_key(key: str, ruleset: Ruleset) -> str:
-    """The checks of a key in each rule file that names it, and those of the written rules."""
+    """Return what is asked of a key in words: by each official rule file that names it, then by the written rules.
+
+    Below each demand stands where it comes from.
+    """
     lines = [f"{key} (ruleset {ruleset.version})"]
     for name in files(ruleset.version):
         file = load(name)
