@@ -141,7 +141,7 @@ class Standing:
         return [" ".join(sentences), TRADEMARK]
 
     def as_dict(self) -> dict[str, Any]:
-        """The standing as JSON has it."""
+        """Return the standing for JSON: whether it is an MLPerf result, its name, and what decides it."""
         return {
             "is_mlperf": self.is_mlperf,
             "status": self.short,
@@ -239,7 +239,11 @@ def notes_in_order(notes: Iterable[str]) -> list[str]:
 
 
 def facts_of_run(run: LoggedRun, ruleset: str | None) -> ResultFacts:
-    """The facts in a log. `ruleset` is that of the round by whose rules it is read."""
+    """Return the facts in a log that decide whether its result is one of MLPerf; what it does not state is None.
+
+    `ruleset` is that of the round by whose rules the log is read. The numbers of samples are those of the header's
+    `dataset`, else of the events train_samples and eval_samples.
+    """
     dataset = run.section(schema.DATASET)
     benchmark = run.text(schema.SUBMISSION_BENCHMARK) or None
     division = run.text(schema.SUBMISSION_DIVISION) or None

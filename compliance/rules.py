@@ -275,7 +275,11 @@ def peaks() -> dict[str, float]:
 
 
 def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> float | None:
-    """Images/s of ResNet-50 that these cards (without any: cores) cannot surpass; None for an unknown card."""
+    """Return the images/s of ResNet-50 that a machine cannot surpass; None where that is not known.
+
+    It is the peak of its GPUs, by the names `cards`, which must all be in peaks.yaml. A machine without any has the
+    peak of its `cores`. The work of an image grows with the square of its `pixels`, the height.
+    """
     resnet = workloads.named("rn50")
     assert resnet.training_flop is not None and resnet.flop_height is not None, "its row has both"
     flop_per_image = resnet.training_flop * (pixels / resnet.flop_height) ** 2

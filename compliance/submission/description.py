@@ -65,7 +65,11 @@ class _LoggedField(NamedTuple):
 
 
 def _logged_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
-    """Return the fields that the log says, of its hardware only those that do not suit the description."""
+    """Return the fields of a system description as the log says them, each with the log's key.
+
+    Of the hardware, and the framework, only those are returned that the description contradicts: both may write a name
+    in a way of their own, so they cannot be compared as texts.
+    """
     fields = [
         _LoggedField("submission_org", "submitter", run.values.get("submission_org")),
         _LoggedField("submission_division", "division", run.values.get("submission_division")),
@@ -78,7 +82,8 @@ def _logged_fields(run: LoggedRun, description: Description) -> list[_LoggedFiel
     fields += _fields_of_summary(run, description, nodes)
     differing: dict[str, str] = {}  # of several nodes that differ in a field the last one stands
     for node in nodes:
-        differing.update(_machine_differs(node, description))
+        for name, value in _machine_differs(node, description):
+            differing[name] = value
     fields += [_LoggedField(schema.HARDWARE.name, name, value) for name, value in differing.items()]
     other_gpu = _other_gpu(nodes, description)
     fields.append(_LoggedField(schema.HARDWARE.name, "accelerator_model_name", other_gpu))
