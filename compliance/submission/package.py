@@ -280,7 +280,7 @@ def contents_of(
 
 
 def _sha256_of_framework_log(log: Path) -> str | None:
-    """The hash of the framework's log in the package; None where the run has none."""
+    """Return the hash of the framework's log in the package; None where the run has none."""
     path = log.with_suffix(FRAMEWORK_LOG)
     return sha256(path) if path.is_file() else None
 
@@ -324,7 +324,7 @@ def _report(manifest: dict[str, Any], score: Score, run: LoggedRun, description:
 
 
 def rendered(name: str, **values: Any) -> str:
-    """The template `name` of this folder with its values, which are escaped in HTML."""
+    """Return the text that a template of this folder makes of `values`, which are escaped where `name` is of HTML."""
     import jinja2
 
     html = name.endswith(".html")
