@@ -96,7 +96,10 @@ def read_rules(name: str) -> Any:
 
 
 def load(version: str) -> Ruleset:
-    """Load our rules for logs of ruleset `version`. Raises ValueError for an unknown one."""
+    """Return this project's rules for logs of ruleset `version`, such as 4.0.0. Raises ValueError for an unknown one.
+
+    The rows of strict.yaml are those of all rulesets; each is marked by whether its text is in force in this one.
+    """
     if version not in versions():
         raise ValueError(f"ruleset {version}: no rules for it; take one of {', '.join(versions())}")
     texts = read_rules("texts.yaml")
@@ -104,7 +107,7 @@ def load(version: str) -> Ruleset:
     strict = {}
     for name, fields in read_rules("strict.yaml").items():
         if fields.get("benchmarks") == OURS:
-            fields["benchmarks"] = tuple(dict.fromkeys([*_OURS, *benchmarks]))
+            fields["benchmarks"] = tuple(dict.fromkeys([*_OURS, *benchmarks]))  # each once, in this order
         strict[name] = _strict(name, fields, version, texts)
     return Ruleset(version=version, benchmarks=benchmarks, strict=strict, written=_written(texts))
 

@@ -89,9 +89,10 @@ class _Stated(NamedTuple):
 
 
 def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
-    """Check the package at `folder` anew. Nothing in `folder` is written or trusted.
+    """Check the package at `folder` anew, and return a verdict for each check that was made.
 
-    The checks end where the next one cannot be made: at strange files, an unreadable manifest or missing files.
+    Nothing in `folder` is written or trusted. The checks end where the next one cannot be made: at strange files, an
+    unreadable manifest or missing files. `ask_official` runs mlperf-logging's tools on a copy, too.
     """
     folder = folder.resolve()  # its name is the organisation's
     strange = _strange_files(folder)
