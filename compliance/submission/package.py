@@ -8,24 +8,23 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from compliance import mlperf
 from compliance.check import LoggedRun, Report, check_file
-from compliance.official import tools as official
 from compliance.rules import Ruleset, load, verdict
 from compliance.submission.description import compare_description, read_description
 from compliance.submission.group import SubmittedBenchmark, one_submission
+from compliance.submission.official_answers import official_answers
 from compliance.submission.runs import check_between, expand, receipt_path, sha256
 from compliance.submission.score import NOT_CONVERGED, Score, nearest_the_median, score_runs
 from compliance.submission.system import FIELDS, NOT_STATED
 from runlog import schema
 from runlog.text import called, printable
-from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, judged
+from runlog.verdict import FATAL, Verdict, as_text
 
 REPOSITORY = next((p for p in Path(__file__).resolve().parents[2:3] if (p / "systems").is_dir()), Path.cwd())  # a wheel
 HASHES = "SHA256SUMS"
@@ -219,48 +218,29 @@ def code_folder(benchmark: str) -> str:
     return f"benchmarks/{benchmark}/implementations/paddle"
 
 
+class Reason(NamedTuple):
+    """Why a package may not be published: the name of the file, or part, that is against it, and what it is."""
+
+    file: str
+    text: str
+
+
 def contents_of(
     folder: Path, checked: Sequence[Report], system: str, benchmark: SubmittedBenchmark, ruleset: Ruleset
-) -> tuple[Content, list[tuple[str, str]]]:
-    """Return what the package at `folder` must say of itself, and why it may not be published: (file, reason) pairs."""
+) -> tuple[Content, list[Reason]]:
+    """Return what the package at `folder` must say of itself, and the reasons why it may not be published.
+
+    Both follow from its logs, of which `checked` has the reports, and from its system description alone, so `verify`
+    computes them anew from a package that it is given.
+    """
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
-    wrong = [name for name in FIELDS if not isinstance(description.get(name), str)]  # the official checkers want text
-    said = {name: "no text" if name in description else "missing" for name in wrong}
-    reasons = [(description_file.name, f"{name} is {what}") for name, what in said.items()]
-    rule = ruleset.strict["system-description"]
-    lost = []
-    runs: list[dict[str, Any]] = []
-    for one, compared in zip(checked, check_between(checked, ruleset), strict=True):
-        errors = [f for f in one.findings if f.severity == "error"]
-        if errors and all(f.rule in NOT_CONVERGED for f in errors):
-            lost.append(one.path.name)
-            errors = []
-        beside = (*compared.findings[len(one.findings) :], *compare_description(one.run, description, rule))
-        errors += [f for f in beside if f.severity == "error" or f.rule == "same-configuration"]
-        for found in errors:
-            where = f" line {found.line}" if found.line else ""
-            reasons.append((one.path.name, f"{found.rule}{where}: {found.actual}; {found.fix}"))
-        last = one.run.evaluations[-1] if one.run.evaluations else None
-        runs.append(
-            {
-                "file": one.path.relative_to(folder).as_posix(),
-                "sha256": sha256(one.path),
-                "framework_log_sha256": _sha256_of_framework_log(one.path),
-                "verdict": verdict(one.strict),
-                "minutes": one.run.minutes,
-                "seed": [seed.value for seed in one.run.kept[schema.SEED.key]],
-                "epochs": last and last.epoch,
-                "quality": last and last.value,
-            }
-        )
-    if len(lost) > 1:
-        reasons.append((", ".join(lost), "did not reach the target; one run of a submission may fail to"))
+    reasons = [*_of_description(description_file.name, description), *_of_runs(checked, description, ruleset)]
     score = score_runs(checked, ruleset)
     if score.minutes is None and not reasons:
-        reasons.append(("score", score.problem))
+        reasons.append(Reason("score", score.problem))
     first = checked[0].run
-    reasons += [("logs", reason) for reason in _of_origin(first, folder.name)]
+    reasons += [Reason("logs", text) for text in _of_origin(first, folder.name)]
     manifest = {
         "organisation": first.of(schema.SUBMISSION_ORG).value,
         "system": system,
@@ -274,9 +254,55 @@ def contents_of(
         "convergence": score.convergence,
         "result": score.standing.as_dict(),
         "footnotes": score.standing.footnotes(),
-        "runs": runs,
+        "runs": [_run_in_manifest(report, folder) for report in checked],
     }
     return Content(manifest=manifest, report=_report(manifest, score, first, description)), reasons
+
+
+def _of_description(file: str, description: dict[str, Any]) -> Iterator[Reason]:
+    """Yield each field that the system description lacks, or has in another form than the text that the tools want."""
+    for name in FIELDS:
+        if not isinstance(description.get(name), str):
+            problem = "no text" if name in description else "missing"
+            yield Reason(file, f"{name} is {problem}")
+
+
+def _of_runs(checked: Sequence[Report], description: dict[str, Any], ruleset: Ruleset) -> Iterator[Reason]:
+    """Yield what is against the logs: their errors, and where they contradict each other or the system description.
+
+    One run may have failed to reach the target: if nothing else is wrong with it, that is no reason.
+    """
+    lost = []
+    for report, compared in zip(checked, check_between(checked, ruleset), strict=True):
+        errors = [finding for finding in report.findings if finding.severity == "error"]
+        if errors and all(finding.rule in NOT_CONVERGED for finding in errors):
+            lost.append(report.path.name)
+            errors = []
+        between_runs = compared.findings[len(report.findings) :]
+        of_description = compare_description(report.run, description, ruleset.strict["system-description"])
+        for finding in (*between_runs, *of_description):
+            if finding.severity == "error" or finding.rule == "same-configuration":
+                errors.append(finding)
+        for finding in errors:
+            where = f" line {finding.line}" if finding.line else ""
+            yield Reason(report.path.name, f"{finding.rule}{where}: {finding.actual}; {finding.fix}")
+    if len(lost) > 1:
+        yield Reason(", ".join(lost), "did not reach the target; one run of a submission may fail to")
+
+
+def _run_in_manifest(report: Report, folder: Path) -> dict[str, Any]:
+    """Return what the manifest of the package at `folder` says of a run; None for what its log does not state."""
+    last = report.run.evaluations[-1] if report.run.evaluations else None
+    return {
+        "file": report.path.relative_to(folder).as_posix(),
+        "sha256": sha256(report.path),
+        "framework_log_sha256": _sha256_of_framework_log(report.path),
+        "verdict": verdict(report.strict),
+        "minutes": report.run.minutes,
+        "seed": [seed.value for seed in report.run.kept[schema.SEED.key]],
+        "epochs": last and last.epoch,
+        "quality": last and last.value,
+    }
 
 
 def _sha256_of_framework_log(log: Path) -> str | None:
@@ -399,42 +425,3 @@ def hashes(folder: Path) -> str:
         if path.is_file() and name != HASHES:
             lines.append(f"{sha256(path)}  {name}\n")
     return "".join(lines)
-
-
-def official_answers(folder: Path, manifest: dict[str, Any]) -> list[Verdict]:
-    """Return what mlperf-logging's tools say of the package in `folder`. They write into it, so they get a copy.
-
-    The tools for packages, convergence and scores know MLPerf benchmarks alone. Of another one each log is checked by
-    itself, and of these tools it is said that they were not asked.
-    """
-    ruleset = manifest["ruleset"]
-    benchmark = manifest["benchmark"]
-    with tempfile.TemporaryDirectory() as scratch:
-        copy = Path(scratch) / folder.name
-        shutil.copytree(folder, copy)
-        asked = ("training", ruleset)
-        description = copy / "systems" / f"{manifest['system']}.json"
-        of_any = [
-            official.ask("system_desc_checker", str(description), *asked),
-            official.ask("repo_checker", str(copy), *asked),
-        ]
-        if not mlperf.is_mlperf_benchmark(benchmark):  # the official package tools skip others, or die
-            of_any += [_of_log(copy / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
-            not_applied = f"not applied: {benchmark} is no MLPerf benchmark"
-            for tool in ("package_checker", "rcp_checker", "result_summarizer"):
-                of_any.append(Verdict(check=tool, status=UNKNOWN, found=not_applied))
-            return of_any
-        convergence = Verdict(check="rcp_checker", status=UNKNOWN, found="not applied: not a closed submission")
-        if manifest["division"] == "closed":  # its points are for that, and package_checker asks it for no other
-            results = copy / "results" / manifest["system"] / benchmark
-            convergence = official.ask("rcp_checker", str(results), "--rcp_version", ruleset)
-        packaged = official.ask("package_checker", str(copy), *asked)
-        score = official.summary(copy, ruleset, benchmark, manifest["minutes"])
-        return [packaged, *of_any, convergence, score]
-
-
-def _of_log(log: Path, run: dict[str, Any], ruleset: str, benchmark: str) -> Verdict:
-    """Return what mlperf-logging's checker says of one log; a run that may be dropped need not pass."""
-    passed, messages = official.check_log(log, ruleset, benchmark)
-    message = f"{log.parent.name}/{log.name}: {'SUCCESS' if passed else '; '.join(messages[:2])}"
-    return judged("compliance_checker", passed or run["verdict"] == "fail", message)

@@ -19,6 +19,7 @@ from compliance.rules import Ruleset, load, verdict
 from compliance.submission import package
 from compliance.submission.description import LARGEST_JSON_BYTES, read_description
 from compliance.submission.group import SubmittedBenchmark
+from compliance.submission.official_answers import official_answers
 from compliance.submission.package import FRAMEWORK_LOG, HASHES, LARGEST_BYTES, MANIFEST, REPORT, code_folder, hashes
 from compliance.submission.runs import sha256
 from runlog import schema
@@ -171,7 +172,7 @@ def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Ve
     message = "every figure is the logs'" if is_report else "differs from the report that the logs give"
     answers.append(judged(REPORT, is_report, message))
     if ask_official:
-        answers += package.official_answers(folder, manifest)
+        answers += official_answers(folder, manifest)
     return answers
 
 
