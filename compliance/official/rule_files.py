@@ -367,7 +367,10 @@ _WORDS = (
 
 
 def in_words(node: ast.expr) -> str:
-    """Return in words what an expression asks; its text where there are no words for it."""
+    """Return in words what an expression asks: `v['value'] > 0` asks for a value `above 0`.
+
+    An expression that _WORDS has no words for is returned as its text, without the brackets around names.
+    """
     match node:
         case ast.BoolOp(op=ast.And(), values=values):
             return " and ".join(in_words(value) for value in values)
