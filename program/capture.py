@@ -29,10 +29,11 @@ SAFE |= {"sin"}  # of perturb_input
 
 
 def prepare(main: static.Program, rate: str) -> None:
-    """Keep what a step is fed in place, and look the learning rate, the variable `rate`, up on the device.
+    """Change a training program so that replays of its captured step find their inputs and learning rate on the device.
 
-    The first operators of a step read entry STEP of the table RATES, then count STEP up. STEP has no dimension, so that
-    the rate keeps the shape in which a checkpoint holds it.
+    The variables that a step is fed become persistable, so that they stay at one address. The learning rate, in the
+    variable `rate`, is no longer fed: two operators at the program's start copy entry STEP of the table RATES into it
+    and count STEP up. STEP has no dimension, so that the rate keeps the shape in which a checkpoint holds it.
     """
     block = main.global_block()
     for variable in main.list_vars():
