@@ -57,23 +57,30 @@ def _transition(branches: list[static.Variable], name: str, layers: Layers, *, c
 
 
 def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: Layers) -> list[static.Variable]:
-    """Return for every branch the ReLU of the sum of all branches, each brought to its size and width."""
-    result = []
-    for i, target in enumerate(branches):
-        total = target
-        for j, y in enumerate(branches):
-            layer = f"{prefix}.residual_{name}_layer_{i + 1}_{j + 1}"
-            if j > i:
-                y = layers.conv_bn(y, layer, WIDTHS[i], 1, relu=False)
+    """Append an exchange between the branches and return the new branches, of the same sizes and widths.
+
+    Branch n has 1/2^n of the first one's size. Each new branch is the ReLU of the sum of all branches, brought to its
+    size and width: a smaller one by a 1x1 convolution and an enlargement, a larger one by a 3x3 convolution of stride
+    2 for each halving. The layers are called PREFIX.residual_NAME_layer_TARGET_SOURCE, counted from 1, as in PaddleSeg.
+    """
+    exchanged = []
+    for target, target_branch in enumerate(branches):
+        total = target_branch
+        for source, source_branch in enumerate(branches):
+            layer = f"{prefix}.residual_{name}_layer_{target + 1}_{source + 1}"
+            if source > target:
+                y = layers.conv_bn(source_branch, layer, WIDTHS[target], 1, relu=False)
                 # Paddle's AMP O1 takes the type of the second: enlarged in FP32, summed in FP16.
-                total = paddle.add(enlarge(y, target.shape[2:]), total)
-            elif j < i:
-                for k in range(1, i - j):
-                    y = layers.conv_bn(y, f"{layer}_{k}", WIDTHS[j], 3, stride=2)
-                y = layers.conv_bn(y, f"{layer}_{i - j}", WIDTHS[i], 3, stride=2, relu=False)
+                total = paddle.add(enlarge(y, target_branch.shape[2:]), total)
+            elif source < target:
+                y = source_branch
+                halvings = target - source
+                for halving in range(1, halvings):
+                    y = layers.conv_bn(y, f"{layer}_{halving}", WIDTHS[source], 3, stride=2)
+                y = layers.conv_bn(y, f"{layer}_{halvings}", WIDTHS[target], 3, stride=2, relu=False)
                 total = paddle.add(total, y)
-        result.append(functional.relu(total))
-    return result
+        exchanged.append(functional.relu(total))
+    return exchanged
 
 
 def enlarge(x: static.Variable, size: Sequence[int]) -> static.Variable:
@@ -82,7 +89,12 @@ def enlarge(x: static.Variable, size: Sequence[int]) -> static.Variable:
 
 
 def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> static.Variable:
-    """Append the network to the default program; return logits [N, K, H, W] of `image` [N, 3, H, W]."""
+    """Append FCN-HRNetW18 to Paddle's default program; return logits [N, K, H, W] of `image` [N, 3, H, W].
+
+    A stem quarters the image's size and four bottleneck blocks follow. Each further stage has one branch more, of half
+    the last one's size; its modules are residual blocks in each branch and an exchange between the branches. The head
+    joins all branches at the first one's size, classifies its pixels, and enlarges the result to the image's size.
+    """
     layers = Layers(
         training=training,
         bn_momentum=recipe.bn_momentum,

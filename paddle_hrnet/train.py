@@ -99,17 +99,21 @@ def mean_iou(confusion: Array) -> float:
 
 
 def confusion_matrix(logits: static.Variable, label: static.Variable, classes: int) -> static.Variable:
-    """Count pixels by label (row) and prediction [K, K], int64, of logits [N, K, H, W] and labels [N, H, W] uint8.
+    """Return how many pixels have each label (row) and each prediction (column): [K, K] int64 for K classes.
 
-    Those labelled IGNORED count nowhere.
+    `logits` are [N, K, H, W], `label` [N, H, W] uint8. Pixels labelled IGNORED count nowhere. Each pixel is given the
+    number of its cell in the flattened matrix, label x K + prediction, and one cell more, K x K, if it is ignored; the
+    cells are counted, and the last one is cut off.
     """
+    cells = classes * classes
     label = paddle.cast(label, "int64")
     prediction = paddle.argmax(logits, axis=1)
-    ignored = paddle.full_like(label, classes * classes)
+    ignored_cell = paddle.full_like(label, cells)
     is_ignored = paddle.equal(label, paddle.full_like(label, config.IGNORED))
-    cell = paddle.where(is_ignored, ignored, label * classes + prediction)
-    counts = paddle.bincount(paddle.reshape(cell, [-1]), minlength=classes * classes + 1)
-    return paddle.reshape(paddle.slice(counts, [0], [0], [classes * classes]), [classes, classes])
+    cell = paddle.where(is_ignored, ignored_cell, label * classes + prediction)
+    counts = paddle.bincount(paddle.reshape(cell, [-1]), minlength=cells + 1)
+    counts = paddle.slice(counts, [0], [0], [cells])
+    return paddle.reshape(counts, [classes, classes])
 
 
 def evaluation_logits(pixels: static.Variable, recipe: config.Recipe) -> static.Variable:

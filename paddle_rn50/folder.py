@@ -159,7 +159,11 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
 
 
 def class_folders(root: Path, part: str) -> ClassFolders:
-    """List the images below each class folder of `part`. Raises ValueError where there is none, or one has no image."""
+    """List the images below each class folder of `part` (train or val), with the folder's number as their label.
+
+    Folders are numbered from 0 in the order of their names. Files that are no images, or lie in no class folder, are
+    listed by themselves. Raises ValueError where there is no class folder, or one has no image.
+    """
     names = _folder_names(root / part)
     if not names:
         raise ValueError(
@@ -193,16 +197,22 @@ def _file_names(folder: Path) -> list[str]:
 
 
 def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
-    """Paths of all images and of all other files below a folder, relative to the root and sorted; no hidden ones."""
+    """Return the images and the other files below a folder, each as sorted paths relative to `root`.
+
+    What is an image goes by the end of its name. Hidden files are left out; links to folders are followed.
+    """
     images: list[str] = []
     others: list[str] = []
-    for place, _, files in os.walk(root / folder, followlinks=True):
-        below = os.path.relpath(place, root)
-        for file in files:
-            if file.startswith("."):
+    for parent, _, file_names in os.walk(root / folder, followlinks=True):
+        relative_parent = os.path.relpath(parent, root)
+        for name in file_names:
+            path = f"{relative_parent}/{name}"
+            if name.startswith("."):
                 continue
-            kind = images if file.lower().endswith(IMAGE_ENDS) else others
-            kind.append(f"{below}/{file}")
+            if name.lower().endswith(IMAGE_ENDS):
+                images.append(path)
+            else:
+                others.append(path)
     return sorted(images), sorted(others)
 
 
