@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness import lists
-from harness.passport import READERS, Contents, Look, file_sizes
+from harness.passport import READERS, Contents, OnProgress, file_sizes
 from paddle_hrnet import pictures
 from paddle_hrnet.pictures import Size
 from program.arrays import Array
@@ -61,11 +61,11 @@ class PairList:
         """Name and read the encoded image and label of a pair."""
         return [(os.fspath(path), path.read_bytes()) for path in self.paths(number)]
 
-    def contents(self, look: Look) -> Contents:
+    def contents(self, on_progress: OnProgress) -> Contents:
         """Return what the pairs hold: the images' names and bytes, and for each label "path bytes".
 
         All files are looked at before a run: their bytes, and the first part of each file, which states its kind and
-        its size in pixels. `look` is called with the number of files seen so far and of all.
+        its size in pixels. `on_progress` is called with the number of files seen so far and of all.
 
         Raises ValueError for the first file that is absent, empty or of a kind that is not taken, for an image and a
         label of different sizes, and for an evaluation image of another size than the first.
@@ -76,19 +76,20 @@ class PairList:
             images.append(image)
             labels.append(label)
         kept_sizes = self.root / KEPT_SIZES.format(self.part)
-        file_bytes = file_sizes(self.root, images + labels, kept_sizes, look)
+        file_bytes = file_sizes(self.root, images + labels, kept_sizes, on_progress)
         image_bytes = file_bytes[: len(images)]
         label_bytes = file_bytes[len(images) :]
-        self._look_at_heads(look)
+        self._check_sizes(on_progress)
         named_labels = [f"{label} {size}" for label, size in zip(labels, label_bytes.tolist(), strict=True)]
         return Contents(names=images, sizes=image_bytes, labels=named_labels, is_exact=True)
 
-    def _look_at_heads(self, look: Look) -> None:
+    def _check_sizes(self, on_progress: OnProgress) -> None:
         """Check the size in pixels that the first bytes of each image and label state, by several threads.
 
-        `look` is called with the number of pairs seen so far and of all. Raises ValueError for the first file whose
-        kind is not taken, for an image and a label of different sizes, and for an evaluation image of another size than
-        the first one.
+        `on_progress` is called with the number of pairs seen so far and of all.
+
+        Raises ValueError for the first file whose kind is not taken, for an image and a label of different sizes, and
+        for an evaluation image of another size than the first one.
         """
         first_image, _ = self.paths(0)
         first_size = image_head(first_image)
@@ -105,7 +106,7 @@ class PairList:
 
         with ThreadPoolExecutor(READERS) as readers:
             for end in readers.map(check_from, range(0, len(self), PAIRS_AT_ONCE)):
-                look(end, len(self))
+                on_progress(end, len(self))
 
 
 # ---- sizes

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.lists import Folders, lines, unquoted
-from harness.passport import Contents, Look, file_sizes
+from harness.passport import Contents, OnProgress, file_sizes
 from program.arrays import Array
 from runlog import schema
 
@@ -59,9 +59,9 @@ class ImageList:
         """Name and read the encoded image of a sample."""
         return [(self.name(number), (self.root / self.paths[number]).read_bytes())]
 
-    def contents(self, look: Look) -> Contents:
+    def contents(self, on_progress: OnProgress) -> Contents:
         """Tell names, sizes and labels. Raises ValueError for a file that is absent, a folder or empty."""
-        sizes = file_sizes(self.root, self.paths, self.root / KEPT_SIZES.format(self.part), look)
+        sizes = file_sizes(self.root, self.paths, self.root / KEPT_SIZES.format(self.part), on_progress)
         return Contents(names=self.paths, sizes=sizes, labels=self.labels, is_exact=True)
 
 

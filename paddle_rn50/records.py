@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.passport import Contents, Look
+from harness.passport import Contents, OnProgress
 from program.arrays import Array
 from runlog import schema
 from runlog.errors import RunError
@@ -132,12 +132,12 @@ class Records:
         images, _ = self.read(np.array([number]))
         return [(self.name(number), images[0])]
 
-    def contents(self, look: Look) -> Contents:
+    def contents(self, on_progress: OnProgress) -> Contents:
         """Return what all records hold (the images' names and sizes, and labels where known), before a run reads them.
 
-        Only the first bytes of each record are read, by several threads. `look` is called with the number of records
-        read so far and of all. Raises ValueError for the first record that is not whole, is of another kind or has a
-        label that is no class.
+        Only the first bytes of each record are read, by several threads. `on_progress` is called with the number of
+        records read so far and of all. Raises ValueError for the first record that is not whole, is of another kind or
+        has a label that is no class.
         """
         heads = np.zeros((len(self), self.format.head_bytes), dtype=np.uint8)
         starts = range(0, len(self), HEADS_AT_ONCE)
@@ -145,7 +145,7 @@ class Records:
             for start, block in zip(starts, readers.map(self._heads, starts), strict=True):
                 end = start + len(block)
                 heads[start:end] = block
-                look(end, len(self))
+                on_progress(end, len(self))
         return self.format.contents(self, heads)
 
     def _heads(self, start: int) -> Array:
