@@ -139,9 +139,10 @@ def executor(cluster: ClusterSettings, me: Ranks) -> build.Executor:
 
 
 def data_set(data: DataSettings, me: Ranks, embedded: Any) -> tuple[str, Path]:
-    """Return the name and the folder of the data set.
+    """Return the name and the folder of the job's data set: those of DATADIR, or of the embedded data set.
 
-    The embedded one is made here by its module, once on each node.
+    `embedded` is the workload's module that writes its embedded data set. The first rank of each node makes it where it
+    is not there yet, and all ranks wait for that.
     """
     if data.folder:
         folder = Path(data.folder)

@@ -155,10 +155,13 @@ def built(run: session.Run, model: ModelSettings, course: CourseSettings) -> tup
 def warm_up(
     run: session.Run, trainer: Trainer, evaluator: Evaluator, batches: Synthetic, pretrained: str, *, evaluates: bool
 ) -> None:
-    """Warm the programs up, then set all state, which that has changed.
+    """Run the programs once on synthetic batches, then give them the state that the training starts from.
 
-    The state is by the start-up program, the weights of the file `pretrained` (empty: none), and the checkpoint that
-    the run goes on from. Raises ValueError where a file does not have what the program needs.
+    The first run of a program is slow, as Paddle builds it and cuDNN searches its algorithms; it also changes the
+    state. So the state is set after it: by the start-up program, then the weights of the file `pretrained` (empty:
+    none), then the checkpoint that the run goes on from. All ranks get rank 0's.
+
+    Raises ValueError where a file does not have what the program needs.
     """
     training = trainer.step.program
     first_weights = run.task.workload.pretrained(pretrained, training.main)
@@ -167,7 +170,7 @@ def warm_up(
     if evaluates:
         evaluator.warm_up(batches.evaluation)
 
-    build.keep_communicators(training.startup)
+    build.keep_communicators(training.startup)  # the start-up program runs again
     run.executor.run(training.startup)
     state.set_weights(training.main, first_weights)
     state.broadcast_parameters(training.main, run.ranks)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pynvml
 
-from harness import env, memory, nvidia, provenance
+from harness import env, memory, nvidia, nvidia_smi, provenance
 from runlog.schema import Topology
 from runlog.verdict import FATAL, WARNING, Verdict
 from tools.doctor.cuda import CudaStart, System
@@ -293,7 +293,7 @@ class _Binding:
     @property
     def is_far(self) -> bool:
         """Whether the rank may use none of the cores next to its GPU."""
-        return bool(self.near) and not nvidia.cpu_list(self.near) & set(self.cores)
+        return bool(self.near) and not nvidia_smi.cpu_list(self.near) & set(self.cores)
 
 
 def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
@@ -321,7 +321,7 @@ def _numa_node(cores: str, nodes: dict[str, str]) -> str:
     """The number of the first NUMA node that has one of these cores; "?" where none has."""
     if cores:
         for name, own in nodes.items():
-            if nvidia.cpu_list(own) & nvidia.cpu_list(cores):
+            if nvidia_smi.cpu_list(own) & nvidia_smi.cpu_list(cores):
                 return name.removeprefix("node")
     return "?"
 
