@@ -35,7 +35,11 @@ class RunLog:
     """Rank 0's log; `RunLog(None)` is the one of every other rank and writes nothing."""
 
     def __init__(self, path: Path | None, *, append: bool = False) -> None:
-        """Raises ValueError where the file exists (results are never overwritten), or its folder cannot be written."""
+        """Open the log at `path`; with None, as on all ranks but the first, nothing is written.
+
+        With `append` lines are added to a log that is there. Raises ValueError where the file exists otherwise (results
+        are never overwritten), or cannot be created.
+        """
         from mlperf_logging.mllog.mllog import MLLogger  # only a training run has it
 
         logger = logging.Logger("run-log")
@@ -88,7 +92,11 @@ class RunLog:
 
 @contextlib.contextmanager
 def open_log(path: Path | None) -> Iterator[RunLog]:
-    """The log of a run; an exception that leaves the block ends it with `run_stop` aborted."""
+    """Give the log of a run, and close it where the block ends.
+
+    An exception that leaves the block is written into the log, with `run_stop` as aborted, and raised again. `path` is
+    None on all ranks but the first: nothing is written there.
+    """
     log = RunLog(path)
     try:
         yield log
@@ -103,7 +111,7 @@ def open_log(path: Path | None) -> Iterator[RunLog]:
 
 
 def close_for_dead(path: Path, reason: str) -> str:
-    """Ends the log that a killed rank 0 left open; one that has its `run_stop` stays as it is.
+    """End the log that a killed rank 0 left open; a log that has its `run_stop` stays as it is.
 
     Returns why the run ended: the log's own reason where it has one, else `reason`.
     """
