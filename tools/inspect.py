@@ -6,7 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -20,115 +20,189 @@ from runlog.errors import one_line
 from scoring.published.table import Card, Published, figures_of, nearest, note, read_cards
 
 FIRST_PORT = 6170  # Paddle's
-Operators = list[tuple[Work, float | None]]
+SCHEDULED_STEPS = 100
+RANKS_OF_A_NODE = 8  # at most, of the systems that published tables speak of
 
 # ---- roofline ------------------------------------------------------------------------------------------------------
 
 
+class Operation(NamedTuple):
+    """An operator of a program, as a roofline sees it."""
+
+    work: Work
+    summed_bytes: float | None  # of a gradient all-reduce, the bytes that it sums; None of any other operator
+
+
+Operators = list[Operation]
+
+
 def in_order(update: Sequence[Any]) -> Operators:
-    """Return the operators of an update's programs in order, each all-reduce with its bytes."""
+    """Return the operators of an update's programs, in the order in which they run.
+
+    An update has a program for each micro-step. The last one is the main program, which sums the gradients over the
+    ranks: its all-reduces come with their bytes.
+    """
     main = update[-1]
     summed_bytes = {bucket["operator"]: bucket["mib"] * MIB for bucket in buckets(main)}
     operators: Operators = []
     for program in update:
         for work in works(program):
-            operators.append((work, summed_bytes.get(work.index) if program is main else None))
+            operators.append(Operation(work, summed_bytes.get(work.index) if program is main else None))
     return operators
 
 
-def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> dict[str, Any] | None:
-    """Roofline of a step on `card`: an upper bound on its images/s; None where it lacks the arithmetic.
+class OperatorTime(NamedTuple):
+    """The least time of an operator on a card, by each of its two limits: it takes the longer one."""
 
-    Each operator takes the longer of its FLOPs at the peak of its type and its bytes at the peak; a normalization by
-    the batch's statistics reads its image twice where the chip cannot hold it. An all-reduce of b bytes takes
-    2 (n - 1) / n b at NVLink's peak, beginning when its last gradient is made and the one before is done; the
-    optimizer waits for the last. Beyond one node (8 ranks) nothing is estimated: the network has no data sheet here.
+    flops_s: float
+    bytes_s: float
+
+
+def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> dict[str, Any] | None:
+    """Return a step's roofline on `card`: the images/s that it cannot exceed, and the times in s that they come from.
+
+    The time is that of the operators one after the other, each at the card's peaks (`_operator_time`). An all-reduce
+    runs beside them: it begins when its last gradient is made and the all-reduce before it is done. The optimizer waits
+    for the last one, and this wait is the exposed all-reduce.
+
+    `batch` is the images of a rank. Returns None where the card lacks an arithmetic of the program, and for ranks of
+    several nodes, as the network between them has no data sheet here.
     """
-    math_modes = {w.dtype: "tf32" if tf32 and w.dtype == "float32" else w.dtype for w, _ in operators if w.flops}
-    peaks = card.flops_per_s
-    if ranks > 8 or not peaks.keys() >= set(math_modes.values()):
+    arithmetic_of = _arithmetic_of_types(operators, tf32=tf32)
+    card_can = card.flops_per_s.keys() >= set(arithmetic_of.values())
+    if ranks > RANKS_OF_A_NODE or not card_can:
         return None
-    compute_s = link_free_s = flops_s = bytes_s = exposed_s = 0.0
-    waited = False
+
+    total = OperatorTime(0.0, 0.0)
+    now_s = 0.0  # when the operators so far are done
+    link_free_s = 0.0  # when the all-reduces so far are done
+    exposed_s: float | None = None
     for work, summed_bytes in operators:
         if summed_bytes is not None:
-            link_free_s = max(link_free_s, compute_s)
-            link_free_s += 2 * (ranks - 1) / ranks * summed_bytes / card.link_bytes_per_s
+            begins_s = max(link_free_s, now_s)
+            link_free_s = begins_s + _all_reduce_s(summed_bytes, ranks, card)
             continue
-        if work.role & OPTIMIZE and not waited:
-            waited, exposed_s = True, max(0.0, link_free_s - compute_s)
-            compute_s += exposed_s
-        again_bytes = sum(size for size in work.again_bytes if size > card.on_chip_bytes)
-        by_flops_s = work.flops / peaks[math_modes[work.dtype]] if work.flops else 0.0
-        by_bytes_s = (work.moved_bytes + again_bytes) / card.memory_bytes_per_s
-        flops_s, bytes_s = flops_s + by_flops_s, bytes_s + by_bytes_s
-        compute_s += max(by_flops_s, by_bytes_s)
+        is_of_optimizer = bool(work.role & OPTIMIZE)
+        if is_of_optimizer and exposed_s is None:
+            exposed_s = max(0.0, link_free_s - now_s)
+            now_s += exposed_s
+        least = _operator_time(work, arithmetic_of, card)
+        total = OperatorTime(total.flops_s + least.flops_s, total.bytes_s + least.bytes_s)
+        now_s += max(least.flops_s, least.bytes_s)
     return {
-        "roofline_images_per_s": batch * ranks / compute_s,
-        "step_time_s": compute_s,
-        "flops_time_s": flops_s,
-        "bytes_time_s": bytes_s,
-        "exposed_all_reduce_s": exposed_s,
-        "peaks": card.peaks(math_modes.values()),
+        "roofline_images_per_s": batch * ranks / now_s,
+        "step_time_s": now_s,
+        "flops_time_s": total.flops_s,
+        "bytes_time_s": total.bytes_s,
+        "exposed_all_reduce_s": exposed_s or 0.0,
+        "peaks": card.peaks(arithmetic_of.values()),
         "kind": "roofline at data-sheet peaks, an upper bound; not measured",
     }
 
 
+def _arithmetic_of_types(operators: Operators, *, tf32: bool) -> dict[str, str]:
+    """Return in which arithmetic of a card the products of each type are computed, as {"float32": "tf32"}."""
+    arithmetic_of = {}
+    for work, _ in operators:
+        if work.flops:
+            arithmetic_of[work.dtype] = "tf32" if tf32 and work.dtype == "float32" else work.dtype
+    return arithmetic_of
+
+
+def _operator_time(work: Work, arithmetic_of: dict[str, str], card: Card) -> OperatorTime:
+    """Return the time of an operator by its FLOPs at the peak of their type, and by its bytes at the memory's peak.
+
+    A normalization by the statistics of a batch reads its image twice where the chip cannot hold it.
+    """
+    flops_s = 0.0
+    if work.flops:
+        flops_s = work.flops / card.flops_per_s[arithmetic_of[work.dtype]]
+    again_bytes = sum(size for size in work.again_bytes if size > card.on_chip_bytes)
+    return OperatorTime(flops_s, (work.moved_bytes + again_bytes) / card.memory_bytes_per_s)
+
+
+def _all_reduce_s(summed_bytes: float, ranks: int, card: Card) -> float:
+    """Return the time of a ring all-reduce of b bytes over n ranks: 2 (n - 1) / n b at NVLink's peak."""
+    return 2 * (ranks - 1) / ranks * summed_bytes / card.link_bytes_per_s
+
+
 def quoted(figure: Published) -> dict[str, Any]:
-    """A published figure with its source and what it is of."""
+    """Return a published figure for JSON: its images/s, its source, and the batch and devices that it is of."""
     names = ("source", "framework", "table", "batch_per_device", "devices")
     return {"images_per_s": figure.value, "note": note(figure)} | {name: getattr(figure, name) for name in names}
 
 
 def estimates(update: Sequence[Any], job: env.Job) -> list[dict[str, Any]]:
-    """On each card: the roofline of the job's update, the nearest published figure, and the traffic."""
-    operators, found = in_order(update), list[dict[str, Any]]()
-    sizes = {"batch": job.model.batchsize, "ranks": job.cluster.world_size}
+    """Return for each known card the roofline of the job's update, the nearest published figure and the traffic.
+
+    The roofline is {"roofline_images_per_s": None} where it cannot be estimated. The published figure is the one of the
+    same model, card and precision whose batch and devices are nearest, or None.
+    """
+    operators = in_order(update)
+    batch = job.model.batchsize
+    ranks = job.cluster.world_size
+    entries: list[dict[str, Any]] = []
     for card in read_cards():
-        figure = None
+        entry: dict[str, Any] = {"device": f"{card.name} {card.memory_gib} GB"}
+        bound = roofline(operators, tf32=job.model.precision == "tf32", batch=batch, ranks=ranks, card=card)
+        entry.update(bound or {"roofline_images_per_s": None})
+
+        published = None
         if not job.model.knobs.auto:  # Paddle chose that program, not who published
             figures = figures_of(card, model=job.model.row.model, precision=job.model.precision)
-            figure = nearest(figures, batch=job.model.batchsize, devices=job.cluster.world_size)
-        bound = roofline(operators, tf32=job.model.precision == "tf32", card=card, **sizes)
-        found.append(
-            {"device": f"{card.name} {card.memory_gib} GB"}
-            | (bound or {"roofline_images_per_s": None})
-            | {"published": figure and quoted(figure), "traffic_gb": traffic_gb(operators, card)}
-        )
-    return found
+            published = nearest(figures, batch=batch, devices=ranks)
+        entry["published"] = None if published is None else quoted(published)
+        entry["traffic_gb"] = traffic_gb(operators, card)
+        entries.append(entry)
+    return entries
 
 
 def traffic_gb(operators: Operators, card: Card) -> dict[str, float]:
-    """Return the GB that the kernels of each class move on `card`; transposes inside kernels are a class."""
-    found: Counter[str] = Counter()
+    """Return the GB that the kernels of each class move on `card`, the most first.
+
+    Transposes inside kernels are a class of their own. A class that moves nothing is left out.
+    """
+    bytes_of_class: Counter[str] = Counter()
     for work, _ in operators:
-        found[work.kernel_class] += work.traffic_bytes(card.on_chip_bytes) - work.turned_bytes
-        found["transposes inside kernels"] += work.turned_bytes
-    return {name: size / 1e9 for name, size in found.most_common() if size}
+        bytes_of_class[work.kernel_class] += work.traffic_bytes(card.on_chip_bytes) - work.turned_bytes
+        bytes_of_class["transposes inside kernels"] += work.turned_bytes
+    return {name: size / 1e9 for name, size in bytes_of_class.most_common() if size}
 
 
 # ---- building --------------------------------------------------------------------------------------------------------
 
 
 def build(job: env.Job) -> Any:
-    """The `TrainingProgram` of rank 0 of a job. Raises ValueError where the job asks for what cannot be built."""
+    """Build the training program of a job as its rank 0 has it, and return the `TrainingProgram`.
+
+    No GPU is needed and no other rank runs: the program is told of ranks on this machine, which are never started. The
+    job's schedule is made for a data set of SCHEDULED_STEPS steps, as its length changes no operator.
+
+    Raises ValueError where the job asks for what cannot be built.
+    """
     import paddle
 
-    env.export_trainer(0, [f"127.0.0.1:{FIRST_PORT + rank}" for rank in range(job.cluster.world_size)])
+    endpoints = [f"127.0.0.1:{FIRST_PORT + rank}" for rank in range(job.cluster.world_size)]
+    env.export_trainer(0, endpoints)
     paddle.enable_static()
     model = workload.of_job(job)
     model.plan = dataclasses.replace(model.plan, ranks_listen=False)
-    schedule = model.recipe.make_schedule(samples=job.global_batch * 100, global_batch=job.global_batch)
+    samples = job.global_batch * SCHEDULED_STEPS
+    schedule = model.recipe.make_schedule(samples=samples, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=1)
-    kernels.sizes(training.main)  # a CPU's too: its rates are those of GPUs
+    kernels.sizes(training.main)  # refuses images that cuDNN does not take; a CPU's job too, whose rates are of GPUs
     return training
 
 
 def inspect(job: env.Job) -> dict[str, Any]:
-    """All that `python -m tools.inspect` says of a job. Raises ValueError as `build` does."""
+    """Return all that `python -m tools.inspect` prints of a job, for JSON.
+
+    That is what the job is, the counts of its main program, what was proved of it, and an estimate for each known card.
+    Raises ValueError where the job asks for what cannot be built.
+    """
     training = build(job)
     main = training.main
-    head = {
+    described = {
         "system": job.cluster.dgxsystem,
         "workload": job.model.workload,
         "recipe": job.model.recipe,
@@ -139,7 +213,10 @@ def inspect(job: env.Job) -> dict[str, Any]:
         "strategy": job.model.strategy,
         "micro_steps": job.model.knobs.gradient_merge,
     }
-    return head | counts_of(main) | {"verified": list(training.verified), "estimate": estimates(training.update, job)}
+    described.update(counts_of(main))
+    described["verified"] = list(training.verified)
+    described["estimate"] = estimates(training.update, job)
+    return described
 
 
 def text(found: dict[str, Any]) -> str:
@@ -151,6 +228,7 @@ def text(found: dict[str, Any]) -> str:
 @one_line
 def main() -> int:
     """`python -m tools.inspect`: the training program of a configuration, built without a GPU."""
+    # Each option sets the job's variable that its `dest` names; one that is not given leaves it to the config file.
     parser = argparse.ArgumentParser(prog="python -m tools.inspect", description=main.__doc__)
     parser.add_argument("--system", dest="DGXSYSTEM", required=True, help="SYSTEM of a config_<SYSTEM>.sh")
     choices = f"one of {', '.join(workloads.NAMES)}; rn50 if not given"
@@ -161,15 +239,16 @@ def main() -> int:
     parser.add_argument("--recipe", dest="RECIPE", help="the config's if not given")
     parser.add_argument("--strategy", dest="STRATEGY", help="value of STRATEGY; the config's if not given")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    asked = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
-    as_json = asked.pop("json")
-    if "DGXNGPU" in asked:
-        asked["DGXNNODES"] = "1"  # the program does not know nodes
+    options = vars(parser.parse_args())
+    as_json = options.pop("json")
+    variables = {name: value for name, value in options.items() if value is not None}
+    if "DGXNGPU" in variables:
+        variables["DGXNNODES"] = "1"  # the program does not know nodes
     # Some strategies are refused in training to a target; nothing is trained here.
-    job = env.of_system(**asked, MODE="throughput")
+    job = env.of_system(**variables, MODE="throughput")
     env.export({"GLOG_minloglevel": "2"})
-    found = inspect(job)
-    print(json.dumps(found, indent=1) if as_json else text(found))
+    described = inspect(job)
+    print(json.dumps(described, indent=1) if as_json else text(described))
     return 0
 
 

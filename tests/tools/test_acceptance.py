@@ -32,7 +32,7 @@ from tools.acceptance import CHECKS
 from tools.acceptance import __main__ as acceptance_command
 from tools.acceptance import checks as acceptance
 from tools.acceptance import speed as acceptance_speed
-from tools.acceptance.machine import Lines, NotPossible
+from tools.acceptance.machine import Lines, NotPossible, as_fed
 from tools.doctor import checks as doctor_checks
 
 GOLDEN = np.array(acceptance.GOLDEN["losses"]["1"])
@@ -217,7 +217,7 @@ def test_memory_is_the_most_of_any_rank_against_the_card_and_needs_the_throughpu
 
 def test_images_and_filters_of_three_channels_reach_a_program_of_four() -> None:
     image = np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2)
-    fed = acceptance.as_fed(image, data.ImageFormat(size=2, layout="NHWC", channels=4, half=True))
+    fed = as_fed(image, data.ImageFormat(size=2, layout="NHWC", channels=4, half=True))
     assert (fed.shape, fed.dtype) == ((2, 2, 2, 4), np.float16)
     filters = state.padded(image, (2, 4, 2, 2))
     for found in (fed.transpose(0, 3, 1, 2), filters):
