@@ -214,8 +214,8 @@ def _restore_statistics(
 class Keeper(Hook):
     """Writes the checkpoints of a training run; every rank has one, rank 0's writes.
 
-    A checkpoint is due every CHECKPOINT_EPOCHS, every CHECKPOINT_MINUTES, and when a signal of STOPPED_BY asks the run to
-    end. The ranks agree on it at the end of a window of steps, in one all-reduce of an integer.
+    A checkpoint is due every CHECKPOINT_EPOCHS, every CHECKPOINT_MINUTES, and when a signal of STOPPED_BY asks the run
+    to end. The ranks agree on it at the end of a window of steps, in one all-reduce of an integer.
     """
 
     def __init__(
