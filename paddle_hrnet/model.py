@@ -189,7 +189,10 @@ def read_pdparams(path: Path) -> dict[str, Array]:
 
 
 def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
-    """Return values of the program's variables from a file of PaddleSeg: of a backbone (ImageNet), or a whole model.
+    """Return the values that a weights file of PaddleSeg has for a program's variables, by the variables' names.
+
+    The file is that of a backbone trained on ImageNet, whose names lack the prefix "backbone.", or of a whole model.
+    From a backbone's the head gets no values.
 
     Raises ValueError where the file cannot be read, or layers of the model are absent from it or have another shape
     there.
@@ -197,25 +200,25 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
     loaded = read_pdparams(path)
     is_whole_model = any(name.startswith("backbone.") for name in loaded)
     values = {}
-    wrong = []
+    misfits = []
     for variable in program.list_vars():
-        theirs = paddleseg_name(variable.name)
-        if not theirs or not variable.persistable:
+        name_in_file = paddleseg_name(variable.name)
+        if not name_in_file or not variable.persistable:
             continue
         if not is_whole_model:
-            if not theirs.startswith("backbone."):
+            if not name_in_file.startswith("backbone."):
                 continue
-            theirs = theirs.removeprefix("backbone.")
-        value = loaded.get(theirs)
+            name_in_file = name_in_file.removeprefix("backbone.")
+        value = loaded.get(name_in_file)
         if value is None:
-            wrong.append(f"{theirs} is absent")
+            misfits.append(f"{name_in_file} is absent")
         elif tuple(value.shape) != tuple(variable.shape):
-            wrong.append(f"{theirs} is {list(value.shape)} there and {list(variable.shape)} here")
+            misfits.append(f"{name_in_file} is {list(value.shape)} there and {list(variable.shape)} here")
         else:
             values[variable.name] = value
-    if wrong:
-        named = "; ".join(sorted(wrong)[:NAMED])
-        if len(wrong) > NAMED:
-            named += f", and {len(wrong) - NAMED} more"
-        raise ValueError(f"{path}: {len(wrong)} layers do not fit: {named}: set PRETRAINED to weights of HRNet-W18")
+    if misfits:
+        named = "; ".join(sorted(misfits)[:NAMED])
+        if len(misfits) > NAMED:
+            named += f", and {len(misfits) - NAMED} more"
+        raise ValueError(f"{path}: {len(misfits)} layers do not fit: {named}: set PRETRAINED to weights of HRNet-W18")
     return values

@@ -69,7 +69,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     front = math.exp(
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x) - math.log(a)
     )
-    # Lentz's evaluation (Numerical Recipes, 6.4)
+    # The continued fraction, evaluated from its head on by Lentz's method (Numerical Recipes, 6.4).
     c = 1.0
     d = 1 / (1 - (a + b) * x / (a + 1))
     fraction = d

@@ -67,7 +67,10 @@ class Sampler(Hook):
         self._exit.close()
 
     def _run(self) -> None:
-        """Samples into the file until `close` ends it; runs in the thread."""
+        """Take a sample every `every_s` seconds and write it to the file, until `close` is called; runs in the thread.
+
+        A sample that takes longer delays those after it. A file that cannot be written ends the telemetry, not the run.
+        """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("x", encoding="utf-8") as file:
@@ -81,16 +84,19 @@ class Sampler(Hook):
             print(f"warning: telemetry ends: {error}", file=sys.stderr, flush=True)
 
     def _sample_into(self, file: TextIO) -> None:
-        """Takes a sample, and writes it to the file and for Prometheus."""
+        """Take a sample, append it to the file as a line of JSON, and write the file for Prometheus if there is one.
+
+        Its collector may read at any time: the file is written under another name and renamed.
+        """
         sample = self.sample()
         self._note(sample)
         file.write(json.dumps(sample) + "\n")
         file.flush()
-        if self._prometheus:  # as its collector wants it: whole under its name at any time
-            text = Path(self._prometheus)
-            temporary = text.with_name(f".{text.name}.tmp")
+        if self._prometheus:
+            prometheus_file = Path(self._prometheus)
+            temporary = prometheus_file.with_name(f".{prometheus_file.name}.tmp")
             temporary.write_text(prometheus(sample))
-            temporary.replace(text)
+            temporary.replace(prometheus_file)
         self._samples += 1
         self._cpu_s = time.thread_time()
 

@@ -145,13 +145,23 @@ def _unfused(block: Block) -> Counter[str]:
                 places["fuse_bn_act_ops"] += 1
             if reader is not None and reads.is_add_before_relu(reader):
                 places["fuse_bn_add_act_ops"] += 1
-        if op.type in ("sum", "grad_add"):
-            makers = [last_writer[name] for name in op.input_arg_names if name in last_writer]
-            if any(maker.type in ops.ADDING and not ops.added_to(maker) for maker in makers):
-                places["enable_addto"] += 1
-        last_writer.update(dict.fromkeys(op.output_arg_names, op))
+        if _sums_convolutions_gradient(op, last_writer):
+            places["enable_addto"] += 1
+        for name in op.output_arg_names:
+            last_writer[name] = op
     places["merged_lars"] = _unmerged_lars(block)
     return places
+
+
+def _sums_convolutions_gradient(op: Operator, last_writer: dict[str, Operator]) -> bool:
+    """Tell whether an operator adds up gradients of which one comes from a convolution, which could have added it."""
+    if op.type not in ("sum", "grad_add"):
+        return False
+    for name in op.input_arg_names:
+        maker = last_writer.get(name)
+        if maker is not None and maker.type in ops.ADDING and not ops.added_to(maker):
+            return True
+    return False
 
 
 class _Reads:
@@ -218,25 +228,34 @@ def _buckets(block: Block, limit_mib: float) -> str:
     A bucket of several gradients has at most `limit_mib` MiB, and the first gradient of the next bucket would not have
     fitted into it. Returns the number of buckets, in words. Raises Refused where this is not so.
     """
-    coalesced = [op for op in block.ops if op.type == "coalesce_tensor"]
-    buffers = {op.output("FusedOutput")[0] for op in coalesced}
+    joins = [op for op in block.ops if op.type == "coalesce_tensor"]
+    buffers = {op.output("FusedOutput")[0] for op in joins}
     summed = [op.input("X")[0] for op in block.ops if op.type == "c_allreduce_sum"]
     for name in summed:
         prove(name in buffers, f"STRATEGY: fuse_grad_size_in_MB: {name} travels by itself, in no bucket")
 
-    sizes_by_type: dict[str, list[list[float]]] = {}  # by type: for each bucket, the MiB of its gradients
-    for op in coalesced:
+    buckets_by_type: dict[str, list[list[float]]] = {}  # by type: for each bucket, the MiB of its gradients
+    for op in joins:
         gradients = op.output("Output")
-        sizes = [ops.size_bytes(block.var(name)) / ops.MIB for name in gradients]
-        is_within = len(sizes) == 1 or sum(sizes) <= limit_mib
-        prove(is_within, f"STRATEGY: a bucket has {sum(sizes):.2f} MiB, fuse_grad_size_in_MB is {limit_mib:g}")
-        sizes_by_type.setdefault(type_in(block, gradients[0]), []).append(sizes)
-
-    for buckets in sizes_by_type.values():
-        for sizes, next_sizes in pairwise(buckets[1:-1]):  # the first closes early, the last is small
-            prove(
-                sum(sizes) + next_sizes[0] > limit_mib,
-                f"STRATEGY: a bucket is closed at {sum(sizes):.2f} MiB, the next gradient has {next_sizes[0]:.2f}, "
-                f"fuse_grad_size_in_MB is {limit_mib:g}",
-            )
+        sizes_mib = [ops.size_bytes(block.var(name)) / ops.MIB for name in gradients]
+        is_within = len(sizes_mib) == 1 or sum(sizes_mib) <= limit_mib
+        prove(is_within, f"STRATEGY: a bucket has {sum(sizes_mib):.2f} MiB, fuse_grad_size_in_MB is {limit_mib:g}")
+        buckets_by_type.setdefault(type_in(block, gradients[0]), []).append(sizes_mib)
+    for buckets in buckets_by_type.values():
+        _check_full(buckets, limit_mib)
     return f"fuse_grad_size_in_MB={limit_mib:g}: buckets {len(summed)}"
+
+
+def _check_full(buckets: list[list[float]], limit_mib: float) -> None:
+    """Prove that no bucket was closed before the next gradient would have passed the limit.
+
+    `buckets` are those of one type, in order, each with the MiB of its gradients. The first one may close early and the
+    last one be small.
+    """
+    for sizes_mib, next_sizes_mib in pairwise(buckets[1:-1]):
+        next_mib = next_sizes_mib[0]
+        prove(
+            sum(sizes_mib) + next_mib > limit_mib,
+            f"STRATEGY: a bucket is closed at {sum(sizes_mib):.2f} MiB, the next gradient has {next_mib:.2f}, "
+            f"fuse_grad_size_in_MB is {limit_mib:g}",
+        )
