@@ -104,24 +104,38 @@ def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> 
     )
     x = layers.conv_bn(image, "backbone.conv_layer1_1", STEM, 3, stride=2)
     x = layers.conv_bn(x, "backbone.conv_layer1_2", STEM, 3, stride=2)
-    for i in range(1, BOTTLENECKS + 1):
-        x = layers.bottleneck(x, f"backbone.la1.bb_layer2_{i}", STEM, parts=BOTTLENECK)
+    for number in range(1, BOTTLENECKS + 1):
+        x = layers.bottleneck(x, f"backbone.la1.bb_layer2_{number}", STEM, parts=BOTTLENECK)
+
     branches = [x]
     for stage, modules in MODULES.items():
         branches = _transition(branches, f"backbone.tr{stage - 1}", layers, count=stage)
-        for module in range(1, modules + 1):
-            short = f"st{stage}_{module}"
-            prefix = f"backbone.st{stage}.stage_{short}"
-            for i in range(stage):
-                for block in range(1, BLOCKS + 1):
-                    layer = f"{prefix}.branches_func.bb_{short}_branch_layer_{i + 1}_{block}"
-                    branches[i] = _block(branches[i], layer, layers)
-            branches = _exchange(branches, short, f"{prefix}.fuse_func", layers)
-    size = branches[0].shape[2:]
-    x = paddle.concat([branches[0], *(enlarge(branch, size) for branch in branches[1:])], axis=1)  # [N, 270, H/4, W/4]
+        for number in range(1, modules + 1):
+            branches = _module(branches, stage, number, layers)
+
+    largest = branches[0]
+    enlarged = [enlarge(branch, largest.shape[2:]) for branch in branches[1:]]
+    x = paddle.concat([largest, *enlarged], axis=1)  # [N, 270, H/4, W/4]
     x = layers.conv_bn(x, "head.conv_1", sum(WIDTHS), 1, bias=recipe.head_bias)
     x = layers.conv(x, "head.cls", recipe.classes, 1, bias=recipe.head_bias)
     return enlarge(x, image.shape[2:])
+
+
+def _module(branches: list[static.Variable], stage: int, number: int, layers: Layers) -> list[static.Variable]:
+    """Append one module of a stage: BLOCKS residual blocks in each branch, then an exchange; return the new branches.
+
+    `stage` and `number`, the module's in its stage, count as in PaddleSeg, whose names the layers have.
+    """
+    module_name = f"st{stage}_{number}"
+    prefix = f"backbone.st{stage}.stage_{module_name}"
+    deepened = []
+    for branch_number, branch in enumerate(branches, start=1):
+        x = branch
+        for block in range(1, BLOCKS + 1):
+            layer = f"{prefix}.branches_func.bb_{module_name}_branch_layer_{branch_number}_{block}"
+            x = _block(x, layer, layers)
+        deepened.append(x)
+    return _exchange(deepened, module_name, f"{prefix}.fuse_func", layers)
 
 
 # Ends of our variables' names, and of PaddleSeg's, whose state dictionaries name the same layers.

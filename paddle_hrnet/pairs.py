@@ -209,9 +209,10 @@ def _listed(list_file: Path) -> Iterator[Listed]:
 
 
 def _in_folders(root: Path, part: str) -> Iterator[Listed]:
-    """Find the images in Cityscapes' folders, each with the label that belongs to it.
+    """Yield the pairs of `part` (train or val) in Cityscapes' folders, each with the image's path for messages.
 
-    Raises ValueError where there are none.
+    The label of leftImg8bit/PART/CITY/NAME_leftImg8bit.png is named like it below gtFine, with the ending of train
+    ids. Raises ValueError where there are no images.
     """
     folder = root / "leftImg8bit" / part
     images = sorted(folder.glob(f"*/*{IMAGE_END}"))

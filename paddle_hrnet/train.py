@@ -41,7 +41,11 @@ class HRNet(Workload):
         return dataclasses.replace(data.first_size(samples), half=self.image.half), self.recipe.eval_batch
 
     def training_loss(self, batch: int) -> static.Variable:
-        """Return the mean cross entropy [] over the pixels of a batch that are not ignored."""
+        """Append the forward pass of a training step to Paddle's default program; return its loss, a scalar.
+
+        The inputs are `image` [batch, 3, H, W] and `label` [batch, H, W]. The loss is the mean cross entropy over the
+        pixels whose label is not IGNORED. Where the recipe says so, batch normalizations span the ranks.
+        """
         height = self.image.height
         width = self.image.width
         pixels = static.data("image", [batch, 3, height, width], "float32")

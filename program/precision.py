@@ -86,7 +86,11 @@ def _operator_lists(precision: Precision) -> Any:
 
 
 def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
-    """Wrap the optimizer so that it adds casts and, where `dynamic`, a dynamic loss scale."""
+    """Return Paddle's optimizer wrapped for mixed precision: it casts operators to float16 when it adds gradients.
+
+    With `dynamic` it also scales the loss and moves the scale from step to step; else the scale is 1, and a fixed one
+    is applied by a pass of ours. In FP32 the optimizer is returned as it is.
+    """
     if not precision.is_half:
         return optimizer
     is_o2 = precision.level == "O2"

@@ -125,17 +125,20 @@ def _scan_value(text: str, start: int) -> tuple[Any, int]:
 
 
 def _is_deeper(value: Any, depth: int) -> bool:
-    """Tell whether lists and objects are nested more than `depth` deep, without recursion."""
-    level = [value]
+    """Tell whether a JSON value has lists and objects nested more than `depth` deep, as [[1]] is at a depth of 1.
+
+    The nesting is followed level by level, as a recursion would fail at the depth that is looked for.
+    """
+    items = [value]
     for _ in range(depth + 1):
-        next_level: list[Any] = []
-        for item in level:
+        inner_items: list[Any] = []
+        for item in items:
             if isinstance(item, dict):
-                next_level += item.values()
+                inner_items += item.values()
             elif isinstance(item, list):
-                next_level += item
-        level = next_level
-    return bool(level)
+                inner_items += item
+        items = inner_items
+    return len(items) > 0
 
 
 def table_of(kind: type[T], value: Any) -> T | None:

@@ -31,6 +31,23 @@ class _Lines(logging.FileHandler):
         raise OSError(f"{self.baseFilename}: cannot write the log: {sys.exc_info()[1]}") from sys.exc_info()[1]
 
 
+def _lines_of(path: Path, *, append: bool) -> _Lines:
+    """Create the log file at `path`, or open the one that is there to `append` to it; return what writes its lines.
+
+    Raises ValueError where it exists otherwise, or cannot be created.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = _Lines(path, mode="a" if append else "x", encoding="utf-8")
+    except FileExistsError:
+        raise ValueError(f"{path}: exists, results are never overwritten: move it or set LOGDIR") from None
+    except OSError as error:
+        why = f"cannot be created ({error.strerror}): set LOGDIR to a writable folder"
+        raise ValueError(f"{path}: {why}") from error
+    lines.setFormatter(logging.Formatter("%(message)s"))
+    return lines
+
+
 class RunLog:
     """Rank 0's log; `RunLog(None)` is the one of every other rank and writes nothing."""
 
@@ -43,19 +60,7 @@ class RunLog:
         from mlperf_logging.mllog.mllog import MLLogger  # only a training run has it
 
         logger = logging.Logger("run-log")
-        if path is None:
-            logger.addHandler(logging.NullHandler())
-        else:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                handler = _Lines(path, mode="a" if append else "x", encoding="utf-8")
-            except FileExistsError:
-                raise ValueError(f"{path}: exists, results are never overwritten: move it or set LOGDIR") from None
-            except OSError as error:
-                why = f"cannot be created ({error.strerror}): set LOGDIR to a writable folder"
-                raise ValueError(f"{path}: {why}") from error
-            handler.setFormatter(logging.Formatter("%(message)s"))
-            logger.addHandler(handler)
+        logger.addHandler(logging.NullHandler() if path is None else _lines_of(path, append=append))
         self._lines = logger
         self._mllogger = MLLogger(logger, default_stack_offset=OURS, root_dir=str(REPOSITORY))
 
