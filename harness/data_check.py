@@ -68,7 +68,10 @@ def _chosen(count: int, seed: int) -> list[int]:
 
 
 def _first_fault(samples: Any, chosen: list[int]) -> str:
-    """Name the first of the chosen samples that is not whole, or that DALI does not decode; empty if there is none."""
+    """Say which of the chosen samples is the first that cannot be decoded, and why; empty if all can be.
+
+    Each file is checked to be whole, and decoded by DALI as training would decode it on a CPU.
+    """
     decoder = Decoder("cpu", None)
     with _quiet_stderr():
         for number in chosen:

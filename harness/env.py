@@ -163,9 +163,10 @@ LEAST_LETTERS = 6  # near a shorter name (MODE, HOSTS) there are others' names (
 
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:
-    """Warn of each variable that nothing reads and whose name is nearly that of one of the job's.
+    """Return a warning for each variable of the environment that looks like one of the job's, misspelt.
 
-    Its value is not printed: it may be a secret.
+    Nothing reads such a variable; its name is one of the job's in other letters, or a long name much like it, as
+    BATCHSZIE. Its value is not shown, as it may be a secret.
     """
     variables = names()
     long_names = [name for name in variables if len(name) >= LEAST_LETTERS]
@@ -193,7 +194,11 @@ def said_twice(job: Job) -> list[str]:
 
 
 def runtime(job: Job) -> dict[str, str]:
-    """Return the settings that Paddle and its libraries read from this rank's environment when they are loaded."""
+    """Return the variables that Paddle and its libraries should find in this rank's environment when they are loaded.
+
+    They are the number of threads, the GPU of this rank, how it computes FP32, and what the workload's traits add for
+    the device. Each has the reason beside it.
+    """
     threads = str(job.cluster.threads_per_rank)
     settings = {
         "OMP_NUM_THREADS": threads,

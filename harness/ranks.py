@@ -72,7 +72,10 @@ def lost_peer() -> Iterator[None]:
 
 
 def start(cluster: ClusterSettings) -> Ranks:
-    """Join the job, and watch this process from now on.
+    """Join the other ranks of the job by MPI; return which rank this is, and of how many.
+
+    From now on the watchdog watches this process, and the process ends when mpirun does. NCCL is told which network
+    interface leads to the other nodes.
 
     Raises ValueError where mpirun started another number of ranks than the cluster's settings say.
     """

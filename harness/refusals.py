@@ -212,7 +212,10 @@ def layout_of(model: ModelSettings) -> str:
 
 
 def _of_automatic_mode(job: Job) -> Iterator[str]:
-    """Yield why Paddle's automatic mode cannot do the job."""
+    """Yield a sentence for each reason why Paddle's automatic mode (STRATEGY=auto) cannot do the job.
+
+    The mode chooses its own optimizer and precision and divides the state over the ranks, so it can only be measured.
+    """
     auto = "STRATEGY=auto: Paddle's automatic mode"
     if not job.cluster.on_gpu or job.cluster.world_size != AUTO_RANKS:
         yield f"{auto} divides the state over {AUTO_RANKS} GPUs: set DGXNNODES and DGXNGPU to so many"
@@ -226,7 +229,10 @@ def _of_automatic_mode(job: Job) -> Iterator[str]:
 
 
 def _of_pixels(job: Job) -> Iterator[str]:
-    """Yield why FP16 cannot hold the gradients of a loss that is a mean over this many pixels."""
+    """Yield a sentence where the global batch has too many pixels for FP16 gradients, in training only.
+
+    The loss of a segmentation is a mean over all pixels, so each gradient gets smaller as there are more of them.
+    """
     most_pixels = job.model.traits.most_half_pixels
     if not job.course.trains or not job.model.is_half or most_pixels is None:
         return

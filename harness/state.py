@@ -140,7 +140,10 @@ def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
 
 
 def average_statistics(main: static.Program, ranks: Ranks) -> None:
-    """Give every rank the mean of the ranks' BN statistics, so that one model is evaluated and not one a rank."""
+    """Give every rank the mean of the ranks' BN statistics, so that all evaluate the same model.
+
+    The statistics of all normalizations travel as one array of float64.
+    """
     own = own_names(main)  # asked once: of HRNet's thousand operators for a thousand tensors it took seconds
     mine = [tensor for name, tensor in tensors(main) if name in own]
     if ranks.size == 1 or not mine:

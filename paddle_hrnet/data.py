@@ -208,7 +208,11 @@ class Loader(loader.Loader):
         return plain, labels, *drawn
 
     def _read_pair(self, number: int) -> Pair:
-        """Read a pair, whose label becomes greyscale. Raises RunError where one of them is not taken or not whole."""
+        """Return the encoded image and label of a pair, with their size in pixels; the label as a greyscale PNG.
+
+        Raises RunError where one of the two is of a kind that is not taken or not whole, where they differ in size, and
+        in evaluation for another size than the first image's.
+        """
         image_path, label_path = self._samples.paths(number)
         (image_name, image), (label_name, label) = self._samples.encoded(number)
         try:

@@ -63,7 +63,11 @@ def label_size(name: str, content: bytes) -> Size:
 
 
 def _jpeg_size(name: str, content: bytes) -> Size:
-    """Read a JPEG's size. Raises ValueError where it is not there, or EXIF says that the picture is stored turned."""
+    """Return a JPEG's size in pixels, from the first HEAD_BYTES of the file or all of it.
+
+    Raises ValueError where they do not state it, or EXIF says that the picture is stored turned: its label may not be
+    turned with it.
+    """
     size = encoded.jpeg_size(content)
     if size is None:
         raise ValueError(f"{name}: is a JPEG file that does not state its size: replace it or remove it from the list")

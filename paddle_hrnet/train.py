@@ -121,7 +121,11 @@ def confusion_matrix(logits: static.Variable, label: static.Variable, classes: i
 
 
 def evaluation_logits(pixels: static.Variable, recipe: config.Recipe) -> static.Variable:
-    """Return logits [N, K, H, W], summed over the recipe's sizes of the image and, with `eval_flip`, its mirror."""
+    """Append the evaluation of images [N, 3, H, W] to Paddle's default program; return its logits [N, K, H, W].
+
+    The network runs once for each size in the recipe's `eval_scales` and, with `eval_flip`, for the mirrored image too.
+    The logits are brought back to the image's size and added up.
+    """
     height, width = pixels.shape[2:]
     directions = (False, True) if recipe.eval_flip else (False,)
     total = None

@@ -75,7 +75,7 @@ class ClassFolders(NamedTuple):
 
 
 def find(root: Path, part: str, classes: int) -> ImageList:
-    """Find the images of `part` (train or val): those of its list, or without one those of its class folders.
+    """Return the images of `part` (train or val) with their labels: those of its list, else of its class folders.
 
     Raises ValueError where both are absent or wrong. The message names the line, or what to do.
     """
@@ -90,10 +90,10 @@ def find(root: Path, part: str, classes: int) -> ImageList:
 
 
 def read_list(root: Path, part: str, classes: int) -> ImageList:
-    """Read and check the list of `part`.
+    """Return the images and labels in the list of `part` (train or val), whose lines are `path label`.
 
-    Raises ValueError where the list is absent or empty; a line has no label or one out of range; a listed file is
-    absent. The message names the line.
+    A path is relative to `root`, and every file must be there. Raises ValueError where the list is absent or empty, a
+    line has no label or one that is not below `classes`, or a listed file is absent. The message names the line.
     """
     list_file = root / LIST.format(part)
     if not list_file.is_file():
@@ -121,10 +121,13 @@ def read_list(root: Path, part: str, classes: int) -> ImageList:
 
 
 def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
-    """Label the images of `part` by their class folders, and those for evaluation by the classes of training.
+    """Return the images of `part` (train or val) in its class folders, labelled by the number of their folder.
 
-    Raises ValueError where there are none, one is empty, there are more than the recipe's classes, or the parts have
-    different ones.
+    Folders are numbered from 0 in the order of their names. The result notes, for the user, that there are fewer of
+    them than the recipe's classes, and files that are passed over.
+
+    Raises ValueError where there are no class folders, one is empty, there are more than the recipe's classes, or those
+    of evaluation differ from those of training.
     """
     found = class_folders(root, part)
     count = len(found.names)

@@ -47,9 +47,10 @@ def prepare(main: static.Program, rate: str) -> None:
 
 
 def check(main: static.Program) -> str:
-    """Prove that a step of this program may be captured; return the proof in words.
+    """Prove that a step of this program can be captured as a CUDA graph and replayed; return the proof in words.
 
-    Raises Refused where an operator reads or copies on the host, computes elsewhere, or its memory may move.
+    Every operator must be known to run on the GPU alone, on the stream that computes, and what a step is fed must lie
+    where it lay. Raises Refused for the first operator or variable of which that is not so.
     """
     block = main.global_block()
     for op in block.ops:

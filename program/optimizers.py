@@ -45,7 +45,11 @@ def _build_sgd(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -
 
 
 def _build_lars(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -> Any:
-    """Return Paddle's LARS. A parameter that it leaves without decay it also leaves without the trust ratio."""
+    """Return Paddle's LARS optimizer for the parameters of a program; `rate` is Paddle's learning rate or scheduler.
+
+    Parameters that the recipe leaves without weight decay are named to Paddle, which leaves them without the trust
+    ratio, too.
+    """
     import paddle
 
     without_decay = [parameter.name for parameter in program.all_parameters() if not config.decays(parameter.name)]

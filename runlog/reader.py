@@ -142,9 +142,10 @@ def _is_deeper(value: Any, depth: int) -> bool:
 
 
 def table_of(kind: type[T], value: Any) -> T | None:
-    """Read the value of an event as the schema's table `kind`, of plain fields; return None where it is not one.
+    """Return the value of an event as `kind`, a dataclass of the schema with plain fields; None where it is not one.
 
-    A field that may be null may be absent, too: older logs do not have all of them.
+    Every field must have one of its declared types; a whole number serves as a float. A field that may be null may be
+    absent, too: older logs do not have all of them.
     """
     if not isinstance(value, dict):
         return None

@@ -317,7 +317,10 @@ CLOCK_SET = Point("clock_set", float, _BY_HOW_MUCH, unit="s", metadata=AtStep)
 
 # Hyperparameters by the optimizer's name; rates are of the global batch.
 def _optimizer_points(kind: str) -> dict[str, Point[float]]:
-    """Return the events of an optimizer's hyperparameters by their names without its prefix."""
+    """Return the events of an optimizer's hyperparameters by short names, as "momentum" for `sgd_opt_momentum`.
+
+    `kind` is MLPerf's name of the optimizer, with which the names of the events begin.
+    """
     prefix = f"{kind}_opt_"
     points = [
         Point(f"{prefix}base_learning_rate", float, "after the warm-up"),

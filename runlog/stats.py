@@ -35,7 +35,10 @@ def olympic_mean(values: Sequence[float], dropped: int = 1) -> float:
 
 @functools.lru_cache(256)
 def t_quantile(freedom: float, probability: float = 0.5 + CONFIDENCE / 2) -> float:
-    """Return a quantile of Student's t, `probability` over 0.5 (SciPy takes 0.4 s to import)."""
+    """Return the t below which Student's distribution of `freedom` degrees has this probability, which is over 0.5.
+
+    It is found by halving an interval around it. SciPy has the function, and takes 0.4 s to import.
+    """
     low = 0.0
     high = 1.0
     while t_cdf(high, freedom) < probability:

@@ -96,7 +96,11 @@ def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
 
 
 def _find(job: Job, run: dict[str, Any], ranks: int) -> Start:
-    """Return the newest checkpoint that is whole, or the beginning where none is."""
+    """Return the start at the newest checkpoint that is whole, with its arrays; at the beginning where there is none.
+
+    A damaged checkpoint is skipped with a warning. `run` is what this run's state depends on, `ranks` the number of
+    its ranks. Raises ValueError where the checkpoint's run differed in it, in the global batch or in the seed.
+    """
     folder = folder_of(job.checkpoints, Path(job.trials.result_file))
     for path in _newest_first(folder):
         try:
@@ -363,7 +367,11 @@ class Keeper(Hook):
         return dict(self._copies)
 
     def _write(self, arrays: dict[str, Array], metadata: dict[str, Any], blocked_s: float) -> None:
-        """Write a checkpoint, and remove those beyond CHECKPOINT_KEEP; runs in the thread."""
+        """Write a checkpoint, and remove the oldest ones beyond CHECKPOINT_KEEP; runs in a thread of its own.
+
+        `blocked_s` is how long the training waited for the copy of its state. `self._outcome` then holds the event for
+        the log, or the error where the state is not finite, or the disk has no room or fails.
+        """
         started_s = time.monotonic()
         step = metadata["position"]["step"]
         path = self._folder / f"step_{step:09d}{SUFFIX}"

@@ -80,9 +80,10 @@ class Contents(NamedTuple):
 
 
 def read(path: Path) -> Contents:
-    """Return the arrays and the metadata of a checkpoint.
+    """Return the arrays and the metadata of a checkpoint file that `write` has written.
 
-    Raises ValueError where it is damaged or none, OSError where it cannot be read.
+    The checksum in the header is compared with that of the rest of the header and of the arrays. The arrays are views
+    of the file's bytes. Raises ValueError where the file is damaged or no checkpoint, OSError where it cannot be read.
     """
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")

@@ -44,9 +44,10 @@ def span_ranks(main: static.Program) -> None:
 
 
 def check_on_gpu(main: static.Program) -> int:
-    """Count the normalizations of a GPU's program that span the ranks.
+    """Return how many normalizations of a GPU's program span the ranks.
 
-    Raises ValueError where this process's flags would have Paddle skip their sums over the ranks.
+    Raises ValueError where there are some, and a flag of this process would have Paddle leave out their sums over the
+    ranks without a word.
     """
     count = sum(1 for op in main.global_block().ops if op.type == FORWARD)
     if count and paddle.get_flags(UNIFIED)[UNIFIED]:

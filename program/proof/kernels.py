@@ -37,7 +37,10 @@ SlotTypes = dict[str, dict[str, str]]  # slot: the tensors in it, each with the 
 
 
 def sizes(main: static.Program) -> None:
-    """Prove that cuDNN takes each convolution's images. Raises Refused where one has too many elements."""
+    """Prove that cuDNN can take the input and the output of each convolution.
+
+    Raises Refused for one of more than MOST_ELEMENTS elements, which a smaller batch would mend.
+    """
     block = main.global_block()
     for op in block.ops:
         if op.type not in CONVOLUTIONS:
@@ -161,9 +164,10 @@ def _attr_type(op: Operator, attr: str) -> str:
 
 
 def evaluation(main: static.Program, training: static.Program, device: str) -> None:
-    """Prove that an evaluation program has a kernel for each operator, and the training program's state.
+    """Prove that an evaluation program can run on `device`, and on the state of the training program.
 
-    Raises Refused where a kernel is missing, or a variable that both have differs in shape or type.
+    The two share the variables that both keep from step to step, by their names. Raises Refused where one of these
+    differs in shape or type, or Paddle has no kernel of an operator.
     """
     training_variables = training.global_block().vars
     for variable in main.list_vars():
