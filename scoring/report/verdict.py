@@ -24,7 +24,10 @@ def applies(check: Verdict) -> bool:
 
 
 def overall(checks: Sequence[Verdict]) -> Overall:
-    """Return the worst status of the checks that apply, in words; an unsteady figure asks to be measured again."""
+    """Return the status of the whole report and a sentence for it: the worst status of the checks that apply.
+
+    Warnings are named. One about a figure that is not steady has a sentence of its own: to measure again.
+    """
     statuses = {check.status for check in checks if applies(check)}
     warned = [check.check for check in checks if check.status == WARNING]
     about = f", with warnings about {' and '.join(warned)}" if warned else ""
@@ -67,7 +70,11 @@ def _named(some: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> str:
 
 
 def _compliance(runs: Sequence[ReportedRun]) -> Verdict:
-    """Return what the checker's findings say; without MLPerf logs of training runs there is nothing to check."""
+    """Return the verdict on the runs' compliance with the rules, by what the compliance check found in each.
+
+    One run that failed is fatal. The verdict is unknown where a run should have been checked and was not, and not
+    applicable where no log is an MLPerf log of a training run.
+    """
     checked: list[ReportedRun] = []
     failed: list[ReportedRun] = []
     missing: list[ReportedRun] = []
@@ -112,17 +119,21 @@ def _truncated(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
 
 
 def _training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
-    """Yield a verdict on how training ended: with success, or by the benchmark's rule in spite of a run that failed."""
+    """Yield a verdict on how training runs ended; none where no log is of a training run, or says its quality.
+
+    A run that ended without success is fatal, or a warning where the benchmark's rules drop as many runs of each group.
+    Where all ended with success, their final quality is judged by its target.
+    """
     runs = runs_of(groups)
     trained = [run for run in runs if run.record.status is not None and run.record.mode != "throughput"]
     stopped = [run for run in trained if run.record.status != "success"]
     if stopped:
         text = f"{_named(stopped, runs)} ended without success ({stopped[0].record.status})"
-        beyond = [group for group in groups if _failures(group) > allowed_failures(group, protocol)]
-        if not beyond:
+        all_are_dropped = all(_failures(group) <= allowed_failures(group, protocol) for group in groups)
+        if all_are_dropped:
             text += "; the benchmark's rules drop as many of its runs"
         fix = "Read the ends of their logs for why they stopped."
-        yield Verdict(check="quality", status=FATAL if beyond else WARNING, found=text, fix=fix)
+        yield Verdict(check="quality", status=WARNING if all_are_dropped else FATAL, found=text, fix=fix)
     elif trained and all(run.record.quality for run in trained):
         yield _final_quality(trained, runs)
 
@@ -170,7 +181,11 @@ def _value_of(quality: Quality) -> float:
 
 
 def _measurement(groups: Sequence[Group]) -> Iterator[Verdict]:
-    """Yield a verdict on whether there is a figure and what warns of it, and one on a figure that is not steady."""
+    """Yield a verdict on whether each group has its figure and what warns of it, and one on figures that are unsteady.
+
+    A group without the figure that the protocol asks for is fatal. Other warnings are named, and stand below the
+    figures. A figure whose windows scatter has the second verdict: to measure again.
+    """
     problems: list[str] = []
     unsteady: list[str] = []
     other_warnings: set[str] = set()  # their names
@@ -217,7 +232,7 @@ def _provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
 
 
 def _not_said(name: str, runs: Sequence[ReportedRun]) -> bool:
-    """Return whether any run's log leaves a fact of its provenance unsaid."""
+    """Return whether the log of any run leaves a fact unsaid: "system", "date", "organisation" or "commit"."""
     for run in runs:
         facts = {
             "system": hardware(run) or run.record.accelerator,
