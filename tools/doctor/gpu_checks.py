@@ -111,7 +111,9 @@ def _judge_model(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 
 
 def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether the GPU's driver runs the CUDA of this Paddle. There are three ways to do so:
+    """Return the verdict on whether the GPU's driver runs the CUDA of this Paddle.
+
+    There are three ways:
 
     - The driver is as new as this CUDA's own one, the first of DRIVERS.
     - It is older, down to the second of DRIVERS. By NVIDIA's CUDA Compatibility it then runs all that was built for
@@ -125,13 +127,13 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     if driver is None and system is not None:
         driver = system.kernel_module
     found = driver or "unknown"
-    good = _numbers(driver) >= _numbers(least_driver)
-    if good and _numbers(driver) < _numbers(own_driver):
+    is_new_enough = _numbers(driver) >= _numbers(least_driver)
+    if is_new_enough and _numbers(driver) < _numbers(own_driver):
         found += f": older than {own_driver}, it runs CUDA by minor-version compatibility, which compiles no PTX"
 
     start: CudaStart | None = facts.get("cuda_start")
-    if not good and start is not None and start.is_sound and (start.version or 0) >= CUDA_VERSION:
-        good = True
+    has_started = start is not None and start.is_sound and (start.version or 0) >= CUDA_VERSION
+    if start is not None and has_started and not is_new_enough:
         found += f": {start.library} (cuda-compat) runs CUDA {start.version_words} on it"
 
     bad_status = ""
@@ -140,7 +142,14 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
         bad_status = WARNING
         fix = NOT_SAID
     return judge_check(
-        job, "gpu.driver", good=good, found=found, bad_status=bad_status, fix=fix, own=own_driver, least=least_driver
+        job,
+        "gpu.driver",
+        good=is_new_enough or has_started,
+        found=found,
+        bad_status=bad_status,
+        fix=fix,
+        own=own_driver,
+        least=least_driver,
     )
 
 
