@@ -23,7 +23,7 @@ class Talk:
     ended: str  # empty: by itself, with status 0
 
     def answers(self) -> list[dict[str, Any]]:
-        """The child's own lines, which are JSON objects; a library's messages stand between them."""
+        """Return the child's own lines, which are JSON objects; a library's messages stand between them."""
         answers = []
         for line in self.lines:
             with contextlib.suppress(ValueError):  # a line that a dying process has not ended, or a library's

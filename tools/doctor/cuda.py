@@ -44,12 +44,12 @@ class CudaStart:
 
     @property
     def is_sound(self) -> bool:
-        """Whether every GPU that was asked has given a context."""
+        """Return whether every GPU that was asked has given a context."""
         return self.fault is None and bool(self.gpus) and all(step.code == 0 for step in self.gpus.values())
 
     @property
     def version_words(self) -> str:
-        """CUDA's version as "12.4"."""
+        """Return CUDA's version as "12.4"."""
         return "unknown" if self.version is None else f"{self.version // 1000}.{self.version % 1000 // 10}"
 
 

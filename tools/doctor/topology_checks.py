@@ -72,7 +72,7 @@ class _Binding:
 
     @property
     def is_far(self) -> bool:
-        """Whether the rank may use none of the cores next to its GPU."""
+        """Return whether the rank may use none of the cores next to its GPU."""
         return bool(self.near) and not nvidia.cpu_list(self.near) & set(self.cores)
 
 

@@ -133,7 +133,10 @@ def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterabl
 
 
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
-    """Say where the figures come from: day, code, machine, base and method; `record` is of any of the runs."""
+    """Return lines that say where the figures of a tuning come from: day, code, machine, base and method.
+
+    `repeats` is the number of turns; `record` is of any of the runs, all of which are of this machine and this code.
+    """
     source = record.header["source"]
     made_by = f"by python -m tools.tune, {time.strftime('%Y-%m-%d', time.gmtime())}, commit {source['commit']}"
     if source["dirty"]:
