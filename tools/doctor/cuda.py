@@ -47,6 +47,10 @@ class CudaStart:
         """Return whether every GPU that was asked has given a context."""
         return self.fault is None and bool(self.gpus) and all(step.code == 0 for step in self.gpus.values())
 
+    def runs(self, version: int) -> bool:
+        """Return whether CUDA of at least this version, as 12000, has given a context on every GPU that was asked."""
+        return self.is_sound and self.version is not None and self.version >= version
+
     @property
     def version_words(self) -> str:
         """Return CUDA's version as "12.4"."""
@@ -63,7 +67,7 @@ class System:
 
 
 def start(environ: Mapping[str, str], gpus: int) -> CudaStart:
-    """Start CUDA in the environment of a rank, ask for a context on each of the first `gpus` GPUs, return what came.
+    """Start CUDA in the environment of a rank, with a context on each of the first `gpus` GPUs; return what came of it.
 
     A process of its own asks the GPUs in turn. Where it hangs or dies on one, that GPU has its fault, and a new process
     asks the ones behind it, until ALL_S seconds have passed.

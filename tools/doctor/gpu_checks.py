@@ -66,9 +66,11 @@ def _judge_count(facts: Facts, job: env.Job) -> Verdict:
     found = f"{count} ({absence})" if absence else str(count)
     fix = _fix_of_absence(absence)
     start: CudaStart | None = facts.get("cuda_start")
-    cuda_has_them = start is not None and (start.count or 0) >= job.cluster.dgxngpu
-    if NO_NVML in absence and start is not None and cuda_has_them:
-        found += f", while CUDA shows {start.count}"
+    shown_by_cuda = 0
+    if start is not None and start.count is not None:
+        shown_by_cuda = start.count
+    if NO_NVML in absence and shown_by_cuda >= job.cluster.dgxngpu:
+        found += f", while CUDA shows {shown_by_cuda}"
         fix = f"start the container with NVIDIA_DRIVER_CAPABILITIES={CAPABILITIES}: it has CUDA and no NVML"
     return judge_check(job, "gpu.count", good=count >= job.cluster.dgxngpu, found=found, fix=fix)
 
@@ -132,8 +134,9 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
         found += f": older than {own_driver}, it runs CUDA by minor-version compatibility, which compiles no PTX"
 
     start: CudaStart | None = facts.get("cuda_start")
-    has_started = start is not None and start.is_sound and (start.version or 0) >= CUDA_VERSION
-    if start is not None and has_started and not is_new_enough:
+    good = is_new_enough
+    if not is_new_enough and start is not None and start.runs(CUDA_VERSION):
+        good = True
         found += f": {start.library} (cuda-compat) runs CUDA {start.version_words} on it"
 
     bad_status = ""
@@ -144,7 +147,7 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     return judge_check(
         job,
         "gpu.driver",
-        good=is_new_enough or has_started,
+        good=good,
         found=found,
         bad_status=bad_status,
         fix=fix,
