@@ -104,15 +104,14 @@ def _cuda_fault(where: str, step: Step, facts: Facts, job: env.Job) -> Verdict:
 
 
 def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
-    """Return the cause and the fix of a step of CUDA's start that failed, with the keys `cause` and `fix`.
+    """Return the `cause` and the `fix` of a step of CUDA's start that failed, as faults.yaml has them.
 
     One result of CUDA has many causes. So what NVML and the system show at the same time, such as a GPU in MIG mode,
     goes before the meaning of the result by itself. The first that applies is taken.
     """
     evidence = _evidence(facts)
-    hung = step.ended.startswith("no answer")
-    name = ""
-    if hung:
+    name = ""  # of an entry of faults.yaml for what is evident
+    if step.ended.startswith("no answer"):
         name = "hang"
     elif step.ended:
         name = "death"
