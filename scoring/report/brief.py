@@ -65,6 +65,7 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
     """
     run = report.headline.runs[0]
     shown: list[tuple[str, Inline]] = []
+    run_counts = [len(group.runs) for group in report.groups]
     standing = report.headline.score.standing if report.headline.score else None
     if standing is not None:
         shown += [("result", standing.name), ("data set", standing.dataset_in_words)]
@@ -75,7 +76,7 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
         ("organisation", _organisation(run)),
         ("commit", _commit(run)),
         ("framework", field(run, "framework")),
-        ("protocol", f"{report.protocol.name}: {report.protocol.describe()}"),
+        ("protocol", f"{report.protocol.name}: {report.protocol.describe(run_counts)}"),
     ]
 
 

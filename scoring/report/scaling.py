@@ -159,7 +159,7 @@ def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
             base = score
             base_devices = devices
         else:
-            speedup_95, _ = ratio_interval(base, score)
+            speedup_95 = ratio_interval(base, score).bounds
         speedup = score.value / base.value
         efficiency = speedup / (devices / base_devices)
         rows.append(ScalingRow(group, devices, score.value, speedup, speedup_95, efficiency))
