@@ -123,7 +123,7 @@ def values(report: Report) -> dict[str, Any]:
     return {
         "verdict": {"status": report.verdict.status, "text": report.verdict.text, "checks": checks},
         "headline": report.groups.index(report.headline),
-        "groups": [_group(group) for group in report.groups],
+        "groups": [_group_values(group) for group in report.groups],
         "scaling": [_scaling(rows) for rows in report.scaling],
         "published": [_curve(curve) for curve in report.curves],
         "published_note": report.curves_note,
@@ -147,7 +147,7 @@ def _curve(curve: Curve) -> dict[str, Any]:
     return {"label": curve.label, "source": curve.rows[0].source, "points": points}
 
 
-def _group(group: Group) -> dict[str, Any]:
+def _group_values(group: Group) -> dict[str, Any]:
     """Return a group and its runs as JSON values."""
     step_time = None
     if group.step_time is not None:
@@ -157,11 +157,11 @@ def _group(group: Group) -> dict[str, Any]:
         "score": group.score.to_json() if group.score else None,
         "problem": group.problem,
         "step_time": step_time,
-        "runs": [_run(run) for run in group.runs],
+        "runs": [_run_values(run) for run in group.runs],
     }
 
 
-def _run(run: ReportedRun) -> dict[str, Any]:
+def _run_values(run: ReportedRun) -> dict[str, Any]:
     """Return a run as JSON values: its record's facts, its figure, and how it ended.
 
     What is not known is null. A value that comes from one line of the log stands beside the number of that line.
@@ -195,7 +195,7 @@ def as_csv(report: Report) -> str:
     for group in report.groups:
         unit = group.score.unit if group.score else None
         for run in group.runs:
-            rows.append({"run": run.number, "group": group.name, "unit": unit} | _run(run))
+            rows.append({"run": run.number, "group": group.name, "unit": unit} | _run_values(run))
     rows.sort(key=_run_number)
     return csv_text(list(rows[0]), rows)
 

@@ -98,7 +98,7 @@ def build(
     asked = _Asked(protocol, skip)
     runs = []
     for number, record in enumerate(records, 1):
-        runs.append(_run(number, record, findings.get(record.file), logs.get(record.file, record.file)))
+        runs.append(_reported_run(number, record, findings.get(record.file), logs.get(record.file, record.file)))
 
     systems = _by_system(_groups(runs, asked, folders))
     groups = list(itertools.chain.from_iterable(systems))
@@ -291,7 +291,9 @@ def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
 # ------------------------------------------------------------------------------------------------- reading
 
 
-def _run(number: int, record: Record, findings: dict[str, Any] | None, log: str | os.PathLike[str]) -> ReportedRun:
+def _reported_run(
+    number: int, record: Record, findings: dict[str, Any] | None, log: str | os.PathLike[str]
+) -> ReportedRun:
     """Return a run of the report: its record, and what its log says before the run starts.
 
     Of an MLPerf log that is the line of each section of the header, the time of the first event, and the events that

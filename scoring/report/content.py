@@ -259,8 +259,9 @@ class _Axis(NamedTuple):
 def timeline(run: ReportedRun) -> Timeline:
     """Return the throughput of a run over time as points to draw, none where its log has no rates.
 
-    A window of the log is a point. A log of more than SHOWN_POINTS windows has neighbouring ones put together, so that
-    there are about so many points. A point is of measured windows alone, or of others (warm-up) alone.
+    A window, the steps that one row of the log is about, is a point. A log of more than SHOWN_POINTS windows has
+    neighbouring ones put together, so that there are about so many points. A point is of measured windows alone, or of
+    others (warm-up) alone.
     """
     windows: list[Window] = []
     rates: list[float] = []
@@ -313,11 +314,12 @@ def _axis(windows: Sequence[Window], record: Record) -> _Axis:
     """Return start and end of each window on the best axis that the log allows.
 
     It is the first of these that all windows say: the time at their end, how long they took (put one after the other),
-    the step at their end. Where none is said, windows are counted.
+    the step at their end. Times and steps that go backwards do not count. Where none is said, windows are counted.
     """
     ends_s: list[float] = values_of(windows, "end_s")
     all_say_their_end = len(ends_s) == len(windows)
-    if all_say_their_end and ends_s == sorted(ends_s) and ends_s[0] != ends_s[-1]:
+    time_goes_on = ends_s == sorted(ends_s) and len(set(ends_s)) > 1
+    if all_say_their_end and time_goes_on:
         return _Axis("s", _spans_of_time(windows, ends_s, record.run_start_s))
 
     lengths_s: list[float] = values_of(windows, "seconds")
@@ -327,7 +329,8 @@ def _axis(windows: Sequence[Window], record: Record) -> _Axis:
 
     steps: list[int] = values_of(windows, "step")
     all_say_their_step = len(steps) == len(windows)
-    if all_say_their_step and steps == sorted(set(steps)):
+    steps_rise = steps == sorted(set(steps))
+    if all_say_their_step and steps_rise:
         return _Axis("step", _spans_of_steps(windows, steps))
     return _Axis("row", [(float(at), at + 1.0) for at in range(len(windows))])
 

@@ -111,8 +111,9 @@ class _Curves(NamedTuple):
 def _curves(report: Report, read: Callable[[Window], float | None]) -> _Curves:
     """Return a curve for each run: one quantity over its windows. Runs without any value are left out.
 
-    `read` gives the quantity of a window, or None; values that are not finite are left out. The curves are over the
-    steps done. A run whose log does not say them all is over the rows that it printed, counted from 1.
+    A window is the steps that one row of the log is about. `read` gives its quantity, or None; values that are not
+    finite are left out. The curves are over the steps done. A run whose log does not say them all is over the rows that
+    it printed, counted from 1, and the axis is named so.
     """
     curves = []
     axis = "step"
