@@ -187,6 +187,8 @@ def test_the_ranks_of_this_machine_are_measured(tmp_path: Path) -> None:
     assert record["metrics"]["clock_ns"]["reasons"]["0"] == "not possible here: no GPU: DEVICE=cpu"
     assert all(len(link["latency_s"]) == len(link["transfer_s"]) == 5 for link in record["links"])
     assert min(record["whole_s"]) > 0
+    assert len(record["digests"]["tables"]) == 1 and len(record["digests"]["tensors"]) == 428
+    assert "arithmetic        4 ranks of 1 class, at least 3 repetitions of 2 steps each, 428 digests" in done.stdout
     assert record["job"]["batchsize"] == 2 and record["job"]["precision"] == "fp32"
     assert f"record    {path}" in done.stdout and "GPU clock         not possible here for 4" in done.stdout
     assert not path.with_name("hosts").exists()  # ranks are no hosts

@@ -108,8 +108,7 @@ class Machine:
         """Losses [ranks, steps] of the recorded job's first steps by a plan, each read after its step."""
         recipe, images, schedule = self.recorded()
         read = self.batches(images, recipe, self.steps)
-        with _network(recipe, BATCH) as (main, _):  # before a capture binds the process
-            weights = {name: np.array(tensor) for name, tensor in state.tensors(main)}
+        weights = first_weights(recipe)  # before a capture binds the process
         model, executor, found = ResNet50(recipe, plan, batch=BATCH), self.executor, []
         with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
             training = model.training_program(schedule, seed=SEED)
@@ -158,6 +157,12 @@ def _network(recipe: config.Recipe, batch: int) -> Iterator[tuple[static.Program
     with static.scope_guard(static.Scope()):
         executor.run(startup)
         yield main, executor
+
+
+def first_weights(recipe: config.Recipe) -> dict[str, Array]:
+    """Return ResNet-50's first weights and BN statistics by name, drawn on the CPU from a fixed seed, in FP32."""
+    with _network(recipe, batch=1) as (main, _):  # whose weights do not depend on the batch
+        return {name: np.array(tensor) for name, tensor in state.tensors(main)}
 
 
 def fitted_weights(batches: Images, recipe: config.Recipe) -> dict[str, Array]:

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from scoring.importers import count
 from scoring.report import brief, render
 from scoring.report.blocks import Table
 from scoring.report.text import number
+from tools.fleet import arithmetic
 from tools.fleet.record import EXCHANGE_MIB, differences, read, unlike
 from tools.fleet.verdicts import BAD, LINK_METRICS, NOT_POSSIBLE, Change, Judged, Record, changes, links_of
 
@@ -78,6 +80,7 @@ def text(judged: Judged, since: Sequence[Change]) -> str:
     record = judged.record
     lines = [f"fleet     {len(judged.statuses)} compared, measured in {record['took_s']:g} s"]
     lines += _metric_lines(judged)
+    lines += _arithmetic_lines(judged)
     lines += _whole_lines(record)
     lines.append(f"{_title('links')}{len(record['links'])} measured")
     for difference in differences(record):
@@ -100,7 +103,8 @@ def _metric_lines(judged: Judged) -> list[str]:
     """Return for each metric how far apart the nodes or links are, and of how many it could not be measured."""
     by_check: dict[str, list[Verdict]] = {}
     for verdict in (*judged.verdicts, *judged.by_link):
-        by_check.setdefault(verdict.check, []).append(verdict)
+        if verdict.check != arithmetic.CHECK:
+            by_check.setdefault(verdict.check, []).append(verdict)
 
     lines = []
     for check, verdicts in by_check.items():
@@ -110,6 +114,18 @@ def _metric_lines(judged: Judged) -> list[str]:
         reasons = [verdict.found for verdict in verdicts if verdict.status == UNKNOWN]
         if reasons:
             lines.append(f"{_title(check)}{NOT_POSSIBLE} for {len(reasons)}: {reasons[0]}")
+    return lines
+
+
+def _arithmetic_lines(judged: Judged) -> list[str]:
+    """Return a line with what was compared of the nodes' arithmetic, and one for each reason that decided nothing."""
+    title = _title(arithmetic.CHECK)
+    lines = [f"{title}{arithmetic.summary(judged.record)}"]
+    undecided = [
+        verdict.found for verdict in judged.verdicts if verdict.check == arithmetic.CHECK and verdict.status == UNKNOWN
+    ]
+    for reason, nodes in Counter(undecided).items():
+        lines.append(f"{title}unknown for {nodes}: {reason}")
     return lines
 
 

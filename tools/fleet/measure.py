@@ -28,9 +28,10 @@ from program.ops import LOSS_VALUE
 from program.passes import edit
 from runlog.schema import as_json
 from runlog.verdict import FATAL
-from tools.acceptance.machine import Machine, NotPossible
+from tools.acceptance.machine import Machine, NotPossible, first_weights
 from tools.doctor.checks import clock_offset_s, judge_node
 from tools.doctor.node import probe
+from tools.fleet import digests
 from tools.fleet.record import EXCHANGE_MIB, FORMAT, facts
 from tools.fleet.rounds import Pair, groups_of, rounds
 from tools.fleet.verdicts import NOT_POSSIBLE
@@ -196,21 +197,39 @@ class Step:
         return time.perf_counter() - began
 
 
-def programs(machine: Machine) -> tuple[Step, Step]:
-    """Return a step of the job's program by the default strategy without its all-reduces, and one with them."""
+class Programs(NamedTuple):
+    """What a rank computes, all from one training program by the default strategy."""
+
+    alone: Step  # a step without all-reduces, on a batch of this rank
+    whole: Step  # a step of all ranks together
+    carrier: digests.Carrier  # repeats steps that are the same on all ranks
+
+
+def programs(machine: Machine) -> Programs:
+    """Build the job's training program and start it; all ranks call this together.
+
+    All ranks get the weights that the first one draws on its CPU: GPUs would draw others from the same seed.
+    """
     job = machine.job
     me = machine.me
     model = ResNet50(job.hyperparameters, machine.plan(), batch=job.model.batchsize)
     schedule = model.recipe.make_schedule(samples=job.global_batch, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=SEED)
     machine.executor.run(training.startup)
+    if me.is_first:
+        state.set_weights(training.main, first_weights(model.recipe))
     state.broadcast_parameters(training.main, me)
     training.schedule.send(machine.executor.place)
+
     alone = training.main.clone()
     edit.remove(alone, lambda op: op.type.startswith("c_allreduce"))
     made = model.synthetic(model.image, batch=job.model.batchsize, seed=SEED + me.rank)
     batch = loader.resident(made, machine.executor.place)
-    return Step(machine, alone, batch), Step(machine, training.main, batch)
+    return Programs(
+        alone=Step(machine, alone, batch),
+        whole=Step(machine, training.main, batch),
+        carrier=digests.Carrier(machine.executor, alone, model, rate=training.schedule._var_name),
+    )
 
 
 # ---- with other nodes: in pairs, and all together
@@ -380,12 +399,14 @@ def main(job: Job, origins: Origins) -> None:
     machine = Machine(job, origins, me, short=True)
     step = None
     whole = None
+    carrier = None
     if all(me.comm.allgather(machine.kernels)):
-        step, whole = programs(machine)
+        step, whole, carrier = programs(machine)
         step()
         whole()
     alone = Alone(machine, step)
     take_turns(me, alone)
+    digests_of_all = digests.measured(job.cluster, me, carrier, unit=unit) if carrier else None
     metrics = joined(hosts, me.comm.allgather(OfRank(unit, alone.values, alone.failed)))
     leaders = me.comm.Split(0 if alone.leads else 1, me.rank)
     links = pairs(leaders, groups) if alone.leads else []
@@ -399,6 +420,7 @@ def main(job: Job, origins: Origins) -> None:
         "groups": groups,
         "metrics": metrics,
         "links": links,
+        "digests": digests_of_all,
         "whole_s": together(me, alone, whole),
         "steps_s": me.comm.allgather(alone.steps),
         "nodes": nodes_of(leaders, mine) if alone.leads else None,

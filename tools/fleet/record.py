@@ -14,6 +14,7 @@ import psutil
 from harness import env, provenance
 from harness.job import Job
 from runlog import named_files
+from tools.fleet import arithmetic
 from tools.fleet.verdicts import LINK_METRICS, STALLS, STEP, Judged, Record, Series, judge_record, links_of, of_hosts
 
 FORMAT = {"format": "paddle-reference-fleet", "version": 1}
@@ -72,6 +73,7 @@ def _check(record: Record) -> None:
         _check_series(metric, {name: link[metric] for name, link in links.items()})
     _check_series("whole_s", {"all": record["whole_s"] or None})
     _check_series("took_s", {"all": [record["took_s"]]})
+    arithmetic.check(record)
 
 
 def _check_series(metric: str, series: Series) -> None:

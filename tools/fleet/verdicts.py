@@ -23,9 +23,10 @@ import numpy as np
 
 from program.arrays import Array
 from runlog import stats
-from runlog.verdict import FATAL, UNKNOWN, WARNING, Verdict, judged, worst
+from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict, judged, worst
 from scoring.figure import spread
 from scoring.figure.calibration import smallest_difference
+from tools.fleet import arithmetic
 
 ALPHA = 0.002  # of all tests of a fleet together
 LEAST_NODES = 4  # of three the odd one cannot be told
@@ -343,18 +344,27 @@ class Judged:
         ]
 
 
+def _decides(verdict: Verdict) -> bool:
+    """Tell whether a verdict counts for the status of its node.
+
+    What could not be measured says nothing against a node, and right arithmetic does not say that it is fast.
+    """
+    says_nothing_of_speed = verdict.check == arithmetic.CHECK and verdict.status == OK
+    return verdict.status != UNKNOWN and not says_nothing_of_speed
+
+
 def judge_record(record: Record) -> Judged:
     """Judge each node and each link of a fleet's record."""
     links = judge_links(record)
-    verdicts = judge_nodes(record) + links.by_node
+    verdicts = judge_nodes(record) + links.by_node + arithmetic.judge(record)
     for host, node in zip(record["hosts"], record["nodes"], strict=True):
         for failure in node["failed"]:
             verdicts.append(Verdict(check="doctor", where=host, status=FATAL, found=failure))
 
     statuses = {}
-    for host in record["hosts"]:  # what could not be measured says nothing against a node
-        judged_ones = [verdict for verdict in verdicts if verdict.where == host and verdict.status != UNKNOWN]
-        statuses[host] = worst(judged_ones) if judged_ones else UNKNOWN
+    for host in record["hosts"]:
+        deciding = [verdict for verdict in verdicts if verdict.where == host and _decides(verdict)]
+        statuses[host] = worst(deciding) if deciding else UNKNOWN
     return Judged(record=record, statuses=statuses, verdicts=verdicts, by_link=links.by_link)
 
 
