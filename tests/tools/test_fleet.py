@@ -205,6 +205,13 @@ def test_a_baseline_that_is_none_is_refused_before_anything_is_measured(tmp_path
     assert f"{missing}: " in done.stderr and not list(tmp_path.glob("fleet/*/fleet.json"))
 
 
+@pytest.mark.xdist_group("ranks")
+def test_a_job_of_hrnet_is_refused(tmp_path: Path) -> None:
+    done = jobs.run_and_time("--fleet", WORKLOAD="hrnet", DGXNGPU=1, LOGDIR=str(tmp_path))
+    assert done.returncode == 2 and "WORKLOAD=hrnet: a fleet's steps are ResNet-50's" in done.stderr
+    assert not list(tmp_path.glob("fleet/*/fleet.json"))
+
+
 # ---- the page: its names, its map, and what hostile names do to it
 
 SMALL = TOO_SMALL.replace("svg text", "body *").replace(" * t.getScreenCTM().a", "")

@@ -396,7 +396,9 @@ def take_turns(me: ranks.Ranks, alone: Alone) -> None:
 
 
 def main(job: Job, origins: Origins) -> None:
-    """Measure on this rank; rank 0 writes the record next to RESULT_FILE."""
+    """Measure on this rank; rank 0 writes the record next to RESULT_FILE. Raises ValueError for a job of HRNet."""
+    if job.model.workload != "rn50":
+        raise ValueError(f"WORKLOAD={job.model.workload}: a fleet's steps are ResNet-50's: set WORKLOAD=rn50")
     began = time.monotonic()
     me = ranks.start(job.cluster)
     groups = groups_of(job.cluster.switch_groups, job.cluster.dgxnnodes)
