@@ -10,6 +10,7 @@ cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")"
 source launch/common.sh
 
 take_options "${INSTEAD}" "$@"
+[[ -z "${dry_run}" || ${#instead[@]} == 0 ]] || refuse "--dry-run shows a training job: leave out ${instead[*]}, or --dry-run"
 
 # ---- set-up, and the job with every value resolved: the user's environment, the system's file, harness/env.py
 [[ -n "${dry_run}" ]] || launch/setup.sh run # a dry run needs no package
@@ -41,7 +42,8 @@ set -m
 "${job[@]}" &
 child=$!
 set +m
-trap 'kill -TERM "${child}"' TERM HUP
+trap 'kill -TERM "${child}"' TERM
+trap 'kill -HUP "${child}"' HUP
 trap 'kill -INT "${child}"' INT
 status=0
 await "${child}" 2>/dev/null || status=$? # where it was killed, bash says so here

@@ -172,6 +172,13 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
     return warnings
 
 
+def said_twice(job: Job) -> list[str]:
+    """Warn where two settings say where the images come from."""
+    if job.data.kind == "synthetic" and job.data.folder:
+        return [f"DATA=synthetic: an epoch is as long as DATADIR={job.data.folder} says, and no image of it is read"]
+    return []
+
+
 # ---- what the libraries and the ranks are told
 
 
@@ -329,6 +336,8 @@ def main() -> int:
             _refuse_result_file(os.environ)
         environ = resolve()
         job, origins = read(environ)
+        if is_users:
+            refusals.raise_first(refusals.of_named_paths(job))
         has_packages = importlib.util.find_spec("numpy") is not None
         if has_packages and not args.launch:  # a launcher's host need not have them
             refusals.raise_first(refusals.of_program(job))
@@ -337,7 +346,7 @@ def main() -> int:
         return 2
 
     if is_users:
-        for warning in misspelt(os.environ):
+        for warning in [*misspelt(os.environ), *said_twice(job)]:
             print(f"warning: {warning}", file=sys.stderr)
     if args.json and not has_packages:
         print("note: not asked what the training program refuses: that needs launch/setup.sh", file=sys.stderr)

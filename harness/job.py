@@ -35,9 +35,12 @@ class Form:
     words: str  # the same for people
 
 
-NODE_NAME = r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*"
-ONE_NODE = Form(pattern=NODE_NAME, words="the name or the IP address of a machine")
-NODES = Form(pattern=f"(?:{NODE_NAME})?(?:,(?:{NODE_NAME})?)*", words="names or IP addresses, comma-separated")
+NODE_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # or an IPv4 address: ranks of several nodes meet by IPv4 alone
+NODES = Form(
+    pattern=f"{NODE_NAME}(?:,{NODE_NAME})*",
+    words="names or IPv4 addresses, comma-separated, none empty or with a port: SSH_PORT is that of all",
+)
+OWN_ADDRESS = Form(pattern=r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*", words="the name or the IP address of a machine")
 NUMBERS = Form(pattern=r"\d{1,4}(,\d{1,4})*", words="whole numbers, comma-separated")
 GROUP_NAMES = Form(pattern=r"[\w.-]+(,[\w.-]+)*", words="names of letters, digits, `_`, `.` and `-`, comma-separated")
 TRACED_STEPS = Form(pattern=r"steps:\d{1,9}-\d{1,9}", words="steps:a-b with 1 <= a <= b, as steps:20-25")
@@ -160,7 +163,10 @@ class DataSettings:
     """Where a rank's images come from."""
 
     kind: str = _setting(
-        "`real`, or `synthetic`: one batch made once", "real", variable="DATA", choices=("real", "synthetic")
+        "`real`, or `synthetic`: one batch made once, and of `DATADIR` the length of an epoch alone",
+        "real",
+        variable="DATA",
+        choices=("real", "synthetic"),
     )
     folder: str = _setting(
         "data set in ImageNet's layout, rn50: or packed; empty: the embedded digits", "", variable="DATADIR"
@@ -189,12 +195,12 @@ class ClusterSettings:
     rank_numa: str = _setting("NUMA node of each rank of a node, comma-separated; empty: ranks roam", "", form=NUMBERS)
     gloo_port: int = _setting("TCP port of the ranks' rendezvous on a CPU; 0: a free one", 0, least=0, most=LAST_PORT)
     hang_timeout_s: int = _setting("seconds without progress after which a rank ends the run; 0: never", 300, least=0)
-    hosts: str = _setting("the nodes' names, comma-separated, the first node first", "", form=NODES)
-    hostfile: str = _setting("file with the name of one node a line, instead of `HOSTS`", "")
+    hosts: str = _setting("the nodes' names, each once, comma-separated, the first node first", "", form=NODES)
+    hostfile: str = _setting("file with the name of one node a line, in place of `HOSTS`", "")
     node_rank: int = _setting("this node's number, from 0", 0, least=0)
     job_key: str = _setting("several nodes: file of the job's private ssh key, the same on each", "")
     ssh_port: int = _setting("several nodes: port of the waiting nodes' sshd", 2222, least=1, most=LAST_PORT)
-    ssh_address: str = _setting("several nodes: address that sshd listens on; empty: all", "", form=ONE_NODE)
+    ssh_address: str = _setting("several nodes: address that sshd listens on; empty: all", "", form=OWN_ADDRESS)
     node_wait_s: int = _setting("several nodes: seconds that they wait for each other", 300, least=1)
     switch_groups: str = _setting(
         "fleet: switch group of each of `HOSTS`, comma-separated; empty: all in one", "", form=GROUP_NAMES

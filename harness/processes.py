@@ -11,6 +11,18 @@ import psutil
 
 STDOUT, STDERR = 1, 2  # file descriptors
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+# At TERM and INT mpirun kills its ranks, and at HUP it ends. So launch/trial.py sends it another signal, which mpirun
+# passes on to the ranks and of which a rank without a handler dies.
+SENT_TO_RANKS = {signal.SIGTERM: signal.SIGUSR1, signal.SIGINT: signal.SIGUSR2, signal.SIGHUP: signal.SIGALRM}
+LAUNCHER_ENDED = signal.SIGVTALRM  # sent to the ranks where a launcher above launch/trial.py was killed
+# {signal that a rank gets: what stopped it}, for the log
+STOPPED_BY = {
+    signal.SIGTERM: "signal TERM",
+    signal.SIGUSR1: "signal TERM",
+    signal.SIGUSR2: "signal INT",
+    signal.SIGALRM: "signal HUP",
+    LAUNCHER_ENDED: "the end of its launcher",
+}
 
 
 def on_signals(handler: object) -> None:

@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
-from harness.job import Job, ModelSettings
+from harness.hosts import hosts_of_cluster, named_twice
+from harness.job import ClusterSettings, Job, ModelSettings
 from harness.libraries import TF32_OVERRIDE
 from harness.traits import traits_of
 from program import strategy
 from program.strategy import AUTO_RANKS, Strategy
-from runlog import workloads
+from runlog import named_files, workloads
 
 # Bounds of a fixed loss scale, as the twin shows them (tests/program/twin.md). At a scale of 1 and 224 px FP16 flushes
 # less than 1 % of ResNet-50's gradients to 0; at 32 px 1.23 %. At 10 times the images the first step overflows, of four
@@ -43,9 +45,7 @@ def _of_cluster(job: Job) -> Iterator[str]:
     if not job.trials.logdir:
         yield "LOGDIR is empty: set it to the folder of the results, or unset it"
 
-    hosts = cluster.hosts.count(",") + 1
-    if cluster.dgxnnodes == 1 and hosts > 1:
-        yield f"HOSTS names {hosts} nodes, but DGXNNODES is 1: set DGXNNODES={hosts}, or unset HOSTS"
+    yield from _of_hosts(cluster)
     if cluster.node_rank >= cluster.dgxnnodes:
         yield f"NODE_RANK={cluster.node_rank}: must be below DGXNNODES={cluster.dgxnnodes}"
 
@@ -61,6 +61,19 @@ def _of_cluster(job: Job) -> Iterator[str]:
             f"RANK_NUMA={cluster.rank_numa}: names {len(numa_nodes)} NUMA nodes: give one for each of the "
             f"DGXNGPU={cluster.dgxngpu} ranks of a node, or set it to nothing"
         )
+
+
+def _of_hosts(cluster: ClusterSettings) -> Iterator[str]:
+    """Yield what is wrong with the nodes' names in HOSTS."""
+    if not cluster.hosts:
+        return
+    hosts = cluster.hosts.split(",")
+    twice = named_twice(hosts)
+    if twice:
+        yield f"HOSTS {twice}"
+    if len(hosts) != cluster.dgxnnodes and (cluster.dgxnnodes > 1 or len(hosts) > 1):
+        names = f"HOSTS names {len(hosts)} node{'s' if len(hosts) > 1 else ''}"
+        yield f"{names}, but DGXNNODES is {cluster.dgxnnodes}: set DGXNNODES={len(hosts)}, or unset HOSTS"
 
 
 def _of_precision(job: Job, tf32_override: str) -> Iterator[str]:
@@ -121,6 +134,28 @@ def _names_of_those_that(trait: str) -> list[str]:
 def _titles_of_those_that(trait: str) -> list[str]:
     """List the workloads that have a trait, as people call them."""
     return [workload.title for workload in workloads.WORKLOADS if getattr(traits_of(workload.name), trait)]
+
+
+# ---- what only the machine of the user's command can tell
+
+
+def of_named_paths(job: Job) -> Iterator[str]:
+    """Yield what is wrong with the paths that a user names, as this machine has them.
+
+    A rank is not asked: mpirun hands it the first node's HOSTS beside HOSTFILE, which its own node need not have.
+
+    Raises ValueError where HOSTFILE is none, or does not fit the job.
+    """
+    cluster = job.cluster
+    if cluster.hostfile and cluster.hosts:
+        yield f"HOSTFILE={cluster.hostfile}: HOSTS={cluster.hosts} names the nodes too: unset one of them"
+    if cluster.hostfile:
+        hosts_of_cluster(cluster)
+    if job.data.folder:
+        try:
+            named_files.refuse_no_folder(Path(job.data.folder))
+        except named_files.UnusableError as error:
+            yield f"DATADIR={error}"
 
 
 # ---- what the recipe and the program must be asked

@@ -79,9 +79,10 @@ else
 fi
 run+=("${mounts[@]/#/--mount=type=bind,}")
 
+absent="image ${CONT} is not on this node: build it with launch/build_image.sh, or pull it"
 if [[ -z ${print} ]]; then
   need_engine
-  [[ -n ${digest} ]] || refuse "image ${CONT} is not on this node: build it with launch/build_image.sh, or pull it"
+  [[ -n ${digest} ]] || refuse "${absent}"
   mkdir -p "${LOGDIR}"
   # The container is not root, so root flushes out here before a single trial; in several, each log says that it was skipped.
   # An acceptance flushes nothing; --check is told what can be done, as it judges that.
@@ -96,6 +97,10 @@ case ${ENGINE} in
 esac
 run+=(./run_and_time.sh "${instead[@]}")
 if [[ -n ${print} ]]; then
+  # A launcher (CONT_HOST) prints it for another machine, and an engine that does not answer knows of no image.
+  if [[ -n ${dry_run} && -z ${digest}${CONT_HOST:-} ]] && "${ENGINE}" version >/dev/null 2>&1; then
+    echo "warning: ${absent}" >&2
+  fi
   # shellcheck disable=SC2059 # one of the two formats above
   printf "${print}" "${run[@]}"
   [[ ${print} == *0 ]] || echo

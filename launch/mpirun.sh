@@ -124,7 +124,8 @@ key=$(<"${folder}/key")
 rm "${folder}/key" "${folder}/key.pub" # from here on it is in this process and on the hosts only
 stopped=0
 trap 'stopped=143; release' TERM
-trap 'stopped=130; release' INT HUP
+trap 'stopped=130; release' INT
+trap 'stopped=129; release' HUP
 
 # Runs every node to its end: `status` is the first one's, or that of the first other one to fail; `first_to_fail` its rank.
 run_nodes() {

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from harness import env
+from harness.hosts import hosts_of_cluster
 from harness.processes import adopt_orphans, end_descendants, end_with_parent, on_signals
 from launch.hello import RefusedCalls, answer_that_unable, hello, rank_by_hosts
 from launch.lifeline import Lifeline, say
@@ -80,7 +81,7 @@ def user_name() -> str:
 def take_key(key: Path, folder: Path, user: str) -> str:
     """Copies the job's private key into the folder; kind and text of its public half."""
     try:
-        named_files.refuse_unusable(key)
+        named_files.refuse_no_file(key)
         (folder / "key").write_bytes(key.read_bytes())
     except named_files.UnusableError as error:
         fail(f"JOB_KEY={error}", 2)
@@ -334,40 +335,17 @@ def run_command(words: list[str], settings: dict[str, str], folder: Path, others
     return stopping or (status if status >= 0 else 128 - status)
 
 
-def hosts_of_file(path: Path) -> list[str]:
-    """Return the first word of each line that has one, without comments. Raises ValueError for what is no such file."""
-    try:
-        named_files.refuse_unusable(path)
-        text = path.read_text(encoding="utf-8")
-    except named_files.UnusableError as error:
-        raise ValueError(f"HOSTFILE={error}") from error
-    except OSError as error:
-        raise ValueError(f"HOSTFILE={named_files.explain(error)}") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"HOSTFILE={path}: is no text: give a file with a host's name in each line") from error
-
-    hosts = []
-    for line in text.splitlines():
-        words = line.partition("#")[0].split()
-        hosts += words[:1]
-    return hosts
-
-
 def hosts_of(job: env.Job) -> list[str]:
     """Names of the job's nodes; a node that waits needs none, as the first one calls it.
 
-    Raises ValueError where they are not as many as DGXNNODES, one is named twice, or HOSTFILE cannot be read.
+    Raises ValueError where the first node has none, or HOSTFILE is not right.
     """
-    hosts = hosts_of_file(Path(job.cluster.hostfile)) if job.cluster.hostfile else []
-    hosts = hosts or [host for host in job.cluster.hosts.split(",") if host]
-    if twice := sorted({host for host in hosts if hosts.count(host) > 1}):
-        raise ValueError(f"HOSTS names {', '.join(twice)} more than once: give each node once")
-    if len(hosts) != job.cluster.dgxnnodes and (hosts or job.cluster.node_rank == 0):
+    names = hosts_of_cluster(job.cluster)
+    if not names and job.cluster.node_rank == 0:
         raise ValueError(
-            f"DGXNNODES={job.cluster.dgxnnodes} needs HOSTS, the nodes' names with commas between (or a HOSTFILE), "
-            f"but HOSTS names {len(hosts)}"
+            f"DGXNNODES={job.cluster.dgxnnodes} needs HOSTS, the nodes' names with commas between, or a HOSTFILE"
         )
-    return hosts
+    return names
 
 
 def main() -> int:

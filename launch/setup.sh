@@ -201,7 +201,8 @@ done
 exec 9>.venv.lock || fail "${PWD} cannot be written: clone it to a folder of your own"
 flock -n 9 || { echo "setup: another start is installing: waiting for it" && flock 9; }
 trap 'rm -rf .venv.new .venv.tmp' EXIT # the venv that is being made, and temporary files
-trap 'kill ${child} 2>/dev/null; exit 143' TERM HUP
+trap 'kill ${child} 2>/dev/null; exit 143' TERM
+trap 'kill ${child} 2>/dev/null; exit 129' HUP
 trap 'kill ${child} 2>/dev/null; exit 130' INT
 for lock in "${locks[@]}"; do
   if [[ ! -x "${VENV}/bin/python" ]] || ! installed "${lock}"; then install "${lock}"; fi

@@ -3,8 +3,8 @@
     trial.py RESULT [OPTIONS] -- MPIRUN...
 
 Called by launch/trials.sh. TERM, INT and HUP end the trial in order; HUP also comes where a launcher above this process
-was killed. mpirun is ended with this process. Exit status: 0; 1 where the trial failed; 2 where it was refused; 130 or
-143 after a signal.
+was killed. mpirun is ended with this process. Exit status: 0; 1 where the trial failed; 2 where it was refused; 128 + n
+after signal n.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from harness.processes import ancestors, end_with_parent, is_alive, on_signals
+from harness.processes import LAUNCHER_ENDED, SENT_TO_RANKS, ancestors, end_with_parent, is_alive, on_signals
 from launch.times import TIMES
 from runlog.writer import close_for_dead
 
@@ -107,9 +107,10 @@ class Trial:
             self.deadline = time.monotonic() + limit_s
         self.signal = self.signal or signal.Signals(number)
         if self.mpirun is not None:
-            # At TERM and INT mpirun kills its ranks at once; these two it passes on. A rank with nothing to save
-            # dies of them.
-            self.mpirun.send_signal(signal.SIGUSR2 if number == signal.SIGINT else signal.SIGUSR1)
+            sent = SENT_TO_RANKS[signal.Signals(number)]
+            if number == signal.SIGHUP and self.killed():
+                sent = LAUNCHER_ENDED
+            self.mpirun.send_signal(sent)
 
     def run(self, messages: IO[bytes]) -> int:
         """mpirun's exit status, or 128 + the signal that it was ended by."""
@@ -141,15 +142,15 @@ class Trial:
         return self.mpirun.returncode if self.mpirun.returncode >= 0 else 128 - self.mpirun.returncode
 
     def killed(self) -> str:
-        """Name the launcher above that was killed, with a colon; return nothing where both are still there.
+        """Name the launcher above that was killed; return an empty text where both are still there.
 
         Linux ends a launcher with the one above it, so of two that are gone the upper one was killed.
         """
         upper_name = "run_and_time.sh" if self.args.nodes == 1 else "launch/nodes.py"
         if len(self.above) > 1 and not is_alive(self.above[1]):
-            return f"{upper_name} was killed: "
+            return f"{upper_name} was killed"
         if os.getppid() != self.above[0]:
-            return "launch/trials.sh was killed: "
+            return "launch/trials.sh was killed"
         return ""
 
     def messages(self) -> str:
@@ -187,8 +188,11 @@ class Trial:
             return told
         said, errors, ended = self.messages(), self.errors(), self.ended()
         if self.signal is not None:
-            of_ranks = [line for line in errors if line.startswith("stopped by signal")]
-            return self.killed() + (of_ranks or [f"stopped by signal {self.signal.name.removeprefix('SIG')}"])[0]
+            killed = self.killed()
+            of_ranks = [line for line in errors if line.startswith("stopped by ")]
+            if of_ranks:
+                return f"{killed}: {of_ranks[0]}" if killed else of_ranks[0]
+            return killed or f"stopped by signal {self.signal.name.removeprefix('SIG')}"
         if not self.stderr.exists():
             return f"{self.stderr.parent} was removed during the run"
         number = int(ended[1]) if ended else 0
@@ -276,7 +280,7 @@ def main() -> int:
     print(f"error: {reason}{where}", file=sys.stderr)
     report(args.reason, reason)
     if trial.signal is not None:
-        return 130 if trial.signal == signal.SIGINT else 143
+        return 128 + trial.signal
     return 2 if status == 2 else 1
 
 

@@ -70,7 +70,7 @@ run_trial() { # RESULT MODULE [ARGUMENTS]
   trial_pid=""
   reason="$(cat <&"${said}")"
   exec {said}<&- {out}>&-
-  if ((status > 128 && status != 130 && status != 143)); then # what keeps the log was killed; mpirun ends with it
+  if ((status > 128 && status != 129 && status != 130 && status != 143)); then # what keeps the log was killed; mpirun ends with it
     flock --timeout "${LAST_WINDOW_S}" "${1%.*}.stderr" true || true # which mpirun holds as long as a rank may write
     reason="$(.venv/bin/python -m runlog close "$1" "launch/trial.py was ended by signal $((status - 128))")" || true
     echo "error: ${reason} (log $1)" >&2

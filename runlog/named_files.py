@@ -38,18 +38,45 @@ def refuse_unusable(path: Path) -> None:
     Raises UnusableError for a link to itself, and for a pipe, socket or device, on which a command
     would wait for ever or read without end. /dev/null and this process's own streams are accepted.
     """
+    mode = _mode_of(path)
+    if mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise UnusableError(f"{path}: is a pipe, a socket or a device: name a file or a folder")
+
+
+def refuse_no_file(path: Path) -> None:
+    """Refuse a path that cannot be read as a file, and a folder among them; one that is not there is accepted.
+
+    Raises UnusableError as `refuse_unusable` does, and for a folder.
+    """
+    mode = _mode_of(path)
+    if mode is None or stat.S_ISREG(mode):
+        return
+    if stat.S_ISDIR(mode):
+        raise UnusableError(f"{path}: {EXPLAINED[errno.EISDIR]}")
+    raise UnusableError(f"{path}: is a pipe, a socket or a device: name a file")
+
+
+def refuse_no_folder(path: Path) -> None:
+    """Refuse a path that is there and no folder, by UnusableError; one that is not there is accepted."""
+    mode = _mode_of(path)
+    if mode is not None and not stat.S_ISDIR(mode):
+        raise UnusableError(f"{path}: is no folder: name a folder")
+
+
+def _mode_of(path: Path) -> int | None:
+    """Return the kind of what is at a path, as `stat` has it; None for this process's own streams and what is absent.
+
+    Raises UnusableError for a link to itself.
+    """
     text = str(path)
     if text == os.devnull or text.startswith(OWN_STREAMS):
-        return
-
+        return None
     try:
-        mode = path.stat().st_mode
+        return path.stat().st_mode
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UnusableError(explain(error)) from None
-        return  # the command that opens it knows what it is for
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise UnusableError(f"{path}: is a pipe, a socket or a device: name a file or a folder")
+        return None  # the command that opens it knows what it is for
 
 
 def check_options(options: argparse.Namespace) -> None:

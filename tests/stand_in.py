@@ -16,13 +16,13 @@ from harness import ranks
 from harness.hooks import telemetry
 from harness.hooks.watchdog import WATCHDOG
 from harness.job import Job, Origins
+from harness.processes import STOPPED_BY
 from runlog import schema
 from runlog.errors import RunError
 from runlog.writer import RunLog, open_log
 
 SET_UP_S, STEP_S, EVALUATION_S = 0.5, 0.1, 0.5
 STEPS_PER_EPOCH = 10
-SIGNALS = {signal.SIGUSR1: "TERM", signal.SIGUSR2: "INT"}  # as launch/trials.sh passes them on
 
 
 def main(job: Job, origins: Origins) -> None:
@@ -96,10 +96,12 @@ class _Rank:
     def _end_if_asked(self) -> None:
         if self._job.course.mode == "throughput":
             return  # it has nothing to save: a signal ends the rank at once
-        for number in SIGNALS:  # only now, as the trainer does: before there is anything to save a signal ends the rank
+        for (
+            number
+        ) in STOPPED_BY:  # only now, as the trainer does: before there is anything to save a signal ends the rank
             signal.signal(number, self._on_signal)
         if asked := max(self._ranks.comm.allgather(self._asked)):
-            raise RunError(f"stopped by signal {SIGNALS[signal.Signals(asked)]} after step {self._step}")
+            raise RunError(f"stopped by {STOPPED_BY[signal.Signals(asked)]} after step {self._step}")
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._asked = number

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -12,123 +13,110 @@ import yaml
 
 from harness import env, workload
 from harness.job import PRECISIONS
-from program.count import Work, buckets, counts_of, layout, works
-from program.ops import MIB, OPTIMIZE
+from program.count import counts_of, layout
 from program.proof import kernels
 from runlog import workloads
 from runlog.errors import one_line
 from scoring.published.table import Card, Published, figures_of, nearest, note, read_cards
+from tools.roofline import Operators, in_order, published_scaling, roofline, scaling
 
 FIRST_PORT = 6170  # Paddle's
-Operators = list[tuple[Work, float | None]]
+SCHEDULED_STEPS = 100
+BITS_OF_A_BYTE = 8
 
-# ---- roofline ------------------------------------------------------------------------------------------------------
-
-
-def in_order(update: Sequence[Any]) -> Operators:
-    """Return the operators of an update's programs in order, each all-reduce with its bytes."""
-    main = update[-1]
-    summed_bytes = {bucket["operator"]: bucket["mib"] * MIB for bucket in buckets(main)}
-    operators: Operators = []
-    for program in update:
-        for work in works(program):
-            operators.append((work, summed_bytes.get(work.index) if program is main else None))
-    return operators
-
-
-def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> dict[str, Any] | None:
-    """Roofline of a step on `card`: an upper bound on its images/s; None where it lacks the arithmetic.
-
-    Each operator takes the longer of its FLOPs at the peak of its type and its bytes at the peak; a normalization by
-    the batch's statistics reads its image twice where the chip cannot hold it. An all-reduce of b bytes takes
-    2 (n - 1) / n b at NVLink's peak, beginning when its last gradient is made and the one before is done; the
-    optimizer waits for the last. Beyond one node (8 ranks) nothing is estimated: the network has no data sheet here.
-    """
-    math_modes = {w.dtype: "tf32" if tf32 and w.dtype == "float32" else w.dtype for w, _ in operators if w.flops}
-    peaks = card.flops_per_s
-    if ranks > 8 or not peaks.keys() >= set(math_modes.values()):
-        return None
-    compute_s = link_free_s = flops_s = bytes_s = exposed_s = 0.0
-    waited = False
-    for work, summed_bytes in operators:
-        if summed_bytes is not None:
-            link_free_s = max(link_free_s, compute_s)
-            link_free_s += 2 * (ranks - 1) / ranks * summed_bytes / card.link_bytes_per_s
-            continue
-        if work.role & OPTIMIZE and not waited:
-            waited, exposed_s = True, max(0.0, link_free_s - compute_s)
-            compute_s += exposed_s
-        again_bytes = sum(size for size in work.again_bytes if size > card.on_chip_bytes)
-        by_flops_s = work.flops / peaks[math_modes[work.dtype]] if work.flops else 0.0
-        by_bytes_s = (work.moved_bytes + again_bytes) / card.memory_bytes_per_s
-        flops_s, bytes_s = flops_s + by_flops_s, bytes_s + by_bytes_s
-        compute_s += max(by_flops_s, by_bytes_s)
-    return {
-        "roofline_images_per_s": batch * ranks / compute_s,
-        "step_time_s": compute_s,
-        "flops_time_s": flops_s,
-        "bytes_time_s": bytes_s,
-        "exposed_all_reduce_s": exposed_s,
-        "peaks": card.peaks(math_modes.values()),
-        "kind": "roofline at data-sheet peaks, an upper bound; not measured",
-    }
+# ---- estimates -----------------------------------------------------------------------------------------------------
 
 
 def quoted(figure: Published) -> dict[str, Any]:
-    """A published figure with its source and what it is of."""
+    """Return a published figure for JSON: its images/s, its source, and the batch and devices that it is of."""
     names = ("source", "framework", "table", "batch_per_device", "devices")
     return {"images_per_s": figure.value, "note": note(figure)} | {name: getattr(figure, name) for name in names}
 
 
-def estimates(update: Sequence[Any], job: env.Job) -> list[dict[str, Any]]:
-    """On each card: the roofline of the job's update, the nearest published figure, and the traffic."""
-    operators, found = in_order(update), list[dict[str, Any]]()
-    sizes = {"batch": job.model.batchsize, "ranks": job.cluster.world_size}
+def estimates(update: Sequence[Any], job: env.Job, network_bytes_per_s: float | None = None) -> list[dict[str, Any]]:
+    """Return for each known card the roofline of the job's update, the nearest published figure and the traffic.
+
+    The roofline is {"roofline_images_per_s": None} where it cannot be estimated. The published figure is the one of the
+    same model, card and precision whose batch and devices are nearest, or None. Where the bytes/s of a node's network
+    are given, there is also what all-reduces cost on several nodes, beside published scaling.
+    """
+    operators = in_order(update)
+    tf32 = job.model.precision == "tf32"
+    batch = job.model.batchsize
+    ranks = job.cluster.world_size
+    entries: list[dict[str, Any]] = []
     for card in read_cards():
-        figure = None
+        entry: dict[str, Any] = {"device": f"{card.name} {card.memory_gib} GB"}
+        bound = roofline(operators, tf32=tf32, batch=batch, ranks=ranks, card=card)
+        entry.update(bound or {"roofline_images_per_s": None})
+
+        published = None
         if not job.model.knobs.auto:  # Paddle chose that program, not who published
             figures = figures_of(card, model=job.model.row.model, precision=job.model.precision)
-            figure = nearest(figures, batch=job.model.batchsize, devices=job.cluster.world_size)
-        bound = roofline(operators, tf32=job.model.precision == "tf32", card=card, **sizes)
-        found.append(
-            {"device": f"{card.name} {card.memory_gib} GB"}
-            | (bound or {"roofline_images_per_s": None})
-            | {"published": figure and quoted(figure), "traffic_gb": traffic_gb(operators, card)}
-        )
-    return found
+            published = nearest(figures, batch=batch, devices=ranks)
+        entry["published"] = None if published is None else quoted(published)
+        entry["traffic_gb"] = traffic_gb(operators, card)
+        if network_bytes_per_s is not None:
+            entry["scaling"] = scaling(operators, tf32=tf32, card=card, network_bytes_per_s=network_bytes_per_s)
+            entry["published_scaling"] = published_scaling(
+                card, model=job.model.row.model, precision=job.model.precision
+            )
+        entries.append(entry)
+    return entries
 
 
 def traffic_gb(operators: Operators, card: Card) -> dict[str, float]:
-    """Return the GB that the kernels of each class move on `card`; transposes inside kernels are a class."""
-    found: Counter[str] = Counter()
-    for work, _ in operators:
-        found[work.kernel_class] += work.traffic_bytes(card.on_chip_bytes) - work.turned_bytes
-        found["transposes inside kernels"] += work.turned_bytes
-    return {name: size / 1e9 for name, size in found.most_common() if size}
+    """Return the GB that the kernels of each class move on `card`, the most first.
+
+    Transposes inside kernels are a class of their own. A class that moves nothing is left out.
+    """
+    bytes_of_class: Counter[str] = Counter()
+    for operation in operators:
+        work = operation.work
+        bytes_of_class[work.kernel_class] += work.traffic_bytes(card.on_chip_bytes) - work.turned_bytes
+        bytes_of_class["transposes inside kernels"] += work.turned_bytes
+    return {name: size / 1e9 for name, size in bytes_of_class.most_common() if size}
 
 
 # ---- building --------------------------------------------------------------------------------------------------------
 
 
 def build(job: env.Job) -> Any:
-    """The `TrainingProgram` of rank 0 of a job. Raises ValueError where the job asks for what cannot be built."""
+    """Build the training program of a job as its rank 0 has it, and return the `TrainingProgram`.
+
+    No GPU is needed and no other rank runs: the program is told of ranks on this machine, which are never started. The
+    job's schedule is made for a data set of SCHEDULED_STEPS steps, as its length changes no operator.
+
+    Raises ValueError where the job asks for what cannot be built.
+    """
     import paddle
 
-    env.export_trainer(0, [f"127.0.0.1:{FIRST_PORT + rank}" for rank in range(job.cluster.world_size)])
+    endpoints = [f"127.0.0.1:{FIRST_PORT + rank}" for rank in range(job.cluster.world_size)]
+    env.export_trainer(0, endpoints)
     paddle.enable_static()
     model = workload.of_job(job)
     model.plan = dataclasses.replace(model.plan, ranks_listen=False)
-    schedule = model.recipe.make_schedule(samples=job.global_batch * 100, global_batch=job.global_batch)
+    samples = job.global_batch * SCHEDULED_STEPS
+    schedule = model.recipe.make_schedule(samples=samples, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=1)
-    kernels.sizes(training.main)  # a CPU's too: its rates are those of GPUs
+    kernels.sizes(training.main)  # refuses images that cuDNN does not take; a CPU's job too, whose rates are of GPUs
     return training
 
 
-def inspect(job: env.Job) -> dict[str, Any]:
-    """All that `python -m tools.inspect` says of a job. Raises ValueError as `build` does."""
+def inspect(job: env.Job, network_bytes_per_s: float | None = None) -> dict[str, Any]:
+    """Return all that `python -m tools.inspect` prints of a job, for JSON.
+
+    That is what the job is, the counts of its main program, what was proved of it, and an estimate for each known card.
+    With the bytes/s of a node's network the estimate goes on to several nodes.
+
+    Raises ValueError where the job asks for what cannot be built, and for a network of several nodes where the job has
+    one rank, whose program sums nothing.
+    """
+    if network_bytes_per_s is not None and job.cluster.world_size == 1:
+        raise ValueError("--network: the program of one rank has no all-reduce: set --ranks 2 or more")
     training = build(job)
     main = training.main
-    head = {
+    described = {
         "system": job.cluster.dgxsystem,
         "workload": job.model.workload,
         "recipe": job.model.recipe,
@@ -139,7 +127,10 @@ def inspect(job: env.Job) -> dict[str, Any]:
         "strategy": job.model.strategy,
         "micro_steps": job.model.knobs.gradient_merge,
     }
-    return head | counts_of(main) | {"verified": list(training.verified), "estimate": estimates(training.update, job)}
+    described.update(counts_of(main))
+    described["verified"] = list(training.verified)
+    described["estimate"] = estimates(training.update, job, network_bytes_per_s)
+    return described
 
 
 def text(found: dict[str, Any]) -> str:
@@ -151,6 +142,7 @@ def text(found: dict[str, Any]) -> str:
 @one_line
 def main() -> int:
     """`python -m tools.inspect`: the training program of a configuration, built without a GPU."""
+    # Each option sets the job's variable that its `dest` names; one that is not given leaves it to the config file.
     parser = argparse.ArgumentParser(prog="python -m tools.inspect", description=main.__doc__)
     parser.add_argument("--system", dest="DGXSYSTEM", required=True, help="SYSTEM of a config_<SYSTEM>.sh")
     choices = f"one of {', '.join(workloads.NAMES)}; rn50 if not given"
@@ -160,16 +152,25 @@ def main() -> int:
     parser.add_argument("--ranks", dest="DGXNGPU", help="ranks of the job; the config's if not given")
     parser.add_argument("--recipe", dest="RECIPE", help="the config's if not given")
     parser.add_argument("--strategy", dest="STRATEGY", help="value of STRATEGY; the config's if not given")
+    network = "Gb/s that a node's network sends: estimates what all-reduces cost at 8 to 64 GPUs"
+    parser.add_argument("--network", type=float, metavar="GBPS", help=network)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    asked = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
-    as_json = asked.pop("json")
-    if "DGXNGPU" in asked:
-        asked["DGXNNODES"] = "1"  # the program does not know nodes
+    options = vars(parser.parse_args())
+    as_json = options.pop("json")
+    network_gbps = options.pop("network")
+    variables = {name: value for name, value in options.items() if value is not None}
+    if "DGXNGPU" in variables:
+        variables["DGXNNODES"] = "1"  # the program does not know nodes
     # Some strategies are refused in training to a target; nothing is trained here.
-    job = env.of_system(**asked, MODE="throughput")
+    job = env.of_system(**variables, MODE="throughput")
     env.export({"GLOG_minloglevel": "2"})
-    found = inspect(job)
-    print(json.dumps(found, indent=1) if as_json else text(found))
+    network_bytes_per_s = None
+    if network_gbps is not None:
+        if not 0 < network_gbps < math.inf:
+            raise ValueError(f"--network {network_gbps:g}: must be above 0, as 100")
+        network_bytes_per_s = network_gbps * 1e9 / BITS_OF_A_BYTE
+    described = inspect(job, network_bytes_per_s)
+    print(json.dumps(described, indent=1) if as_json else text(described))
     return 0
 
 

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable, Sequence
 
-from compliance.logged_run import COUNT, EVENTS_KEPT, Evaluation, LoggedRun, has_type
+from compliance.logged_run import COUNT, Evaluation, LoggedRun, has_type
 from compliance.rules import Benchmark, Collected
 from compliance.strict.run_order import RunOrder
 from runlog import schema
@@ -21,7 +21,10 @@ _CHANCE = 1e-3  # at most, that some count of samples fits all accuracies by acc
 
 
 def is_own_data(run: LoggedRun, benchmark: Benchmark) -> bool:
-    """Whether a run is on the benchmark's data set; eval_samples may count padding."""
+    """Return whether a run states the numbers of samples of the benchmark's data set.
+
+    The number of evaluation samples may be larger by less than a global batch, which counts padding.
+    """
     samples = run.of(schema.EVAL_SAMPLES).value
     if run.of(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not has_type(samples, COUNT):
         return False
@@ -30,11 +33,14 @@ def is_own_data(run: LoggedRun, benchmark: Benchmark) -> bool:
 
 
 def counts_batches(run: LoggedRun, benchmark: Benchmark) -> bool:
-    """Whether eval_samples is no number of samples, as the accuracies are whole numbers of the benchmark's."""
+    """Return whether a run on the benchmark's data set has stated batches, or another number, as its eval_samples.
+
+    Its accuracies show it: they are whole numbers of the benchmark's samples, and not of the stated ones.
+    """
     samples = run.of(schema.EVAL_SAMPLES).value
     if run.of(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not has_type(samples, COUNT):
         return False
-    values = {one.value for one in run.evaluations}
+    values = {evaluation.value for evaluation in run.evaluations}
     if len(values) < _LEAST_VALUES or not all_whole(values, benchmark.eval_samples):
         return False
     return not all_whole(values, samples)
@@ -44,70 +50,84 @@ def counts_batches(run: LoggedRun, benchmark: Benchmark) -> bool:
 
 
 def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collected: Collected) -> None:
-    """Collect evaluations off the schedule; without `exact` more of them are no breach.
+    """Collect the evaluations of a closed ResNet run that are off the schedule, by the epochs that they state.
 
-    By their numbers, unless as many epochs were started or announced between them as the schedule asks for.
+    There must be one every 4 epochs, the first of them after epoch 1, 2, 3 or 4, and none may be missing at the end.
+    Evaluations more often than that are a breach only where `exact` is true. A run that numbers its epochs in a way of
+    its own is on the schedule if its events started or announced as many epochs between the evaluations.
     """
     period = int(collected.strict[SCHEDULE].bounds["epochs"])
-    if _is_on_schedule_by_counts(run, order, period):
+    evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]  # 0: of the initial weights
+    if not evaluations or _is_on_schedule_by_counts(run, order, period):
         return
-    previous = None
-    for evaluation in run.evaluations:
-        epoch = evaluation.epoch
-        line = evaluation.line
-        if epoch == 0:
-            continue  # of the initial weights
-        if previous is None and epoch > period:
-            collected.breach(SCHEDULE, line, f"the first evaluation is of epoch {epoch}")
-        elif previous is not None and (epoch - previous > period or (exact and epoch - previous != period)):
-            collected.breach(SCHEDULE, line, f"an evaluation of epoch {epoch}, {epoch - previous} after the one before")
-        previous = epoch
-
-    count = run.number(schema.EVAL_ACCURACY)
-    if count > EVENTS_KEPT:
-        collected.breach(SCHEDULE, None, f"{count} evaluations")
-    if previous is not None and order.last_epoch is not None and order.last_epoch - previous >= period:
-        actual = f"the last evaluation is of epoch {previous}, the last epoch {order.last_epoch}"
-        collected.breach(SCHEDULE, run.evaluations[-1].line, actual)
+    first = evaluations[0]
+    if first.epoch > period:
+        collected.breach(SCHEDULE, first.line, f"the first evaluation is of epoch {first.epoch}")
+    for before, after in itertools.pairwise(evaluations):
+        gap = after.epoch - before.epoch
+        if gap > period or (exact and gap != period):
+            actual = f"an evaluation of epoch {after.epoch}, {gap} after the one before"
+            collected.breach(SCHEDULE, after.line, actual)
+    last = evaluations[-1]
+    if order.last_epoch is not None and order.last_epoch - last.epoch >= period:
+        actual = f"the last evaluation is of epoch {last.epoch}, the last epoch {order.last_epoch}"
+        collected.breach(SCHEDULE, last.line, actual)
 
 
 def _is_on_schedule_by_counts(run: LoggedRun, order: RunOrder, period: int) -> bool:
-    counts = [one.trained for one in run.evaluations if one.trained]
-    if len(counts) < 2:
+    """Return whether the numbers of epochs that were started before each evaluation keep to the schedule.
+
+    The stated epochs may then be numbered otherwise, but no two evaluations may state more than `period` apart.
+    """
+    epochs_started = [evaluation.trained for evaluation in run.evaluations if evaluation.trained]
+    if len(epochs_started) < 2:
         return False
-    steps = {after - before for before, after in itertools.pairwise(counts)}
-    gaps = [after.epoch - before.epoch for before, after in itertools.pairwise(run.evaluations)]
-    left = order.epochs_counted - counts[-1]
-    return steps == {period} and counts[0] <= period and left < period and max(gaps) <= period
+    between = {after - before for before, after in itertools.pairwise(epochs_started)}
+    stated_gaps = [after.epoch - before.epoch for before, after in itertools.pairwise(run.evaluations)]
+    left = order.epochs_counted - epochs_started[-1]
+    return between == {period} and epochs_started[0] <= period and left < period and max(stated_gaps) <= period
 
 
 # --- whole numbers of samples ---
 
 
 def check_samples(run: LoggedRun, samples: int, collected: Collected) -> None:
-    """Collect accuracies of fewer than `samples` samples; those of more, as padding counts, only warn."""
-    off = [one for one in run.evaluations if not all_whole([one.value], samples)]
+    """Collect accuracies that were not counted on `samples` samples, the size of the evaluation set.
+
+    An accuracy is a whole number of right samples over all: 0.76002 is 38,001 of 50,000. Where one is not, the number
+    of samples that explains all accuracies is looked for. A smaller one is a breach, as samples were left out. A larger
+    one only warns: the last batch may be padded. Where there is none, the accuracies are means over the workers'
+    shares, of which no text speaks.
+    """
+    off = [evaluation for evaluation in run.evaluations if not all_whole([evaluation.value], samples)]
     if not off:
         return
     counted = _samples_counted(run, samples)
-    if counted is None:  # means over workers' shares, of which no text speaks
+    if counted is None:
         return
-    of = f"the accuracies are whole numbers of {counted} samples"
+    whole = f"the accuracies are whole numbers of {counted} samples"
+    line = off[0].line
     if counted > samples:
-        actual = f"{of}: {counted - samples} of padding count"
-        collected.breach(SAMPLES, off[0].line, actual, severity="warning")
+        actual = f"{whole}: {counted - samples} of padding count"
+        collected.breach(SAMPLES, line, actual, severity="warning")
     else:
-        collected.breach(SAMPLES, off[0].line, f"{of}: {samples - counted} of {samples} are left out")
+        collected.breach(SAMPLES, line, f"{whole}: {samples - counted} of {samples} are left out")
 
 
 def _samples_counted(run: LoggedRun, samples: int) -> int | None:
-    """The number of samples, a batch more or less, of which all accuracies are whole; None if one may fit by chance."""
+    """Return the number of samples of which all accuracies of a run are whole numbers; None where there is none.
+
+    Looked at are the numbers up to a global batch above and below `samples`. None, too, where the accuracies are so few
+    that one of these numbers would fit by accident: a number fits an accuracy by a chance of 2.4 %, twice the
+    tolerance, and so all of them by that to the power of how many there are.
+    """
     batch = run.global_batch or 0
     if batch > samples:
         batch = 0
     candidates = range(max(samples - batch, 1), samples + batch)
-    values = {one.value for one in run.evaluations}
-    if len(candidates) * (2 * _COUNT_TOLERANCE) ** len(values) >= _CHANCE:
+    values = {evaluation.value for evaluation in run.evaluations}
+    chance_of_one = (2 * _COUNT_TOLERANCE) ** len(values)
+    if len(candidates) * chance_of_one >= _CHANCE:
         return None
     for count in candidates:
         if all(_is_whole(value * count, _COUNT_TOLERANCE) for value in values):
@@ -116,7 +136,7 @@ def _samples_counted(run: LoggedRun, samples: int) -> int | None:
 
 
 def all_whole(values: Iterable[float], samples: float) -> bool:
-    """Whether accuracies are whole numbers of `samples`, to six digits."""
+    """Return whether accuracies, which are written with six digits, are whole numbers of `samples` samples."""
     tolerance = max(0.01, samples * _ROUNDED)
     return all(_is_whole(value * samples, tolerance) for value in values)
 
@@ -130,28 +150,33 @@ def _is_whole(count: float, tolerance: float) -> bool:
 
 
 def check_curve(evaluations: Sequence[Evaluation], target: float, collected: Collected) -> None:
-    """Collect what no training has: an accuracy too high, a last rise too large, too few rises up to the target."""
+    """Collect what no training of ResNet-50 shows in its accuracies, by the bounds of the rule `accuracy-curve`.
+
+    No accuracy may be over 0.8. Where a run took at least five evaluations to reach `target`, the last of them may not
+    be a leap, and most must be better than the one before.
+    """
     bounds = collected.strict[CURVE].bounds
-    best = max(evaluations, key=lambda one: one.value, default=None)
+    best = max(evaluations, key=lambda evaluation: evaluation.value, default=None)
     if best is not None and best.value > bounds["most_accurate"]:
         actual = f"top-1 {best.value:.6g}; none of ResNet-50's is over {bounds['most_accurate']}"
         collected.breach(CURVE, best.line, actual)
 
-    curve = _up_to_target(evaluations, target)
-    if len(curve) < bounds["evaluations"]:
+    place = place_of_target(evaluations, target)
+    if place is None or place + 1 < bounds["evaluations"]:
         return
-    values = [one.value for one in curve]
-    rises = sum(after > before for before, after in itertools.pairwise(values)) / (len(values) - 1)
+    values = [evaluation.value for evaluation in evaluations[: place + 1]]
+    rises = sum(after > before for before, after in itertools.pairwise(values))
+    share_of_rises = rises / (len(values) - 1)
+    line = evaluations[place].line
     if values[-2] < target - bounds["last_rise"]:
-        collected.breach(CURVE, curve[-1].line, f"{values[-2]:.6g} at one evaluation, {values[-1]:.6g} at the next")
-    elif rises < bounds["share_of_rises"]:
-        actual = f"{rises:.0%} of its evaluations are better than the one before"
-        collected.breach(CURVE, curve[-1].line, actual)
+        collected.breach(CURVE, line, f"{values[-2]:.6g} at one evaluation, {values[-1]:.6g} at the next")
+    elif share_of_rises < bounds["share_of_rises"]:
+        collected.breach(CURVE, line, f"{share_of_rises:.0%} of its evaluations are better than the one before")
 
 
-def _up_to_target(evaluations: Sequence[Evaluation], target: float) -> Sequence[Evaluation]:
-    """The evaluations to the first that reached the target; none if none did."""
+def place_of_target(evaluations: Sequence[Evaluation], target: float) -> int | None:
+    """Return the place of the first evaluation that reached the target; None if none did."""
     for place, evaluation in enumerate(evaluations):
         if evaluation.value >= target:
-            return evaluations[: place + 1]
-    return []
+            return place
+    return None

@@ -19,7 +19,8 @@ LEAST_SERIES = 3  # equal values, at least, that make a series
 _DISTINCT_TIMES = 10  # of the intervals of a run, at least, that tell it from others
 _DISTINCT_ACCURACIES = 5
 _NEIGHBOURS = 3  # places before and after, whose times show by which chance two are equal
-_CHANCE_OF_COUNTS = 1e-3  # at most, of a submission of 5 runs, which are 10 pairs
+_CHANCE_OF_COUNTS = 1e-3  # at most, of a submission of 5 runs
+_PAIRS_OF_RUNS = 10  # in a submission of 5 runs
 
 
 class Mark(NamedTuple):
@@ -30,42 +31,50 @@ class Mark(NamedTuple):
 
 
 def marks(run: LoggedRun) -> list[Mark]:
-    """Marks that tell a run from any other: its start, end and accuracies; its times, or accuracies, if many."""
-    accuracies = tuple(one.value for one in run.evaluations)
+    """Return what tells a run from any other, as far as its log states it.
+
+    There are up to three marks: `run`, its start, end and accuracies; `times`, all its intervals; and `accuracies`. A
+    few times or accuracies may be equal by chance, so these two need 10 and 5 different values.
+    """
+    accuracies = tuple(evaluation.value for evaluation in run.evaluations)
     times = tuple(run.intervals.values())
-    found = []
+    marks_of_run = []
     if run.start_ms is not None:
-        found.append(Mark("run", (run.start_ms, run.stop_ms, *accuracies)))
+        marks_of_run.append(Mark("run", (run.start_ms, run.stop_ms, *accuracies)))
     if len(set(times) - {0.0}) >= _DISTINCT_TIMES:
-        found.append(Mark("times", times))
+        marks_of_run.append(Mark("times", times))
     if len(set(accuracies)) >= _DISTINCT_ACCURACIES:
-        found.append(Mark("accuracies", accuracies))
-    return found
+        marks_of_run.append(Mark("accuracies", accuracies))
+    return marks_of_run
 
 
 def shared_mark(run: LoggedRun, other: LoggedRun, *, ours: bool) -> str:
-    """Name what makes two runs of one submission one by itself; empty where nothing does.
+    """Say which mark shows that two runs of one submission are the same run, such as `its times are`; empty where none.
 
-    Outside this project's benchmarks accuracies may be few and times coarse, so both must be equal.
+    `ours` is whether the benchmark is one of this project's, where equal times, equal accuracies or an equal start
+    suffice. Elsewhere a log may hold few accuracies and coarse times, so that both must be equal.
     """
-    equal = {mark.what for mark in marks(run)} & {mark.what for mark in marks(other)}
-    others = dict(marks(other))
-    same = [what for what, value in marks(run) if what in equal and others[what] == value]
-    if "run" in same:
+    marks_of_other = marks(other)
+    equal_kinds = {mark.what for mark in marks(run) if mark in marks_of_other}
+    if "run" in equal_kinds:
         return "its start, end and accuracies are"
-    if "times" in same and "accuracies" in same:
+    if equal_kinds == {"times", "accuracies"}:
         return "its times and accuracies are"
-    if ours and run.start_ms is not None and run.start_ms == other.start_ms:
+    if not ours:
+        return ""
+    if run.start_ms is not None and run.start_ms == other.start_ms:
         return f"run_start {run.start_ms} is"
-    if ours and same:
-        return f"its {same[0]} are"
+    if equal_kinds:
+        [kind] = equal_kinds
+        return f"its {kind} are"
     return ""
 
 
 def resemblance(run: LoggedRun, other: LoggedRun, least_power: float) -> str:
     """Say what two runs of this project's benchmarks share at more places than trainings do; empty if nothing.
 
-    `least_power`: minus the decimal logarithm of the chance of equal intervals from which on they are no accident.
+    Compared are the counts of right images, the intervals and the losses. `least_power` is minus the decimal logarithm
+    of the chance from which on equal intervals are no accident.
     """
     return _equal_counts(run, other) or _equal_intervals(run, other, least_power) or _equal_losses(run, other)
 
@@ -74,45 +83,65 @@ def resemblance(run: LoggedRun, other: LoggedRun, least_power: float) -> str:
 
 
 def _equal_counts(run: LoggedRun, other: LoggedRun) -> str:
-    """Counts of right images, or their rises, that are equal at more evaluations than chance explains.
+    """Say at how many evaluations two ResNet runs found equally many right images; empty where chance explains it.
 
-    Two counts of N images at accuracy a differ with a variance of N a (1 - a) / 2 or more, a quarter of that of
-    independent errors. So one place is equal by a chance of 1 / sqrt(pi N a (1 - a)) at most: 0.006 of 50,000 images
-    at 0.76. (Of 13,332 pairs of places in 140 published submissions 16 are equal, 0.0012, and no two runs have two.)
-    A value counts once: a run that diverged always finds the same images. A curve that was moved has the same rises.
+    The answer reads, for instance, "5 of 9 counts of right images are". Compared are the counts at the same evaluation,
+    and the rises from one evaluation to the next, which a curve that was moved as a whole keeps. Each value counts
+    once, as a run that diverged finds the same images each time.
     """
     samples = run.count(schema.EVAL_SAMPLES)
+    if not samples or run.text(schema.SUBMISSION_BENCHMARK) != "resnet":
+        return ""
     places = min(len(run.evaluations), len(other.evaluations))
-    mine = [one.value for one in run.evaluations[:places]]
-    others = [one.value for one in other.evaluations[:places]]
-    shares = all(0 <= value <= 1 for value in mine + others)
-    if not places or not shares or not samples or run.text(schema.SUBMISSION_BENCHMARK) != "resnet":
+    mine = [evaluation.value for evaluation in run.evaluations[:places]]
+    others = [evaluation.value for evaluation in other.evaluations[:places]]
+    chance = _chance_of_equal_counts([*mine, *others], samples)
+    if chance is None:
         return ""
-    mean = (sum(mine) + sum(others)) / places / 2
-    variance = math.pi * samples * mean * (1 - mean)
-    if variance <= 1:
-        return ""
-    chance = variance**-0.5
+
     my_counts = [round(value * samples) for value in mine]
     other_counts = [round(value * samples) for value in others]
-    for what, one, two in (
+    for what, my_series, other_series in (
         ("counts", my_counts, other_counts),
         ("rises", _rises(my_counts), _rises(other_counts)),
     ):
-        same = {mine for mine, theirs in zip(one, two, strict=True) if mine == theirs}
-        if len(same) >= _most_by_chance(len(one), chance):
-            return f"{len(same)} of {len(one)} {what} of right images are"
+        equal = len(_equal_values(my_series, other_series))
+        if equal >= _least_beyond_chance(len(my_series), chance):
+            return f"{equal} of {len(my_series)} {what} of right images are"
     return ""
+
+
+def _chance_of_equal_counts(accuracies: Sequence[float], samples: int) -> float | None:
+    """Return the chance, at most, by which two runs of such accuracies count equally many right images at one place.
+
+    Two counts of N images at accuracy a differ with a variance of N a (1 - a) / 2 or more, a quarter of that of
+    independent errors. So they are equal by a chance of 1 / sqrt(pi N a (1 - a)) at most: 0.006 of 50,000 images at
+    0.76. (Of 13,332 pairs of places in 140 published submissions 16 are equal, 0.0012, and no two runs have two.)
+    None where that bounds nothing, or a value is no share.
+    """
+    if not accuracies or min(accuracies) < 0 or max(accuracies) > 1:
+        return None
+    mean = sum(accuracies) / len(accuracies)
+    variance = math.pi * samples * mean * (1 - mean)
+    return variance**-0.5 if variance > 1 else None
+
+
+def _equal_values(mine: Sequence[int], others: Sequence[int]) -> set[int]:
+    """Return the distinct values that two series have at the same place."""
+    return {value for value, other in zip(mine, others, strict=True) if value == other}
 
 
 def _rises(counts: Sequence[int]) -> list[int]:
     return [after - before for before, after in itertools.pairwise(counts)]
 
 
-def _most_by_chance(places: int, chance: float) -> int:
-    """The least number of equal places, 3 or more, that no more than one submission of 1,000 has by chance."""
+def _least_beyond_chance(places: int, chance: float) -> int:
+    """Return the least number of equal places, 3 or more, that at most one submission of 1,000 has by chance.
+
+    `chance` is that of one place. The number is larger than `places` where even all of them may be equal by chance.
+    """
     for count in range(LEAST_SERIES, places + 1):
-        if 10 * math.comb(places, count) * chance**count < _CHANCE_OF_COUNTS:
+        if _PAIRS_OF_RUNS * math.comb(places, count) * chance**count < _CHANCE_OF_COUNTS:
             return count
     return places + 1
 
@@ -140,71 +169,82 @@ class _Coincidences(NamedTuple):
 
 
 def _equal_intervals(run: LoggedRun, other: LoggedRun, least_power: float) -> str:
-    """Intervals of two runs at one place, equal to the clock's tick, that chance does not explain."""
-    equal = places = 0
+    """Say how many intervals of two runs are equal to the clock's tick; empty where chance explains it.
+
+    Epochs, blocks, evaluations and windows are compared each with their kind at the same place. The chances of the
+    kinds are multiplied, so their logarithms are added; the answer needs `least_power` (decimal) or more.
+    """
+    equal = 0
+    places = 0
     power = 0.0
     for kind in sorted({name for name, _ in run.intervals}):
-        found = _coincidences(run.durations(kind), other.durations(kind))
-        power += found.power
-        equal += found.equal
-        places += found.places
+        of_kind = _coincidences(run.durations(kind), other.durations(kind))
+        equal += of_kind.equal
+        places += of_kind.places
+        power += of_kind.power
     if equal >= LEAST_SERIES and power >= least_power * math.log(10):
         return f"{equal} of {places} intervals are, to the clock's tick,"
     return ""
 
 
 def _coincidences(mine: Sequence[float], others: Sequence[float]) -> _Coincidences:
-    """Count equal intervals. Intervals of no time do not count.
+    """Count the places at which two runs have equal intervals, and estimate the chance of that at one place.
 
-    The chance that two are equal is counted among intervals some places apart: a trend of the run hardly changes it.
+    Places with an interval of no time are left out. The chance is the share of equal ones among the pairs of intervals
+    that lie one to three places apart, as a trend of the run hardly changes it. One pair more is taken to be equal, so
+    that the chance is never 0.
     """
     count = min(len(mine), len(others))
-    equal = places = near = tries = 0
-    for place in range(count):
-        if mine[place] <= 0 or others[place] <= 0:
-            continue
-        places += 1
-        equal += mine[place] == others[place]
+    places = [place for place in range(count) if mine[place] > 0 and others[place] > 0]
+    equal = sum(mine[place] == others[place] for place in places)
+    pairs = 0
+    equal_pairs = 0
+    for place in places:
         for neighbour in range(max(0, place - _NEIGHBOURS), min(count, place + _NEIGHBOURS + 1)):
-            if neighbour != place:
-                tries += 2
-                near += (mine[place] == others[neighbour]) + (mine[neighbour] == others[place])
-    return _Coincidences(equal=equal, places=places, chance=(near + 1) / (tries + 2))
+            if neighbour == place:
+                continue
+            pairs += 2
+            equal_pairs += mine[place] == others[neighbour]
+            equal_pairs += mine[neighbour] == others[place]
+    return _Coincidences(equal=equal, places=len(places), chance=(equal_pairs + 1) / (pairs + 2))
 
 
 # --- losses ---
 
 
 def _equal_losses(run: LoggedRun, other: LoggedRun) -> str:
-    """Losses of step windows, of 24 bits each, that are equal at one place."""
+    """Say how many losses of step windows, of 24 bits each, two runs have at the same place; empty for fewer than 3."""
     pairs = list(zip(run.losses, other.losses, strict=False))
-    same = {one for one, two in pairs if one == two and one is not None}
-    return f"{len(same)} of {len(pairs)} losses of step_windows are" if len(same) >= LEAST_SERIES else ""
+    equal_losses = {mine for mine, theirs in pairs if mine == theirs and mine is not None}
+    return (
+        f"{len(equal_losses)} of {len(pairs)} losses of step_windows are" if len(equal_losses) >= LEAST_SERIES else ""
+    )
 
 
-# --- seeds, hosts, and the ends of all runs ---
+# --- seeds, and the ends of all runs ---
 
 
 def seed_key(seed: Event, ruleset: Ruleset, benchmark: str) -> tuple[str, ...] | None:
-    """Make what no two runs may share of a logged seed; None where no text of the round asks for it.
+    """Return what no two runs of a submission may share of a logged seed; None where no text of the round asks for it.
 
-    For this project's benchmarks it is the number, for others the number and the line that logged it.
+    For this project's benchmarks it is the number alone, so that `7`, `"+7"` and `7.0` are one seed. For others it is
+    the number with the file and the line that logged it, from the round on whose text says so.
     """
     value = seed.value
     if value is None:
         return None
-    if not isinstance(value, float) or value.is_integer():
-        number = whole_seed(value)
-        value = value if number is None else number
+    is_fraction = isinstance(value, float) and not value.is_integer()
+    number = None if is_fraction else whole_seed(value)
+    text = str(value if number is None else number)
     if benchmark in ruleset.benchmarks:
-        return (str(value),)
+        return (text,)
     if ruleset.version >= ruleset.strict["seed-present"].since:
-        return (str(value), str(seed.metadata.get("file")), str(seed.metadata.get("lineno")))
+        return (text, str(seed.metadata.get("file")), str(seed.metadata.get("lineno")))
     return None
 
 
 def whole_seed(value: object) -> int | None:
-    """A seed as seed_checker takes it, by int(); None where that fails."""
+    """Return a seed as seed_checker takes it, by int(); None where that fails."""
     try:
         return int(value)  # type: ignore[call-overload, no-any-return]
     except (TypeError, ValueError, OverflowError):
@@ -212,13 +252,17 @@ def whole_seed(value: object) -> int | None:
 
 
 def accuracy_of_many(runs: Sequence[LoggedRun], least: int) -> float | None:
-    """The accuracy at which `least` runs of a submission end; None if none is, or accuracies have four digits."""
-    last: list[float] = []
-    finer = False
+    """Return the accuracy at which `least` runs of a submission end; None where they end apart.
+
+    None, too, where no accuracy has more than four digits: those are equal by chance.
+    """
+    last_accuracies = []
+    is_finer = False
     for run in runs:
-        finer = finer or any(abs(round(one.value, 4) - one.value) > 1e-7 for one in run.evaluations)
-        last += [one.value for one in run.evaluations[-1:]]
-    if not last or not finer:
+        for evaluation in run.evaluations:
+            is_finer = is_finer or abs(round(evaluation.value, 4) - evaluation.value) > 1e-7
+        last_accuracies += [evaluation.value for evaluation in run.evaluations[-1:]]
+    if not last_accuracies or not is_finer:
         return None
-    value, count = Counter(last).most_common(1)[0]
+    value, count = Counter(last_accuracies).most_common(1)[0]
     return value if count >= least else None

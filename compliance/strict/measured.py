@@ -57,7 +57,7 @@ class _Sums:
     wait_s: float = 0.0
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class _Plan:
     """The steps that a run of these settings takes. 0: the log does not say."""
 
@@ -67,8 +67,11 @@ class _Plan:
     warmup_end: int = 0  # of a measurement of the throughput alone
     measured_end: int = 0
 
-    def next_window(self, start: int, epoch: int) -> tuple[int, str]:
-        """Steps and phase of the window that begins after step `start`."""
+    def next_window(self, start: int, epoch: int) -> "_Window":
+        """Return the window that comes after step `start` in epoch `epoch`.
+
+        It has as many steps as a window has at most, unless the epoch, or the phase of a measurement, ends before.
+        """
         phase = "train"
         end = epoch * self.epoch_steps
         if self.measured_end and start < self.warmup_end:
@@ -77,7 +80,33 @@ class _Plan:
         elif self.measured_end:
             phase = "measured"
             end = self.measured_end
-        return min(self.window_steps or end, end - start), phase
+        return _Window(steps=min(self.window_steps or end, end - start), phase=phase)
+
+
+class _Window(NamedTuple):
+    """The steps and the phase that a window must have."""
+
+    steps: int
+    phase: str
+
+
+def _plan_of(run: LoggedRun) -> _Plan:
+    """Return the plan of a run by its sizes and its settings."""
+    samples = int(run.count(schema.TRAIN_SAMPLES))
+    batch = int(run.count(schema.GLOBAL_BATCH_SIZE))
+    is_sized = samples > 0 and batch > 0
+    warmup_end = 0
+    measured_end = 0
+    if run.settings.get("MODE") == "throughput":
+        warmup_end = _whole_or_0(run.settings.get("WARMUP_STEPS"))
+        measured_end = warmup_end + _whole_or_0(run.settings.get("MEASURED_STEPS"))
+    return _Plan(
+        batch=batch if is_sized else 0,
+        epoch_steps=samples // batch if is_sized else 0,
+        window_steps=_whole_or_0(run.settings.get("PRINT_STEPS")),
+        warmup_end=warmup_end,
+        measured_end=measured_end,
+    )
 
 
 class Measured:
@@ -150,35 +179,32 @@ class Measured:
             self.fault(line, f"the run ends with step {self._step}, not {end}")
 
     def finish(self) -> None:
-        """Judge the short times at the log's end: the event of a checkpoint within an epoch may come later."""
+        """Collect the throughputs of too short a time, once the log has ended.
+
+        A checkpoint within the epoch explains the time that is missing: it is no part of the throughput. Its event may
+        come after the epoch's end.
+        """
         for short in self._short:
-            steps = self._plan.epoch_steps
+            first_step = (short.epoch - 1) * self._plan.epoch_steps
+            last_step = short.epoch * self._plan.epoch_steps
             waited_ms = 0.0
             for step, blocked_ms in self._checkpoints.items():
-                if (short.epoch - 1) * steps < step < short.epoch * steps:
+                if first_step < step < last_step:
                     waited_ms += blocked_ms
             if short.missing_ms > waited_ms:
                 self._collected.breach(AGREES, short.line, short.actual)
 
     # --- step windows ---
 
-    def _begin(self, first_step: int, steps: int) -> None:
-        """Read the plan at the first window; a resumed run begins behind step 0."""
-        settings = self._run.settings
-        samples = int(self._run.count(schema.TRAIN_SAMPLES))
-        batch = int(self._run.count(schema.GLOBAL_BATCH_SIZE))
-        if samples and batch:
-            self._plan.batch = batch
-            self._plan.epoch_steps = samples // batch
-        self._plan.window_steps = _whole_or_0(settings.get("PRINT_STEPS"))
-        if settings.get("MODE") == "throughput":
-            self._plan.warmup_end = _whole_or_0(settings.get("WARMUP_STEPS"))
-            self._plan.measured_end = self._plan.warmup_end + _whole_or_0(settings.get("MEASURED_STEPS"))
+    def _begin(self, where: schema.InWindow, window: schema.StepWindow) -> None:
+        """Make the plan at the first window, when the settings are known; a resumed run begins behind step 0."""
+        self._plan = _plan_of(self._run)
         summary = self._run.summary
         if summary is not None and summary.resumed:
-            self._step = first_step - steps
+            self._step = where.step - window.steps
 
     def _step_window(self, event: Event) -> None:
+        """Compare a window with the plan and the clock, and add it to the sums of its epoch."""
         window = table_of(schema.StepWindow, event.value)
         where = table_of(schema.InWindow, event.metadata)
         if len(self._run.losses) < LOSSES_KEPT:
@@ -188,7 +214,7 @@ class Measured:
             self.fault(event.line, f"a step_window is not as the schema has it: {printable(event.value)}")
             return
         if self._run.number(schema.STEP_WINDOW) == 1:
-            self._begin(where.step, window.steps)
+            self._begin(where, window)
         if len(self.faults) >= FINDINGS_PER_RULE:
             return
         start = self._step
@@ -204,20 +230,25 @@ class Measured:
             self.fastest = max(self.fastest, Fastest(images_per_s=window.images / window.time_s, line=event.line))
 
     def _compare_window(self, line: int, window: schema.StepWindow, where: schema.InWindow, start: int) -> None:
-        """Compare a window that begins after step `start` with the plan."""
+        """Compare the window of `line` with the one that the plan has after step `start`, where the last one ended.
+
+        It must have the planned number of steps, a global batch of images in each, and the planned phase and epoch; and
+        it can have waited for data for no longer than it took. The first difference is kept as a fault.
+        """
         steps = window.steps
         wait_s = window.data_wait_s
-        wanted, phase = self._plan.next_window(start, where.epoch_num)
-        epoch = 1 if self._plan.measured_end else self._epoch
-        if steps != wanted or where.step != start + steps or window.images != steps * self._plan.batch:
-            of = f"{steps} steps, {window.images} images"
-            self.fault(line, f"a window of {of}, to step {where.step}; {start} was the last")
-        elif where.phase != phase or where.epoch_num != epoch:
+        wanted = self._plan.next_window(start, where.epoch_num)
+        wanted_epoch = 1 if self._plan.measured_end else self._epoch
+        if steps != wanted.steps or where.step != start + steps or window.images != steps * self._plan.batch:
+            done = f"{steps} steps, {window.images} images"
+            self.fault(line, f"a window of {done}, to step {where.step}; {start} was the last")
+        elif where.phase != wanted.phase or where.epoch_num != wanted_epoch:
             self.fault(line, f"a window of phase {printable(where.phase)} and epoch {where.epoch_num} here")
         elif not 0 <= wait_s <= window.time_s + _ROUNDED_S or not window.time_s > 0:
             self.fault(line, f"a window of {window.time_s} s, of which {wait_s} s waited for data")
 
     def _compare_clock(self, event: Event) -> None:
+        """Compare the sum of the windows' times with the time that has passed since the epoch's start."""
         passed_ms = event.time_ms - self._sums.since_ms
         if self._sums.time_s * 1000 > passed_ms * (1 + self._share) + self._run.clock_tolerance_ms:
             self.fault(event.line, f"windows of {self._sums.time_s:.6g} s in the {passed_ms / 1000:.6g} s up to here")
@@ -228,16 +259,19 @@ class Measured:
         return self._collected.strict[AGREES].bounds["share"]
 
     def _rank_times(self, event: Event) -> None:
-        """Check the ranks' own times in the window that comes next: least, median and most, and who took most."""
+        """Check the ranks' own times in the window that comes next, for waiting and for computing.
+
+        The least, the median and the most must be in that order, and the rank that took most must be one of the run.
+        """
         times = table_of(schema.RankTimes, event.value)
         summary = self._run.summary
-        good = False
+        is_good = False
         if times is not None and summary is not None:
             waited = [0.0, times.data_wait_least_s, times.data_wait_median_s, times.data_wait_most_s]
             computed = [0.0, times.compute_least_s or 0.0, times.compute_median_s or 0.0, times.compute_most_s or 0.0]
             ranks_exist = max(times.data_wait_rank, times.compute_rank or 0) < summary.devices
-            good = ranks_exist and waited == sorted(waited) and computed == sorted(computed)
-        if not good:
+            is_good = ranks_exist and waited == sorted(waited) and computed == sorted(computed)
+        if not is_good:
             self.fault(event.line, f"no rank_times of this run: {printable(event.value)}")
 
     def _checkpoint(self, event: Event) -> None:
@@ -250,19 +284,23 @@ class Measured:
     # --- throughputs ---
 
     def epoch_throughput(self, event: Event, number: int | None) -> None:
-        """Compare this project's throughput of an epoch with its windows, its time and the data set."""
+        """Compare the images, seconds and images/s that this project states of epoch `number` with the rest of the log.
+
+        They must agree with each other, with the sums of the epoch's windows, with the log's clock and with the data
+        set. The clock is asked at the epoch's end, which may come after this event.
+        """
         line = event.line
-        said = table_of(schema.EpochThroughput, event.value)
-        if number is None or said is None or not min(_number_or_0(said)) > 0:
+        stated = table_of(schema.EpochThroughput, event.value)
+        if number is None or stated is None or not _is_positive(stated):
             wanted = "epoch_throughput has images, time_s and images_per_s, numbers above 0"
             self._collected.breach(AGREES, line, f"epoch_throughput is {printable(event.value)}", wanted)
             return
-        rate = said.images / said.time_s
-        if abs(said.images_per_s - rate) > self._share * rate:
-            actual = f"{said.images_per_s:.6g} images/s; its images over its time are {rate:.6g}"
+        rate = stated.images / stated.time_s
+        if abs(stated.images_per_s - rate) > self._share * rate:
+            actual = f"{stated.images_per_s:.6g} images/s; its images over its time are {rate:.6g}"
             self._collected.breach(AGREES, line, actual)
-        self._compare_sums(line, number, said)
-        throughput = _Throughput(line=line, epoch=number, time_s=said.time_s)
+        self._compare_sums(line, number, stated)
+        throughput = _Throughput(line=line, epoch=number, time_s=stated.time_s)
         if self._epoch != number:
             self._compare_time(throughput)
         elif len(self._of_open_epoch) < FINDINGS_PER_RULE:
@@ -270,17 +308,18 @@ class Measured:
 
         samples = self._run.count(schema.TRAIN_SAMPLES)
         batch = self._run.count(schema.GLOBAL_BATCH_SIZE)
-        if samples and batch and abs(said.images - samples) > batch:
-            actual = f"{said.images:.10g} images in an epoch; train_samples is {samples}, the global batch {batch}"
+        if samples and batch and abs(stated.images - samples) > batch:
+            actual = f"{stated.images:.10g} images in an epoch; train_samples is {samples}, the global batch {batch}"
             self._collected.breach(AGREES, line, actual)
 
-    def _compare_sums(self, line: int, number: int, said: schema.EpochThroughput) -> None:
+    def _compare_sums(self, line: int, number: int, stated: schema.EpochThroughput) -> None:
+        """Compare a throughput of epoch `number` with the sums of the epoch's windows, and with its last step."""
         sums = self._sums
         rounded_s = _ROUNDED_S * (sums.windows + 1)
         for name, value, of_windows, tolerance in (
-            ("images", said.images, sums.images, 0.0),
-            ("s", said.time_s, sums.time_s, rounded_s),
-            ("s of waiting for data", said.data_wait_s, sums.wait_s, rounded_s),
+            ("images", stated.images, sums.images, 0.0),
+            ("s", stated.time_s, sums.time_s, rounded_s),
+            ("s of waiting for data", stated.data_wait_s, sums.wait_s, rounded_s),
         ):
             if abs(value - of_windows) > tolerance:
                 self.fault(line, f"{value:.10g} {name} in epoch {number}, {of_windows:.10g} in its step_windows")
@@ -289,50 +328,60 @@ class Measured:
             self.fault(line, f"epoch {number} ends with step {self._step}, not {end}")
 
     def _compare_time(self, throughput: _Throughput) -> None:
-        """Compare the time of a throughput with that between its epoch's start and stop."""
-        line, number, time_s = throughput
+        """Compare the time of a throughput with that between its epoch's start and stop, less evaluation.
+
+        A longer time is a breach. A shorter one is kept until the log's end, as a checkpoint may explain it.
+        """
+        epoch = throughput.epoch
         epoch_ms = self._last_epoch_ms
-        if number != self._last_epoch or epoch_ms is None:
-            actual = f"a throughput of epoch {number}, which is not the last one trained"
-            self._collected.breach(AGREES, line, actual)
+        if epoch != self._last_epoch or epoch_ms is None:
+            actual = f"a throughput of epoch {epoch}, which is not the last one trained"
+            self._collected.breach(AGREES, throughput.line, actual)
             return
-        missing_ms = epoch_ms - time_s * 1000
+        missing_ms = epoch_ms - throughput.time_s * 1000
         allowed_ms = self._share * epoch_ms + self._run.clock_tolerance_ms
         if abs(missing_ms) <= allowed_ms:
             return
         between = f"{epoch_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
-        actual = f"{time_s:.3f} s for epoch {number}; {between}"
+        actual = f"{throughput.time_s:.3f} s for epoch {epoch}; {between}"
         if missing_ms < 0:
-            self._collected.breach(AGREES, line, actual)
+            self._collected.breach(AGREES, throughput.line, actual)
         elif len(self._short) < EVENTS_KEPT:
-            self._short.append(_ShortTime(line, number, missing_ms - allowed_ms, actual))
+            self._short.append(_ShortTime(throughput.line, epoch, missing_ms - allowed_ms, actual))
 
     def _throughput_of_others(self, event: Event) -> None:
-        """Compare another submitter's throughput of the last epoch: images/s over the whole data set."""
-        value = event.value
-        if isinstance(value, dict):
-            value = value.get("throughput", value.get("imgs_sec"))
+        """Compare a throughput that another submitter logs behind an epoch with the log's clock.
+
+        Its value is taken for images/s over the whole data set: a number, or a table with `throughput` or `imgs_sec`.
+        Other forms, and a throughput within an epoch, are passed over.
+        """
+        rate = event.value
+        if isinstance(rate, dict):
+            rate = rate.get("throughput", rate.get("imgs_sec"))
         samples = self._run.count(schema.TRAIN_SAMPLES)
         epoch_ms = self._last_epoch_ms
-        if not is_number(value) or not samples or self._epoch is not None or not epoch_ms or epoch_ms < 0:
+        if self._epoch is not None or epoch_ms is None or epoch_ms <= 0:
+            return
+        if not is_number(rate) or not samples:
             return
         allowed_ms = self._share * epoch_ms + self._run.clock_tolerance_ms
-        if value <= 0 or abs(samples / value * 1000 - epoch_ms) > allowed_ms:
-            rate = samples / epoch_ms * 1000
-            actual = f"{value:.6g} images/s; {samples} images in {epoch_ms / 1000:.3f} s are {rate:.6g}"
+        if rate <= 0 or abs(samples / rate * 1000 - epoch_ms) > allowed_ms:
+            by_clock = samples / epoch_ms * 1000
+            actual = f"{rate:.6g} images/s; {samples} images in {epoch_ms / 1000:.3f} s are {by_clock:.6g}"
             self._collected.breach(AGREES, event.line, actual)
 
 
-def _whole_or_0(value: Any) -> int:
-    return value if type(value) is int else 0
+def _whole_or_0(setting: Any) -> int:
+    """Return a setting that is a whole number; 0 for any other."""
+    return setting if type(setting) is int else 0
 
 
-def _number_or_0(said: schema.EpochThroughput) -> list[float]:
-    """The fields of a throughput that must be above 0; 0 for what is no number."""
-    return [value if is_number(value) else 0 for value in (said.images, said.time_s, said.images_per_s)]
+def _is_positive(stated: schema.EpochThroughput) -> bool:
+    """Return whether the images, the seconds and the images/s of a throughput are numbers above 0."""
+    return all(is_number(value) and value > 0 for value in (stated.images, stated.time_s, stated.images_per_s))
 
 
 def _is_possible(window: schema.StepWindow) -> bool:
-    """Whether its counts and its loss are numbers that a window can have; JSON's integers have no bound."""
-    good_loss = window.loss is None or window.loss >= 0
-    return good_loss and max(window.steps, window.images) < 2**63
+    """Return whether a window's counts and loss are numbers that it can have; JSON's integers have no bound."""
+    is_good_loss = window.loss is None or window.loss >= 0
+    return is_good_loss and max(window.steps, window.images) < 2**63

@@ -3,7 +3,6 @@
 A slow epoch condemns no other: a machine may throttle, storage may stall, data may be read again.
 """
 
-import math
 import statistics
 from collections.abc import Sequence
 
@@ -16,7 +15,11 @@ RULE = "epoch-time"
 
 
 def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collected: Collected) -> None:
-    """Collect breaches of `epoch-time` in a run that has ended."""
+    """Collect the breaches of `epoch-time`: epochs, steps and evaluations that are faster than a training can be.
+
+    The run must have ended. Epochs are compared with each other in every benchmark; the times of a step and of an
+    evaluation have bounds for ResNet alone, that of an evaluation only where the data set is the benchmark's.
+    """
     bounds = collected.strict[RULE].bounds
     trained = [part for part in order.trained if part.epoch_ms > 0]
     fast = _fast_between_slower(trained, bounds["epochs"], bounds["median_ms"], bounds["share_of_median"])
@@ -34,40 +37,48 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collected:
 def _fast_between_slower(
     trained: Sequence[TrainedPart], least_epochs: float, least_median_ms: float, share: float
 ) -> list[TrainedPart]:
-    """The epochs of under `share` of the median that have a slower epoch somewhere before and after them.
+    """Return the epochs of under `share` of the median that have a slower epoch somewhere before and after them.
 
-    Fast ones at the start or the end are a machine's before it throttles, or after.
+    Fast ones at the start or the end are left out: they are a machine's before it throttles, or after. Runs of fewer
+    than `least_epochs` epochs, or of epochs so short that they overlap, have none.
     """
     if len(trained) < least_epochs:
         return []
     median_ms = statistics.median_high(part.epoch_ms for part in trained)
-    if median_ms < least_median_ms:  # epochs that short overlap
+    if median_ms < least_median_ms:
         return []
-    slower = [place for place, part in enumerate(trained) if part.epoch_ms >= share * median_ms]
-    inside = trained[slower[0] : slower[-1]]
-    return [part for part in inside if part.epoch_ms < share * median_ms]
+    slower_places = [place for place, part in enumerate(trained) if part.epoch_ms >= share * median_ms]
+    between_slower = trained[slower_places[0] : slower_places[-1]]
+    return [part for part in between_slower if part.epoch_ms < share * median_ms]
 
 
 def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collected: Collected) -> None:
-    """No step of ResNet is shorter than its 500 kernels, by the run's time, its median epoch and its fastest one."""
+    """Collect steps of ResNet that are shorter than launching its 500 kernels takes.
+
+    A log states no step's time, so it is computed from three times of an epoch, each with a bound of its own: the run's
+    time over its epochs, the median epoch and the fastest one.
+    """
     samples = run.count(schema.TRAIN_SAMPLES)
     batch = run.count(schema.GLOBAL_BATCH_SIZE)
     if not samples or not batch or run.stop is None:
         return
-    epochs_ms = sorted(part.epoch_ms for part in trained) or [math.inf]
-    for bound, epoch_ms, by in (
-        ("mean_step_ms", _mean_epoch_ms(run, order) or math.inf, "the run's time and epochs"),
-        ("median_step_ms", epochs_ms[len(epochs_ms) // 2], "the median epoch"),
-        ("epoch_step_ms", epochs_ms[0], "the fastest epoch"),
-    ):
+    epochs_ms = sorted(part.epoch_ms for part in trained)
+    times_of_an_epoch = []
+    mean_ms = _mean_epoch_ms(run, order)
+    if mean_ms:
+        times_of_an_epoch.append(("mean_step_ms", mean_ms, "the run's time and epochs"))
+    if epochs_ms:
+        times_of_an_epoch.append(("median_step_ms", epochs_ms[len(epochs_ms) // 2], "the median epoch"))
+        times_of_an_epoch.append(("epoch_step_ms", epochs_ms[0], "the fastest epoch"))
+    for bound, epoch_ms, origin in times_of_an_epoch:
         step_ms = epoch_ms / samples * batch
         if step_ms < collected.strict[RULE].bounds[bound]:
-            actual = f"{step_ms:.3g} ms a step of {batch} images, by {by}"
+            actual = f"{step_ms:.3g} ms a step of {batch} images, by {origin}"
             collected.breach(RULE, run.stop.line, actual)
 
 
 def _check_evaluations(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collected: Collected) -> None:
-    """No evaluation is far faster than the fastest training of as many images."""
+    """Collect an evaluation that is far faster than the fastest training of as many images."""
     samples = run.count(schema.TRAIN_SAMPLES)
     evaluated = run.count(schema.EVAL_SAMPLES)
     least_ms = min(run.durations(schema.EVAL_STOP.key), default=0.0)
@@ -79,7 +90,7 @@ def _check_evaluations(run: LoggedRun, order: RunOrder, trained: Sequence[Traine
 
 
 def _mean_epoch_ms(run: LoggedRun, order: RunOrder) -> float:
-    """The run's time over its epochs, in ms; 0 where the log does not say."""
+    """Return the run's time over its epochs, in ms; 0 where the log does not say."""
     if run.stop is None or run.start_ms is None or not order.last_epoch:
         return 0.0
     return (run.stop.time_ms - run.start_ms) / order.last_epoch

@@ -7,7 +7,14 @@ from compliance.logged_run import COUNT, LoggedRun, has_type, is_number, own_met
 from compliance.official.language import State, holds
 from compliance.official.rule_files import read_check
 from compliance.rules import Benchmark, Collected, Finding, Ruleset
-from compliance.strict.accuracies import check_curve, check_samples, check_schedule, counts_batches, is_own_data
+from compliance.strict.accuracies import (
+    check_curve,
+    check_samples,
+    check_schedule,
+    counts_batches,
+    is_own_data,
+    place_of_target,
+)
 from compliance.strict.copies import whole_seed
 from compliance.strict.pace import check_pace
 from compliance.strict.project_log import ProjectLog
@@ -31,7 +38,11 @@ class Policy:
     collected: Collected
 
     def check(self, benchmark_asked: str | None) -> None:
-        """Collect what is against the run. Rules that do not hold for its benchmark and division are notes."""
+        """Collect what is against the run as a whole. The rules that do not hold for it are collected as notes.
+
+        `benchmark_asked` is the benchmark that the log must be of; None for any. What was collected before, event by
+        event, of rules that do not hold for the run's benchmark and division, is dropped.
+        """
         run = self.run
         name = run.text(schema.SUBMISSION_BENCHMARK)
         division = run.text(schema.SUBMISSION_DIVISION)
@@ -57,39 +68,45 @@ class Policy:
     # --- rules of every benchmark ---
 
     def _check_status(self, *, ours: bool) -> None:
+        """Collect a run that did not end with success; others than `ours` have words of their own for success."""
         run = self.run
         status = run.status
         if run.stop is None or status == "success":
             return
-        if not ours and status != "aborted":  # others have words of their own for success
+        if not ours and status != "aborted":
             return
         reason = run.of(schema.ABORT_REASON)
         why = f": {printable(reason.value)}" if reason.line else ""
         self._breach("run-status", run.stop.line, f"status {printable(status)}{why}")
 
     def _check_summary(self) -> None:
-        """Check what run_summary says of the run; others' logs have none."""
+        """Collect what a log's run_summary says against a whole training on real data.
+
+        It may say that the run only measured throughput, or was on synthetic data, resumed or profiled. Others' logs
+        have no run_summary, so for them it is noted that the rule was not applied.
+        """
         summary = self.run.summary
         line = self.run.of(schema.RUN_SUMMARY).line
         if summary is None:
             self.collected.note("run-mode", "not applied: the log has no run_summary that says so")
             return
-        for name, wanted in _OF_A_WHOLE_RUN.items():
-            value = getattr(summary, name)
+        for field, wanted in _OF_A_WHOLE_RUN.items():
+            value = getattr(summary, field)
             if value != wanted:
-                said = f"run_summary's {name} is"
-                self._breach("run-mode", line, f"{said} {printable(value)}", f"{said} {printable(wanted)}")
+                name = f"run_summary's {field} is"
+                self._breach("run-mode", line, f"{name} {printable(value)}", f"{name} {printable(wanted)}")
 
     def _check_caches(self) -> None:
-        """Find caches that were kept, or cleared after the start alone; nodes have clocks of their own."""
+        """Collect each cache_clear event that says that the cache was kept, and caches that were all cleared too late.
+
+        Each node may log an event of its own, by its own clock, so it is enough that the first cache was cleared before
+        run_start.
+        """
         cleared: list[Event] = []
         for event in self.run.kept[schema.CACHE_CLEAR.key]:
-            said = str(event.value).strip().lower()
-            if said in _NOT_CLEARED and event.value is not None:
-                self._breach("cache-cleared", event.line, f"not cleared: the value is {printable(event.value)}")
-            elif event.metadata.get("status", "done") != "done":
-                actual = f"not cleared: {printable(own_metadata(event.metadata))}"
-                self._breach("cache-cleared", event.line, actual)
+            kept = _why_not_cleared(event)
+            if kept:
+                self._breach("cache-cleared", event.line, f"not cleared: {kept}")
             else:
                 cleared.append(event)
         if not cleared or self.run.start_ms is None:
@@ -100,6 +117,7 @@ class Policy:
             self._breach("cache-cleared", first.line, f"{late_ms:.0f} ms after run_start")
 
     def _check_seeds(self) -> None:
+        """Collect a log without a seed, and seeds that seed_checker does not take."""
         seeds = self.run.kept[schema.SEED.key]
         if not seeds:
             self._breach("seed-present", None, "no seed")
@@ -112,33 +130,36 @@ class Policy:
     # --- rules of this project's benchmarks ---
 
     def _check_benchmark(self, benchmark: Benchmark, division: str) -> None:
+        """Collect what is against a run of a benchmark of this project: its figures, its target and its data set."""
+        run = self.run
         self.order.measured.finish()
-        for evaluation in self.run.evaluations:
+        for evaluation in run.evaluations:
             if not 0 <= evaluation.value <= 1:
                 actual = f"eval_accuracy is {evaluation.value!r}"
                 self._breach("value-type", evaluation.line, actual, "eval_accuracy is a share, 0 to 1")
-        check_pace(self.run, self.order, benchmark, self.collected)
+        check_pace(run, self.order, benchmark, self.collected)
         self._check_target(benchmark, division)
-        closed = division == "closed"
-        resnet = benchmark.name == "resnet"
-        on_own_data = is_own_data(self.run, benchmark)
-        if self.run.is_project_log and on_own_data:
+
+        is_closed = division == "closed"
+        is_resnet = benchmark.name == "resnet"
+        on_own_data = is_own_data(run, benchmark)
+        if run.is_project_log and on_own_data:
             self._check_distributed(benchmark)
-        if closed and resnet:
+        if is_closed and is_resnet:
             self.collected.found += self._written_findings()
-        if closed and not on_own_data:
+        if is_closed and not on_own_data:
             on_own_data = self._check_closed_data(benchmark)
-        if closed and on_own_data and resnet:
+        if is_closed and on_own_data and is_resnet:
             # "at least as frequently" in version 0.7 of the rules, "at the same frequency" from 1.0 on
             exact = self.ruleset.version > "0.7.0"
-            check_schedule(self.run, self.order, exact=exact, collected=self.collected)
-            check_samples(self.run, benchmark.eval_samples, self.collected)
-            check_curve(self.run.evaluations, benchmark.targets["closed"], self.collected)
-        elif self.run.is_project_log and resnet and has_type(self.run.of(schema.EVAL_SAMPLES).value, COUNT):
-            check_samples(self.run, int(self.run.count(schema.EVAL_SAMPLES)), self.collected)
+            check_schedule(run, self.order, exact=exact, collected=self.collected)
+            check_samples(run, benchmark.eval_samples, self.collected)
+            check_curve(run.evaluations, benchmark.targets["closed"], self.collected)
+        elif run.is_project_log and is_resnet and has_type(run.of(schema.EVAL_SAMPLES).value, COUNT):
+            check_samples(run, int(run.count(schema.EVAL_SAMPLES)), self.collected)
 
     def _check_distributed(self, benchmark: Benchmark) -> None:
-        """Find files that the benchmark's data set cannot have, by the sums of their bytes in the header."""
+        """Collect files that the benchmark's data set cannot have, by the sums of their bytes in the header."""
         if benchmark.distributed is None:
             return
         stated = passports.bytes_of_parts(self.run.section(schema.DATASET))
@@ -146,12 +167,15 @@ class Policy:
             self._breach("data-distributed", None, difference)
 
     def _check_closed_data(self, benchmark: Benchmark) -> bool:
-        """Refuse a closed run on other data. Returns whether it is on the benchmark's all the same."""
+        """Collect that a closed run states other data than the benchmark's. Return whether it is on these all the same.
+
+        It is where only its eval_samples is wrong, as the accuracies show: that warns.
+        """
         train = self.run.of(schema.TRAIN_SAMPLES)
         evaluation = self.run.of(schema.EVAL_SAMPLES)
         if benchmark.name == "resnet" and counts_batches(self.run, benchmark):
-            of = f"the accuracies are whole numbers of {benchmark.eval_samples}"
-            actual = f"eval_samples is {evaluation.value}; {of}"
+            whole = f"the accuracies are whole numbers of {benchmark.eval_samples}"
+            actual = f"eval_samples is {evaluation.value}; {whole}"
             self.collected.breach("eval-samples", evaluation.line, actual, severity="warning")
             return True
         wanted = f"train_samples {benchmark.train_samples} and eval_samples {benchmark.eval_samples}"
@@ -161,14 +185,19 @@ class Policy:
         return False
 
     def _note_data(self) -> None:
-        """Note the rules of the benchmark's data set where a closed run is on another."""
-        collected = {finding.rule: finding for finding in self.collected.found}
-        if "closed-data" in collected and collected["closed-data"].severity == "error":
-            for rule in _OF_OWN_DATA:
-                if rule not in collected:
-                    self.collected.note(rule, "not applied: not the benchmark's data set")
+        """Note that the rules of the benchmark's data set were not applied where a closed run is on another."""
+        rules_found = {finding.rule for finding in self.collected.found}
+        if not any(finding.rule == "closed-data" and finding.severity == "error" for finding in self.collected.found):
+            return
+        for rule in _OF_OWN_DATA:
+            if rule not in rules_found:
+                self.collected.note(rule, "not applied: not the benchmark's data set")
 
     def _check_target(self, benchmark: Benchmark, division: str) -> None:
+        """Collect a status that the accuracies deny: it is success if and only if one reached the target by run_stop.
+
+        The target is the benchmark's for the division, else the recipe's, which the log's header states.
+        """
         run = self.run
         target = benchmark.targets.get(division, run.recipe_target)
         if target is None:
@@ -178,13 +207,14 @@ class Policy:
         if not run.evaluations or run.stop is None:
             return
         last = run.evaluations[-1]
-        first = next((one for one in run.evaluations if one.value >= target), None)
-        if first is None:
+        place = place_of_target(run.evaluations, target)
+        if place is None:
             if run.status == "success":
                 actual = f"status success; the last evaluation gave {last.value:.6g}, the target is {target}"
                 self._breach("target-status", last.line, actual)
             return
 
+        first = run.evaluations[place]
         reached = f"epoch {first.epoch} reached {first.value:.6g}"
         late_ms = first.time_ms - run.stop.time_ms
         if run.status != "success":
@@ -197,24 +227,31 @@ class Policy:
     # --- the written rules of single values ---
 
     def _written_findings(self) -> list[Finding]:
-        """The written rules that the first event of their key breaks; what is no number is judged by log-form."""
-        first_values = State(self.run.values.items())
+        """Return a finding for each check of written.yaml that the first event of its key does not meet.
+
+        Checks of another optimizer than the run's, and of a key that the log lacks, are passed over. So are checks of a
+        value that is no number, which `log-form` and `value-type` judge.
+        """
+        first_values = State(self.run.values.items())  # which the checks may name
         first_values["epochs_trained"] = self.order.epochs_counted
         findings = []
         for rule in self.ruleset.written:
             event = self.run.first.get(rule.key)
-            if event is None or rule.opt_name not in (None, self.run.text(schema.OPT_NAME)):
+            is_of_optimizer = rule.opt_name in (None, self.run.text(schema.OPT_NAME))
+            if event is None or not is_of_optimizer:
                 continue
             check = read_check("written.yaml", rule.key, rule.check)
-            of_value = check.aspect == "value"
-            if (of_value and not is_number(event.value)) or holds(check.code, event, first_values):
+            is_of_value = check.aspect == "value"
+            if is_of_value and not is_number(event.value):
+                continue
+            if holds(check.code, event, first_values):
                 continue
             finding = Finding(
                 rule=f"{rule.key}.{check.aspect}",
                 severity=rule.severity,
                 line=event.line,
                 expected=f"{rule.key}: {check.words}",
-                actual=printable(event.value if of_value else own_metadata(event.metadata)),
+                actual=printable(event.value if is_of_value else own_metadata(event.metadata)),
                 fix=f"make {rule.key} {check.words}",
                 source=rule.source,
             )
@@ -224,9 +261,19 @@ class Policy:
     # --- a log of this project ---
 
     def _check_own_log(self, benchmark: Benchmark | None) -> None:
-        """A log of this project is whole, and in the form in which its writer writes it."""
+        """Collect what a log of this project cannot hold: it is whole, and in the form that its writer gives it."""
         for fault in ProjectLog(run=self.run, order=self.order, benchmark=benchmark).faults():
             self._breach("own-log", fault.line, fault.what)
         for finding in list(self.collected.found):
             if finding.kind == "form" and finding.severity != "info":
                 self._breach("own-log", finding.line, f"{finding.rule}: {finding.actual}")
+
+
+def _why_not_cleared(event: Event) -> str:
+    """Return what a cache_clear event says against a cleared cache, its value or its metadata; empty for nothing."""
+    is_value_negative = str(event.value).strip().lower() in _NOT_CLEARED
+    if is_value_negative and event.value is not None:
+        return f"the value is {printable(event.value)}"
+    if event.metadata.get("status", "done") != "done":
+        return printable(own_metadata(event.metadata))
+    return ""

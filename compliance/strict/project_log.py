@@ -1,54 +1,45 @@
 """A log of this project must hold the sections, events and fields of runlog's schema, all in agreement."""
 
+import functools
 import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from types import UnionType
 from typing import Any, NamedTuple
 
 from compliance.logged_run import COUNT, LoggedRun, has_type, is_number
-from compliance.rules import Benchmark, most_images_per_s
+from compliance.rules import Benchmark, most_images_per_s, read_rules
 from compliance.strict.accuracies import all_whole
 from compliance.strict.measured import Fault
 from compliance.strict.run_order import RunOrder
 from runlog import schema, workloads
-from runlog.reader import hints_of
+from runlog.reader import Event, hints_of
 from runlog.text import printable
 
-_OF_A_RUN = (
-    *(schema.SEED, schema.GLOBAL_BATCH_SIZE, schema.GRADIENT_ACCUMULATION_STEPS, schema.MODEL_BN_SPAN),
-    schema.RUN_SUMMARY,
-)
-_OF_TRAINING = (
-    *(schema.BLOCK_START, schema.BLOCK_STOP, schema.EPOCH_START, schema.EPOCH_STOP, schema.EVAL_START),
-    *(schema.EVAL_STOP, schema.EVAL_ACCURACY),
-)
-# What the log says in two places: by its first name, which is `section.field` or an event, and as a setting.
-_REPEATED = {
-    **{"run_summary.mode": "MODE", "run_summary.data": "DATA", "run_summary.nodes": "DGXNNODES"},
-    **{"run_summary.precision": "PRECISION", "run_summary.math_mode": "PRECISION"},
-    **{"run_summary.batch_per_device": "BATCHSIZE", "hardware.math_mode": "PRECISION", "hardware.device": "DEVICE"},
-    **{"submission_org": "SUBMISSION_ORG", "submission_division": "SUBMISSION_DIVISION"},
-    **{"submission_status": "SUBMISSION_STATUS", "opt_name": "RECIPE.optimizer.kind"},
-}
-_REPEATED_OF_OPTIMIZER = {  # the hyperparameters, by the setting
-    **{"end_learning_rate": "RECIPE.end_learning_rate", "momentum": "RECIPE.optimizer.momentum"},
-    **{"weight_decay": "RECIPE.optimizer.weight_decay"},
-}
-_SETTINGS = {
-    *("WORKLOAD", "MODE", "DATA", "PRECISION", "DEVICE", "BATCHSIZE", "DGXNNODES", "DGXNGPU", "DGXSYSTEM", "SEED"),
-    *("STRATEGY", "PROFILE", "RESUME", "TELEMETRY_S", "PRINT_STEPS", "WARMUP_STEPS", "MEASURED_STEPS"),
-    *("SUBMISSION_ORG", "SUBMISSION_DIVISION", "SUBMISSION_STATUS", "SUBMISSION_PLATFORM", "RECIPE.epochs"),
-}
-_OF_RECIPE = {  # settings beyond the optimizer's that the recipes of a workload have
-    "rn50": ("RECIPE.base_learning_rate", "RECIPE.image_size", "RECIPE.target_top1"),
-    "hrnet": ("RECIPE.base_learning_rate",),
-}
-_SOURCE = {"commit": "[0-9a-f]{40}", "lock_sha256": "[0-9a-f]{64}", "image_digest": "sha256:[0-9a-f]{64}"}
 _ENERGY_TOLERANCE = 0.01
-_FEWEST_SAMPLES, _MOST_SAMPLES, _MORE_SAMPLES = 0.5, 1.5, 10  # of telemetry: shares of those due, and some a node more
+_FEWEST_SAMPLES = 0.5  # of telemetry, of those that are due
+_MOST_SAMPLES = 1.5  # of those that there is time for
+_MORE_SAMPLES = 10  # and so many more a node
 _UNFUSED_CONVOLUTIONS = 0.5  # of the model's, at least, are left as operators where passes fuse some
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """The rows of own_log.yaml, which explains them."""
+
+    events_of_a_run: Sequence[str]
+    events_of_a_training: Sequence[str]
+    settings: Sequence[str]
+    recipe_settings: Mapping[str, Sequence[str]]
+    repeated: Mapping[str, str]
+    repeated_of_optimizer: Mapping[str, str]
+    source_forms: Mapping[str, str]
+
+
+@functools.cache
+def _rows() -> _Rows:
+    return _Rows(**read_rules("own_log.yaml"))
 
 
 class _SaidTwice(NamedTuple):
@@ -68,7 +59,11 @@ class ProjectLog:
     benchmark: Benchmark | None
 
     def faults(self) -> Iterator[Fault]:
-        """Yield what the log lacks, says twice and differently, or cannot be."""
+        """Yield what the log lacks, says twice and differently, or cannot be, each with the line to blame.
+
+        What stands in two places, and the program, can be compared only where each section of the header is as the
+        schema has it.
+        """
         misfits = self._misfits()
         yield from misfits
         yield from self._events()
@@ -81,7 +76,7 @@ class ProjectLog:
         yield from self.order.measured.faults
         yield from self._too_fast()
         yield from self._too_short()
-        yield from self._telemetry()
+        yield from self._telemetry_samples()
         yield from self._accuracies()
         if not misfits:
             yield from self._program()
@@ -89,16 +84,16 @@ class ProjectLog:
     # --- what must be there ---
 
     def _misfits(self) -> list[Fault]:
-        """Sections of the header that are missing or not as the schema has them."""
-        found = []
+        """Return the sections of the header that are missing, or not as the schema has them."""
+        misfits = []
         for name, section in schema.SECTIONS.items():
             stated = self.run.headers.get(name)
             if name not in self.run.headers:
-                found.append(Fault(None, f"no header section {name}"))
+                misfits.append(Fault(None, f"no header section {name}"))
             elif not fits(section.value, stated):
                 what = f"the header section {name} is not as the schema has it: {printable(stated)}"
-                found.append(Fault(None, what))
-        return found
+                misfits.append(Fault(None, what))
+        return misfits
 
     def _events(self) -> Iterator[Fault]:
         """Yield events that are missing, or there more often than a run writes them."""
@@ -110,58 +105,70 @@ class ProjectLog:
         epochs = run.number(schema.EPOCH_STOP)
         if run.number(schema.EPOCH_THROUGHPUT) != epochs:
             yield Fault(None, f"{run.number(schema.EPOCH_THROUGHPUT)} epoch_throughput of {epochs} epochs")
-        due: list[schema.Point[Any] | schema.Mark] = list(_OF_A_RUN)
-        if run.status == "success" and run.summary is not None and run.summary.mode == "train":
-            due += _OF_TRAINING
+
+        due = list(_rows().events_of_a_run)
+        is_training = run.summary is not None and run.summary.mode == "train"
+        if run.status == "success" and is_training:
+            due += _rows().events_of_a_training
         if run.settings.get("STRATEGY") != "auto":  # else the optimizer is Paddle's choice
             kind = run.text(schema.OPT_NAME)
             if kind in schema.OPTIMIZER:
-                due += [schema.WARMUP_EPOCHS[kind], *schema.OPTIMIZER[kind].values()]
+                due += [schema.WARMUP_EPOCHS[kind].key, *(event.key for event in schema.OPTIMIZER[kind].values())]
             else:
                 yield Fault(run.of(schema.OPT_NAME).line or None, f"opt_name is {printable(kind) or 'absent'}")
-        for event in due:
-            if not run.number(event):
-                yield Fault(None, f"no {event.key}")
+        for key in due:
+            if not run.counts[key]:
+                yield Fault(None, f"no {key}")
 
     def _ending(self) -> Iterator[Fault]:
-        """Yield what does not belong to the status of a run that ended."""
+        """Yield an abort_reason or a telemetry_summary that does not belong to the status with which the run ended.
+
+        A run that succeeded has no reason to abort. It sums up its telemetry once, after run_stop, if TELEMETRY_S asked
+        for any; other runs do not.
+        """
         run = self.run
         succeeded = run.status == "success"
         aborted = run.of(schema.ABORT_REASON)
-        telemetry = run.of(schema.TELEMETRY_SUMMARY)
         if aborted.line and succeeded:
             yield Fault(aborted.line, "an abort_reason, and status success")
+
+        telemetry = run.of(schema.TELEMETRY_SUMMARY)
         count = run.number(schema.TELEMETRY_SUMMARY)
-        wanted = 1 if self.run.settings.get("TELEMETRY_S") and succeeded else 0
+        wanted = 1 if run.settings.get("TELEMETRY_S") and succeeded else 0
         if count != wanted and run.stop:
             what = f"{count} telemetry_summary, {wanted} by TELEMETRY_S and the status"
             yield Fault(telemetry.line or None, what)
-        elif not count:
-            return
-        elif not fits(schema.TelemetrySummary, telemetry.value):
+        elif count and not fits(schema.TelemetrySummary, telemetry.value):
             shown = printable(telemetry.value)
             yield Fault(telemetry.line, f"telemetry_summary is not as the schema has it: {shown}")
-        elif run.stop and telemetry.line < run.stop.line:
+        elif count and run.stop and telemetry.line < run.stop.line:
             yield Fault(telemetry.line, "telemetry_summary before run_stop")
-        else:
-            energy_j = telemetry.value["energy_j"] or 0
-            joules = (telemetry.value["joules_per_image"] or 0) * self.order.measured.all_images
-            if not abs(joules - energy_j) <= _ENERGY_TOLERANCE * joules:
-                yield Fault(telemetry.line, f"{energy_j:.6g} J; by joules_per_image it is {joules:.6g} J")
+        elif count:
+            yield from self._energy(telemetry)
+
+    def _energy(self, telemetry: Event) -> Iterator[Fault]:
+        """Yield an energy that is not what the energy of an image, and all images, make."""
+        energy_j = telemetry.value["energy_j"] or 0
+        joules = (telemetry.value["joules_per_image"] or 0) * self.order.measured.all_images
+        if not abs(joules - energy_j) <= _ENERGY_TOLERANCE * joules:
+            yield Fault(telemetry.line, f"{energy_j:.6g} J; by joules_per_image it is {joules:.6g} J")
 
     # --- what cannot be ---
 
     def _nodes(self) -> list[dict[str, Any]]:
+        """Return the nodes of the header's `hardware`; none where it is not as the schema has it."""
         hardware = self.run.section(schema.HARDWARE)
         return hardware["nodes"] if fits(schema.Hardware, hardware) else []
 
     def _too_fast(self) -> Iterator[Fault]:
-        """Yield a rate over the peak of the header's cards, or of its cores where it has none."""
+        """Yield a window of ResNet that beats the peak of the header's cards, or of its cores where it has none.
+
+        The work of an image grows with its pixels, so the setting RECIPE.image_size must be a number.
+        """
         nodes = self._nodes()
-        pixels = self.run.settings.get("RECIPE.image_size")
-        resnet = self.run.text(schema.SUBMISSION_BENCHMARK) == "resnet"
-        if not nodes or not resnet:
+        if not nodes or self.run.text(schema.SUBMISSION_BENCHMARK) != "resnet":
             return
+        pixels = self.run.settings.get("RECIPE.image_size")
         if type(pixels) is not int or not has_type(pixels, COUNT):
             yield Fault(None, f"RECIPE.image_size is {printable(pixels)}, no number of pixels")
             return
@@ -171,11 +178,11 @@ class ProjectLog:
             for node in nodes:
                 cards += [str(gpu["name"]) for gpu in node["gpus"]]
         most = most_images_per_s(cards, cores, pixels)
-        rate, line = self.order.measured.fastest
-        if most is not None and rate > most:
+        fastest = self.order.measured.fastest
+        if most is not None and fastest.images_per_s > most:
             devices = f"{len(cards)} cards" if cards else f"{cores} cores"
             bound = f"the peak of its {devices} is below {most:.6g}"
-            yield Fault(line, f"a window of {rate:.6g} images/s; {bound} at {pixels} px")
+            yield Fault(fastest.line, f"a window of {fastest.images_per_s:.6g} images/s; {bound} at {pixels} px")
 
     def _accuracies(self) -> Iterator[Fault]:
         """Yield an accuracy of ResNet that is no whole number of the evaluation set's samples."""
@@ -188,19 +195,23 @@ class ProjectLog:
                 yield Fault(evaluation.line, f"{evaluation.value!r} is {count:.3f} of {samples} samples")
 
     def _too_short(self) -> Iterator[Fault]:
-        """Yield an end before the recipe's, without the target."""
+        """Yield an end with success before the recipe's last epoch, without the target."""
         run = self.run
-        settings = self.run.settings
-        epochs = settings.get("RECIPE.epochs")
+        epochs: Any = run.settings.get("RECIPE.epochs")
+        if run.stop is None or run.status != "success" or not is_number(epochs) or run.settings.get("MAX_EPOCHS"):
+            return
         target = run.recipe_target
+        reached = target is None or any(evaluation.value >= target for evaluation in run.evaluations)
         last = self.order.last_epoch
-        reached = target is None or any(one.value >= target for one in run.evaluations)
-        short = is_number(epochs) and (last or 0) < float(str(epochs)) and not settings.get("MAX_EPOCHS")
-        if run.stop and run.status == "success" and short and not reached:
+        if (last or 0) < epochs and not reached:
             yield Fault(run.stop.line, f"it ends in epoch {last} of {epochs}, and did not reach its target")
 
-    def _telemetry(self) -> Iterator[Fault]:
-        """Yield a number of telemetry samples that the run's time does not bear out."""
+    def _telemetry_samples(self) -> Iterator[Fault]:
+        """Yield a number of telemetry samples that the run's time does not bear out.
+
+        Each node takes a sample every TELEMETRY_S seconds. Half of those that are due from run_start to run_stop may be
+        lost. From init_start to the summary there is time for more; half as many again are allowed, and ten a node.
+        """
         run = self.run
         summary = run.of(schema.TELEMETRY_SUMMARY)
         every_s: Any = run.settings.get("TELEMETRY_S")
@@ -208,23 +219,27 @@ class ProjectLog:
         if not is_number(samples) or not is_number(every_s) or every_s <= 0 or run.start_ms is None:
             return
         nodes = max(len(self._nodes()), 1)
-        per_ms = nodes / 1000 / every_s
-        due = ((run.stop_ms or run.start_ms) - run.start_ms) * per_ms
+        samples_per_ms = nodes / 1000 / every_s
+        stop_ms = run.stop_ms or run.start_ms
+        due = (stop_ms - run.start_ms) * samples_per_ms
         began_ms = min(run.first.get(schema.INIT_START.key, summary).time_ms, run.start_ms)
-        most = _MOST_SAMPLES * (summary.time_ms - began_ms) * per_ms + _MORE_SAMPLES * nodes
+        most = _MOST_SAMPLES * (summary.time_ms - began_ms) * samples_per_ms + _MORE_SAMPLES * nodes
         if not _FEWEST_SAMPLES * due <= samples <= most:
             what = f"{samples} samples of telemetry; {due:.0f} were due by TELEMETRY_S and the run's time"
             yield Fault(summary.line, f"{what}, and there was time for {most:.0f}")
 
     def _program(self) -> Iterator[Fault]:
-        """Yield a program that has not the convolutions of the benchmark's model."""
+        """Yield a program that lacks convolutions of the benchmark's model.
+
+        Those of the backward pass do not count. Passes may fuse half of the others with what follows them.
+        """
         wanted = self.benchmark.convolutions if self.benchmark else None
         if wanted is None or self.run.settings.get("STRATEGY") == "auto":
             return
-        operators = self.run.section(schema.PROGRAM)["operators"]
         convolutions = 0
-        for kind, count in operators.items():
-            if not kind.endswith("_grad") and ("conv2d" in kind or kind == "resnet_unit"):
+        for kind, count in self.run.section(schema.PROGRAM)["operators"].items():
+            is_forward = not kind.endswith("_grad")
+            if is_forward and ("conv2d" in kind or kind == "resnet_unit"):
                 convolutions += count
         if convolutions < _UNFUSED_CONVOLUTIONS * wanted:
             yield Fault(None, f"a program of {convolutions} convolutions; the model has {wanted}")
@@ -232,16 +247,15 @@ class ProjectLog:
     # --- what is said twice ---
 
     def _contradictions(self, summary: schema.RunSummary) -> Iterator[Fault]:
-        """Yield what the log says in two places, and differently."""
-        settings = self.run.settings
-        for name, form in _SOURCE.items():
+        """Yield what the log says in two places, and differently: in events, in the header and in its settings.
+
+        Where a setting is missing, only that is yielded, as there is nothing to compare with.
+        """
+        for name, form in _rows().source_forms.items():
             text = self.run.section(schema.SOURCE)[name]
             if text is not None and not re.fullmatch(form, text):
                 yield Fault(None, f"source's {name} is {printable(text)}")
-        needed = set(_SETTINGS)
-        if settings.get("WORKLOAD") in _OF_RECIPE:
-            needed |= {*_OF_RECIPE[settings["WORKLOAD"]], *self._hyperparameters().values()}
-        missing = sorted(needed - settings.keys())
+        missing = self._missing_settings()
         if missing:
             yield Fault(None, f"the header section config lacks {', '.join(missing)}")
             return
@@ -253,8 +267,20 @@ class ProjectLog:
                 other = f"by {said.other_place} it is {printable(said.other_value)}"
                 yield Fault(line, f"{said.name} is {printable(value)}; {other}")
 
+    def _missing_settings(self) -> list[str]:
+        """Return the settings that the header lacks of those that each run, its recipe and its optimizer have."""
+        settings = self.run.settings
+        needed = set(_rows().settings)
+        of_recipe = _rows().recipe_settings.get(str(settings.get("WORKLOAD")))
+        if of_recipe is not None:
+            needed |= {*of_recipe, *self._hyperparameters().values()}
+        return sorted(needed - settings.keys())
+
     def _stated(self, name: str) -> tuple[int | None, Any]:
-        """Line and value of a setting, `section.field`, `run_summary.field` or event; run_summary's for the header."""
+        """Return line and value of a setting, a `section.field`, a `run_summary.field` or an event.
+
+        A value of the header has the line of run_summary. Without such an event both are None.
+        """
         if name in self.run.settings:
             return self.run.of(schema.RUN_SUMMARY).line, self.run.settings[name]
         place, _, field = name.partition(".")
@@ -266,6 +292,7 @@ class ProjectLog:
         return event.line, event.value[field] if field else event.value
 
     def _machine(self, summary: schema.RunSummary) -> Iterator[Fault]:
+        """Yield numbers of nodes, devices and GPUs that cannot be those of one run."""
         nodes = self._nodes()
         devices = summary.devices
         if min(devices, summary.batch_per_device, len(nodes)) < 1 or len(nodes) > summary.nodes:
@@ -280,12 +307,17 @@ class ProjectLog:
                 yield Fault(None, f"{devices} ranks on {summary.nodes} nodes, and {gpus} GPUs in one of them")
 
     def _said_twice(self, summary: schema.RunSummary) -> list[_SaidTwice]:
-        """List what settings, the header, run_summary and events repeat of each other."""
+        """Return what settings, the header, run_summary and events repeat of each other.
+
+        Rows of own_log.yaml say which setting repeats a value as it is. The others follow by a rule: the global batch
+        is the devices times the images of one, for instance.
+        """
         settings = self.run.settings
         workload = workloads.find(str(settings["WORKLOAD"]))
         ranks = settings["DGXNGPU"]
         platform = settings["SUBMISSION_PLATFORM"] or settings["DGXSYSTEM"]
-        repeated = _REPEATED | self._hyperparameters()
+        batch = summary.devices * summary.batch_per_device
+        repeated = {**_rows().repeated, **self._hyperparameters()}
         rows = [_SaidTwice(name, other, settings[other]) for name, other in repeated.items() if other in settings]
         rows += [
             _SaidTwice("run_summary.model", "WORKLOAD", workload and workload.model),
@@ -297,7 +329,7 @@ class ProjectLog:
             _SaidTwice("submission_platform", "SUBMISSION_PLATFORM", platform),
             _SaidTwice("train_samples", "dataset", self.run.section(schema.DATASET)["train_samples"]),
             _SaidTwice("eval_samples", "dataset", self.run.section(schema.DATASET)["eval_samples"]),
-            _SaidTwice("global_batch_size", "run_summary", summary.devices * summary.batch_per_device),
+            _SaidTwice("global_batch_size", "run_summary", batch),
         ]
         if settings["DEVICE"] == "cpu":
             rows.append(_SaidTwice("PRECISION", "DEVICE", "fp32"))
@@ -305,20 +337,23 @@ class ProjectLog:
             rows.append(_SaidTwice("seed", "SEED", settings["SEED"]))
         optimizer = schema.OPTIMIZER.get(self.run.text(schema.OPT_NAME))
         if optimizer is not None and "RECIPE.base_learning_rate" in settings:
-            rate = self._base_rate(summary.devices * summary.batch_per_device)
+            rate = self._base_rate(batch)
             rows.append(_SaidTwice(optimizer["base_learning_rate"].key, "the recipe and the batch", rate))
         return rows
 
     def _hyperparameters(self) -> dict[str, str]:
-        """The hyperparameters of the run's optimizer, each with the setting of the recipe that repeats it."""
+        """Return the hyperparameters of the run's optimizer, each with the setting of the recipe that repeats it."""
         kind = self.run.text(schema.OPT_NAME)
         if kind not in schema.OPTIMIZER:
             return {}
-        of_optimizer = {schema.OPTIMIZER[kind][name].key: other for name, other in _REPEATED_OF_OPTIMIZER.items()}
-        return of_optimizer | {schema.WARMUP_EPOCHS[kind].key: "RECIPE.warmup_epochs"}
+        settings = {}
+        for name, setting in _rows().repeated_of_optimizer.items():
+            settings[schema.OPTIMIZER[kind][name].key] = setting
+        settings[schema.WARMUP_EPOCHS[kind].key] = "RECIPE.warmup_epochs"
+        return settings
 
     def _base_rate(self, batch: int) -> float | None:
-        """The base learning rate that the recipe has for this global batch; None where it states no numbers."""
+        """Return the base learning rate of the recipe at this global batch; None where it states no numbers."""
         rate: Any = self.run.settings["RECIPE.base_learning_rate"]
         of_batch: Any = self.run.settings.get("RECIPE.base_batch") or batch  # null: it is not scaled
         if not is_number(rate) or not is_number(of_batch):
@@ -327,13 +362,17 @@ class ProjectLog:
 
 
 def fits(kind: Any, value: Any) -> bool:
-    """Whether `value` is of the schema's type `kind`, as JSON writes it."""
+    """Return whether `value`, as JSON has it, is of `kind`, a type of runlog/schema.py.
+
+    For `list[int]` each item must be an int, for a dataclass the value is a table with its fields, and an int may stand
+    where a float is meant, as long as it has 63 bits at most. A bool is no int.
+    """
     origin = typing.get_origin(kind)
     arguments = typing.get_args(kind)
     if kind is Any:
         return True
     if origin in (typing.Union, UnionType):
-        return any(fits(one, value) for one in arguments)
+        return any(fits(alternative, value) for alternative in arguments)
     if origin in (list, dict):
         items = value.values() if isinstance(value, dict) else value
         return isinstance(value, origin) and all(fits(arguments[-1], item) for item in items)
@@ -345,7 +384,7 @@ def fits(kind: Any, value: Any) -> bool:
 
 
 def _has_fields(kind: Any, value: dict[str, Any]) -> bool:
-    """Whether a table has the fields of the dataclass `kind`; those with a default may be missing."""
+    """Return whether a table has the fields of the dataclass `kind`; those with a default may be missing."""
     hints = hints_of(kind)
     for field in fields(kind):
         if field.name in value and not fits(hints[field.name], value[field.name]):

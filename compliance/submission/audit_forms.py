@@ -64,32 +64,32 @@ class Submission:
 
     @property
     def scaling_in_words(self) -> str:
-        """The factor behind an x, as far as it is known and applied."""
+        """Return the factor of the convergence test, such as `, x 1.012000`; empty where there is none."""
         return "" if self.scaling is None or self.rcp == "not applied" else f", x {self.scaling:.6f}"
 
     @property
     def result(self) -> str:
-        """The kind of result, in a word or two."""
+        """Return the kind of the result in a word or two, such as `unverified`."""
         return "not known" if self.standing is None else self.standing.short
 
     @property
     def name(self) -> str:
-        """The result's name."""
+        """Return the name of the result as it must be written; empty where no log can be read."""
         return "" if self.standing is None else self.standing.name
 
     @property
     def dataset(self) -> str:
-        """The data set, as far as the logs state it."""
+        """Return the data set, as far as the logs state it."""
         return "" if self.standing is None else self.standing.dataset_in_words
 
     @property
     def target(self) -> str:
-        """The quality target, as far as it is known."""
+        """Return the quality target, as far as it is known."""
         return "" if self.standing is None else self.standing.target_in_words
 
     @property
     def envelope_in_words(self) -> str:
-        """Both readings side by side."""
+        """Return what each of the two readings holds the submission to; empty where the second was not asked for."""
         second = self.envelope
         if second is None:
             return ""
@@ -101,14 +101,14 @@ class Submission:
         return f"{envelope}; {pruning} (a question to the working group, mlcommons/logging #368)"
 
     def minutes_in_words(self, minutes: float | None) -> str:
-        """A score with the word that must stand next to it."""
+        """Return a score with its unit and the word that must stand next to it, such as `28.3 min (unverified)`."""
         if minutes is None:
             return "no score"
         unit = "min" if self.standing is None else self.standing.unit("min")
         return f"{minutes:.4f} {unit}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The row as JSON has it."""
+        """Return the row as JSON has it."""
         plain = {one.name: getattr(self, one.name) for one in fields(self)}
         return plain | {
             "standing": None if self.standing is None else self.standing.as_dict(),
@@ -123,7 +123,7 @@ _OF_STANDING = ["result", "name", "dataset", "target"]
 
 
 def as_csv(submissions: Sequence[Submission]) -> str:
-    """A table, a row a submission."""
+    """Return the audit as a table in CSV, a row a submission."""
     columns = [*_COLUMNS, *_OF_STANDING]
     rows = []
     for one in submissions:
@@ -135,26 +135,34 @@ def as_csv(submissions: Sequence[Submission]) -> str:
 
 
 def as_text(submissions: Sequence[Submission]) -> str:
-    """A line a submission with its questions below, a line that counts all, and the notes on the MLPerf name."""
-    lines = []
-    for one in submissions:
-        name = f"{one.round or '-'} {one.submitter} {one.system} {one.benchmark}"
-        if one.not_judged == one.logs:
-            lines.append(f"{name}: not judged")
-        else:
-            lines.append(f"{name}: {_verdicts(one)}")
-        if one.envelope_in_words:
-            lines.append(f"  {one.envelope_in_words}")
-        for question in one.questions:
-            where = f"{question.file}:{question.line or '-'}"
-            lines.append(f"  {question.severity}: {question.rule}, {question.logs} log(s), {where}: {question.actual}")
-    logs = sum(one.logs for one in submissions)
-    official = sum(one.official_passes for one in submissions)
-    strict = sum(one.strict_passes for one in submissions)
-    not_judged = sum(one.not_judged for one in submissions)
+    """Return the audit as text for a terminal.
+
+    Each submission has a line with its passes, scores and convergence test, and below it a line a question. Then come
+    a line that counts all logs, and the notes that must stand with scores that use the name MLPerf.
+    """
+    lines: list[str] = []
+    for submission in submissions:
+        lines += _lines_of(submission)
+    logs = sum(submission.logs for submission in submissions)
+    official = sum(submission.official_passes for submission in submissions)
+    strict = sum(submission.strict_passes for submission in submissions)
+    not_judged = sum(submission.not_judged for submission in submissions)
     passes = f"official passes {official}, strict {strict}; {not_judged} not judged"
     lines.append(f"{len(submissions)} submissions, {logs} logs: {passes}")
     return "\n".join([*lines, *footnotes(submissions)]) + "\n"
+
+
+def _lines_of(submission: Submission) -> list[str]:
+    """Return the line of a submission, and those of its questions."""
+    name = f"{submission.round or '-'} {submission.submitter} {submission.system} {submission.benchmark}"
+    verdicts = "not judged" if submission.not_judged == submission.logs else _verdicts(submission)
+    lines = [f"{name}: {verdicts}"]
+    if submission.envelope_in_words:
+        lines.append(f"  {submission.envelope_in_words}")
+    for question in submission.questions:
+        logs = f"{question.logs} log(s), {question.file}:{question.line or '-'}"
+        lines.append(f"  {question.severity}: {question.rule}, {logs}: {question.actual}")
+    return lines
 
 
 def _verdicts(one: Submission) -> str:
@@ -168,10 +176,10 @@ def _verdicts(one: Submission) -> str:
 
 
 def footnotes(submissions: Sequence[Submission]) -> list[str]:
-    """The notes that must stand with the scores of these submissions."""
+    """Return the notes that must stand with the scores of these submissions."""
     return mlperf.notes_on(one.standing for one in submissions if one.standing is not None)
 
 
 def as_html(submissions: Sequence[Submission]) -> str:
-    """A page."""
+    """Return the audit as a page in HTML."""
     return rendered("audit.html", submissions=submissions, footnotes=footnotes(submissions))

@@ -75,29 +75,32 @@ def submission_of(run: LoggedRun) -> tuple[str, ...]:
 def one_submission(
     checked: Sequence[Report], ruleset: Ruleset, name_of: Callable[[Path], object] = str
 ) -> SubmittedBenchmark:
-    """The benchmark that all logs are runs of.
+    """Check that all logs are runs of one submission, and return its benchmark with the number of runs that it takes.
 
-    Raises ValueError if one is no log, if they are of two submissions, or if the round has no such benchmark.
+    Runs are of one submission if their logs state the same benchmark, division, organisation and platform. `name_of`
+    gives the name by which a message calls a log. Raises ValueError if a log has no events, if two logs are of
+    different submissions, or if the round of `ruleset` has no such benchmark.
     """
-    names = [name_of(one.path) for one in checked]
-    for one, name in zip(checked, names, strict=True):
-        if one.run is NOTHING:
-            raise ValueError(f"{name}: no log of a run ({one.findings[0].actual})")
+    names = [name_of(report.path) for report in checked]
+    for report, name in zip(checked, names, strict=True):
+        if report.run is NOTHING:
+            raise ValueError(f"{name}: no log of a run ({report.findings[0].actual})")
+
     first = checked[0].run
     benchmark = first.text(schema.SUBMISSION_BENCHMARK)
     runs = mlperf.submission_runs(benchmark, ruleset.version)
     if runs is None:
         stated = printable(first.of(schema.SUBMISSION_BENCHMARK).value)
-        why = (
-            f"not scored; round v{round_of(ruleset.version)} has {', '.join(mlperf.scored(ruleset.version)) or 'none'}"
-        )
+        scored_benchmarks = ", ".join(mlperf.scored(ruleset.version)) or "none"
+        why = f"not scored; round v{round_of(ruleset.version)} has {scored_benchmarks}"
         raise ValueError(f"{names[0]}: benchmark {stated}: {why}")
+
     wanted = submission_of(first)
-    for one, name in zip(checked, names, strict=True):
-        stated_by_it = submission_of(one.run)
-        if stated_by_it != wanted:
+    for report, name in zip(checked, names, strict=True):
+        stated_names = submission_of(report.run)
+        if stated_names != wanted:
             raise ValueError(
-                f"{name}: of another submission ({', '.join(stated_by_it)}) than {names[0]} ({', '.join(wanted)})"
+                f"{name}: of another submission ({', '.join(stated_names)}) than {names[0]} ({', '.join(wanted)})"
             )
     return SubmittedBenchmark(name=benchmark, runs=runs)
 
@@ -109,7 +112,12 @@ def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
 
 
 def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> ConvergenceTest:
-    """Test the runs of a submission against the reference convergence points, as rcp_checker does."""
+    """Test the runs of a submission against the reference convergence points, as rcp_checker does.
+
+    A reference convergence point says how many epochs (or samples) the reference took to the target at one global
+    batch. A closed submission that needs fewer than chance explains fails the test. Return the outcome, which is
+    NOT_APPLIED or NOT_KNOWN, with the reason, where there is nothing to test.
+    """
     first = checked[0].run
     benchmark = first.text(schema.SUBMISSION_BENCHMARK)
     if first.of(schema.SUBMISSION_DIVISION).value != "closed":
@@ -121,22 +129,28 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
         reference = convergence.reference_set(benchmark, ruleset.version)
     except NoReferenceError as error:
         return ConvergenceTest(status=NOT_KNOWN, reason=str(error))
+    return _test_against(reference, checked)
 
+
+def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:
+    """Return the outcome of the test of closed runs against `reference`.
+
+    It is NOT_KNOWN where rcp_checker cannot read a log, and FAILED where the runs have no global batch in common.
+    """
     to_target: list[float] = []
-    for one in checked:
-        read = one.run.as_tools_read
-        if read.to_target is None:
-            reason = f"rcp_checker cannot read {printable(one.path.name)} ({read.problem})"
+    for report in checked:
+        reading = report.run.as_tools_read
+        if reading.to_target is None:
+            reason = f"rcp_checker cannot read {printable(report.path.name)} ({reading.problem})"
             return ConvergenceTest(status=NOT_KNOWN, reason=reason, reference=reference)
-        to_target.append(read.to_target)
+        to_target.append(reading.to_target)
 
-    batches = {json.dumps(one.run.as_tools_read.batch) for one in checked}
-    batch = first.as_tools_read.batch
+    batches = {json.dumps(report.run.as_tools_read.batch) for report in checked}
+    batch = checked[0].run.as_tools_read.batch
     if len(batches) > 1 or not is_number(batch):
-        shown = printable(", ".join(sorted(batches)))
-        return ConvergenceTest(
-            status=FAILED, reason=f"no one global_batch_size ({shown})", scaling=1.0, reference=reference
-        )
+        reason = f"no one global_batch_size ({printable(', '.join(sorted(batches)))})"
+        return ConvergenceTest(status=FAILED, reason=reason, scaling=1.0, reference=reference)
+
     result = convergence.against_reference(to_target, batch, reference)
     return ConvergenceTest(
         status=PASSED if result.passed else FAILED,

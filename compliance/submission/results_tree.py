@@ -148,26 +148,31 @@ def has_another_form(root: Path, file: TreeFile) -> bool:
 
 
 def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
-    """Return the owner of the logs in `folder`, by the layout ROUND/SUBMITTER/results/SYSTEM/BENCHMARK.
+    """Return whose logs lie in `folder` of the audited tree `root`, by the names of the folders above them.
 
-    `root` may be any folder of that layout, so the names above it count, too. Where the audited tree begins below
-    SUBMITTER, the `organisation` that the logs name is the submitter: the folder above may be anybody's.
+    MLCommons lays out its repositories as ROUND/SUBMITTER/results/SYSTEM/BENCHMARK. The logs in
+    `v1.1/Baidu/results/node_A100/resnet` are of round `v1.1`, submitter `Baidu`, system `node_A100` and benchmark
+    `resnet`. `root` may be any folder of that layout, so the names above it are read, too. In another layout the
+    last name is taken for the benchmark.
+
+    Where the tree begins below SUBMITTER, the folder above it may have any name: the submitter is then the
+    `organisation` that the logs state.
     """
-    above = root.resolve().parts if root.is_dir() else ()
-    parts = (*above, *folder.parts)
-    results_at = _last_index(parts, "results")
-    if results_at is None or len(parts) - results_at != 3:
-        return Owner(round="", submitter=organisation, system="", benchmark=parts[-1] if parts else "")
+    names_above_tree = root.resolve().parts if root.is_dir() else ()
+    names = (*names_above_tree, *folder.parts)
+    results_at = _last_index(names, "results")
+    if results_at is None or len(names) - results_at != 3:
+        return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
 
+    system, benchmark = names[results_at + 1 :]
     submitter_at = results_at - 1
-    submitter = organisation
-    if submitter_at >= 0 and submitter_at >= len(above) - 1:
-        submitter = parts[submitter_at]
-    round_name = "/".join(parts[len(above) : submitter_at])
+    root_at = max(len(names_above_tree) - 1, 0)  # an archive has no names above it
+    submitter = names[submitter_at] if submitter_at >= root_at else organisation
+    round_name = "/".join(names[len(names_above_tree) : max(submitter_at, 0)])
     if not round_name:
         number = _round_named(root, folder)
         round_name = f"v{number}" if number else ""
-    return Owner(round=round_name, submitter=submitter, system=parts[results_at + 1], benchmark=parts[results_at + 2])
+    return Owner(round=round_name, submitter=submitter, system=system, benchmark=benchmark)
 
 
 def _round_named(root: Path, folder: PurePosixPath) -> str:

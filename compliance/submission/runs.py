@@ -4,30 +4,34 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from compliance.check import LoggedRun, Report, check_file
 from compliance.official import convergence
 from compliance.official.rule_files import benchmarks
-from compliance.rules import FINDINGS_PER_RULE, Finding, Ruleset, StrictRule, breach, note, verdict
+from compliance.rules import FINDINGS_PER_RULE, Benchmark, Finding, Ruleset, StrictRule, breach, note, verdict
 from compliance.strict.copies import accuracy_of_many, resemblance, seed_key, shared_mark
 from compliance.submission.description import compare_description, hardware_nodes, read_description
-from compliance.submission.group import NOT_KNOWN, PASSED, convergence_test, submission_of
+from compliance.submission.group import NOT_KNOWN, PASSED, ConvergenceTest, convergence_test, submission_of
 from runlog import schema
 from runlog.reader import open_log
 from runlog.text import printable
 
-# Fields of the header that must be the same in all runs of a submission.
-SAME_SECTIONS = tuple(s.name for s in (schema.SOURCE, schema.PACKAGES, schema.HARDWARE, schema.DATASET))
-OWN_OF_A_RUN = (
+# mlperf-logging's checker on a log, by its path, ruleset and benchmark: whether it passes, and the tool's messages
+OfficialChecker: TypeAlias = Callable[[Path, str, str], tuple[bool, list[str]]]
+
+# Sections of the header that must be the same in all runs of a submission.
+_SAME_SECTIONS = tuple(s.name for s in (schema.SOURCE, schema.PACKAGES, schema.HARDWARE, schema.DATASET))
+_SETTINGS_OF_A_RUN = (
     *("SEED", "RESULT_FILE", "NEXP", "ON_FAILURE", "LOGDIR", "PROGRESS"),
     *("CACHE_CLEARED", "NODE_RANK", "HOSTS", "GLOO_PORT"),
 )
 _OF_A_CONFIGURATION = {event.key for event in (schema.TRAIN_SAMPLES, schema.EVAL_SAMPLES, schema.RUN_SUMMARY)}
+_DIFFERENCES_SHOWN = 3  # of the configuration of a run
 
 
 def expand(paths: Sequence[Path]) -> list[Path]:
-    """The logs that `paths` name: files as they are, folders as their result_*.txt in the order of their numbers.
+    """Return the logs that `paths` name: a file itself, of a folder its result_*.txt in the order of their numbers.
 
     Raises ValueError for a path that is not there, a folder without logs and a file named twice.
     """
@@ -35,15 +39,21 @@ def expand(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if not path.exists() and not path.is_symlink():
             raise ValueError(f"{path}: no such file: check the path")
-        inside = (
-            sorted(path.glob("result_*.txt"), key=lambda log: (len(log.name), log.name)) if path.is_dir() else [path]
-        )
-        if not inside:
+        named_logs = [path]
+        if path.is_dir():
+            named_logs = sorted(path.glob("result_*.txt"), key=_by_number)
+        if not named_logs:
             raise ValueError(f"{path}: no result_*.txt in this folder; name its logs, or give `audit` the tree")
-        for log in inside:
-            if logs.setdefault(log.resolve(), log) is not log:
+        for log in named_logs:
+            if log.resolve() in logs:
                 raise ValueError(f"{log}: named twice")
+            logs[log.resolve()] = log
     return list(logs.values())
+
+
+def _by_number(log: Path) -> tuple[int, str]:
+    """Return the key by which result_10.txt comes after result_9.txt."""
+    return len(log.name), log.name
 
 
 def check_logs(
@@ -52,20 +62,22 @@ def check_logs(
     *,
     benchmark: str | None = None,
     system: Path | None = None,
-    official: Callable[[Path, str, str], tuple[bool, list[str]]] | None = None,
+    official: OfficialChecker | None = None,
     receipt: bool = False,
     hashed: bool = False,
     by: str | None = None,
 ) -> list[Report]:
-    """The report of each log, the rules between runs included. Raises ValueError for wrong use.
+    """Check logs, and the runs of each submission against each other. Return a report a log, in their order.
 
-    `official` runs mlperf-logging's checker on a log, by ruleset and benchmark: its verdict and messages stand beside.
-    `by` is the verdict that counts; None: strict for logs of this project, official for others.
+    `benchmark` is what the logs must be of, `system` a system description that they must agree with. `official` runs
+    mlperf-logging's checker on each log, to show its verdict and messages beside ours. `receipt` writes the verdict
+    into a file beside the log, and `hashed` adds the log's SHA-256 to its report. `by` is the verdict that counts,
+    official or strict; None is strict for logs of this project and official for others. Raises ValueError for wrong
+    use.
     """
-    if benchmark is not None and benchmark not in (known := benchmarks(ruleset.version)):
-        raise ValueError(
-            f"benchmark {benchmark}: ruleset {ruleset.version} has no rules for it; it has {', '.join(known)}"
-        )
+    if benchmark is not None and benchmark not in benchmarks(ruleset.version):
+        having_rules = ", ".join(benchmarks(ruleset.version))
+        raise ValueError(f"benchmark {benchmark}: ruleset {ruleset.version} has no rules for it; it has {having_rules}")
     description = read_description(system) if system else None
     checked = [replace(check_file(log, ruleset, benchmark), asked=by) for log in logs]
     reports = []
@@ -77,80 +89,110 @@ def check_logs(
             report = _beside(report, ruleset, official)
         if receipt or hashed:
             report = replace(report, sha256=sha256(report.path))
-        if receipt:  # `package` can tell by it a log that changed since
-            said = {"sha256": report.sha256, "verdict": verdict(report.passed), "ruleset": ruleset.version}
-            receipt_path(report.path).write_text(json.dumps(said) + "\n", encoding="utf-8")
+        if receipt:
+            _write_receipt(report, ruleset)
         reports.append(report)
     return reports
 
 
+def _write_receipt(report: Report, ruleset: Ruleset) -> None:
+    """Write the verdict and the hash of a log beside it; `package` can tell by it a log that changed since."""
+    content = {"sha256": report.sha256, "verdict": verdict(report.passed), "ruleset": ruleset.version}
+    receipt_path(report.path).write_text(json.dumps(content) + "\n", encoding="utf-8")
+
+
 # --- rules between runs ---
 
-Found = Iterator[tuple[Report, Finding]]  # of the run to blame
+
+class BlamedRun(NamedTuple):
+    """A breach of a rule between runs, or a note on one, and the report of the run that it is about."""
+
+    report: Report
+    finding: Finding
 
 
 def check_between(checked: Sequence[Report], ruleset: Ruleset) -> list[Report]:
-    """The reports with the findings of the rules that compare runs, after their own.
+    """Compare the runs of each submission, and return the reports with what that finds after their own findings.
 
-    Compared are runs of one benchmark that lie in one folder or say the same of their submission, blanks and case left
-    out: a text that differs makes no other submission of a run.
+    Compared are the seeds, the course of the runs (no two may be copies), their configurations and their convergence.
     """
-    found: dict[int, list[Finding]] = {id(one): [] for one in checked}
+    of_report: dict[int, list[Finding]] = {id(report): [] for report in checked}  # a path may name two of them
     for members in _groups(checked):
-        for compare in (_seeds, _copies, _configurations, _convergence):
-            for one, finding in compare(members, ruleset):
-                found[id(one)].append(finding)
-    return [replace(one, findings=(*one.findings, *found[id(one)])) for one in checked]
+        for compare in (_shared_seeds, _copies, _configurations, _convergence):
+            for blamed in compare(members, ruleset):
+                of_report[id(blamed.report)].append(blamed.finding)
+    return [replace(report, findings=(*report.findings, *of_report[id(report)])) for report in checked]
 
 
 def _groups(checked: Sequence[Report]) -> list[list[Report]]:
-    """The runs of each submission, by its names or its folder."""
-    groups: dict[int, list[Report]] = {}
-    group_of: dict[tuple[Any, ...], int] = {}  # of a submission's names, and of a folder
-    for index, one in enumerate(checked):
-        names = tuple(" ".join(name.casefold().split()) for name in submission_of(one.run))
-        folder = (names[0], one.path.parent)
-        group = group_of.get(names, group_of.get(folder, index))
-        group_of.setdefault(names, group)
-        group_of.setdefault(folder, group)
-        groups.setdefault(group, []).append(one)
-    return list(groups.values())
+    """Return the logs grouped by the submissions that they are runs of.
+
+    A log is of the submission of an earlier one that states the same benchmark, division, organisation and platform,
+    blanks and case left out; else of an earlier one of the same benchmark in the same folder: a name that differs makes
+    no other submission of a run.
+    """
+    groups: list[list[Report]] = []
+    group_of_names: dict[tuple[str, ...], list[Report]] = {}
+    group_of_folder: dict[tuple[str, Path], list[Report]] = {}
+    for report in checked:
+        names = tuple(" ".join(name.casefold().split()) for name in submission_of(report.run))
+        benchmark_and_folder = (names[0], report.path.parent)
+        group = group_of_names.get(names)
+        if group is None:
+            group = group_of_folder.get(benchmark_and_folder)
+        if group is None:
+            group = []
+            groups.append(group)
+        group.append(report)
+        group_of_names.setdefault(names, group)
+        group_of_folder.setdefault(benchmark_and_folder, group)
+    return groups
 
 
-def _seeds(members: Sequence[Report], ruleset: Ruleset) -> Found:
-    """Find seeds that two runs share."""
+def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
+    """Yield, for each run of a submission, the seeds that a run before it has, too; of one run the first ten.
+
+    Open runs of other benchmarks are passed over: the rules expect no seed of them.
+    """
     rule = ruleset.strict["seeds-differ"]
-    first: dict[tuple[str, ...], Report] = {}
-    for one in members:
-        closed = one.run.text(schema.SUBMISSION_DIVISION) == "closed"
-        benchmark = one.run.text(schema.SUBMISSION_BENCHMARK)
-        if benchmark not in ruleset.benchmarks and not closed:
-            continue  # "OPEN: ... The seed is not expected to be logged"
+    first_with_seed: dict[tuple[str, ...], Report] = {}
+    for report in members:
+        benchmark = report.run.text(schema.SUBMISSION_BENCHMARK)
+        is_closed = report.run.text(schema.SUBMISSION_DIVISION) == "closed"
+        if benchmark not in ruleset.benchmarks and not is_closed:
+            continue
         shared = 0
-        for seed in one.run.kept[schema.SEED.key]:
+        for seed in report.run.kept[schema.SEED.key]:
             key = seed_key(seed, ruleset, benchmark)
-            other = one if key is None else first.setdefault(key, one)
-            shared += other is not one
-            if other is not one and shared <= FINDINGS_PER_RULE:
+            other = report if key is None else first_with_seed.setdefault(key, report)
+            if other is report:
+                continue
+            shared += 1
+            if shared <= FINDINGS_PER_RULE:
                 actual = f"seed {printable(seed.value, 60)} is that of {printable(other.path.name)} too"
-                yield one, breach(rule, actual, line=seed.line)
+                yield BlamedRun(report, breach(rule, actual, line=seed.line))
 
 
-def _copies(members: Sequence[Report], ruleset: Ruleset) -> Found:
-    """Find runs that are one, and many runs that end at one accuracy."""
+def _copies(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
+    """Yield each run of a submission that is the same run as one before it, and many runs that end at one accuracy.
+
+    Of the runs before it the first one that is the same is named.
+    """
     rule = ruleset.strict["runs-differ"]
-    for position, one in enumerate(members):
-        line = one.run.evaluations[0].line if one.run.evaluations else None
+    for position, report in enumerate(members):
+        line = report.run.evaluations[0].line if report.run.evaluations else None
         for other in members[:position]:
-            what = _what_is_shared(one.run, other.run, ruleset)
-            if what:
-                yield one, breach(rule, f"{what} those of {printable(other.path.name)}", line=line)
+            shared = _what_is_shared(report.run, other.run, ruleset)
+            if shared:
+                actual = f"{shared} those of {printable(other.path.name)}"
+                yield BlamedRun(report, breach(rule, actual, line=line))
                 break
     if members[0].run.text(schema.SUBMISSION_BENCHMARK) == "resnet":
         yield from _one_end(members, rule)
 
 
 def _what_is_shared(run: LoggedRun, other: LoggedRun, ruleset: Ruleset) -> str:
+    """Say what shows that two runs are the same one, such as `its times are`; empty where nothing does."""
     ours = run.text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
     shared = shared_mark(run, other, ours=ours)
     if shared or not ours:
@@ -159,12 +201,14 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, ruleset: Ruleset) -> str:
     return resemblance(run, other, least_power) or _hosts_at_once(run, other)
 
 
-def _one_end(members: Sequence[Report], rule: StrictRule) -> Found:
-    value = accuracy_of_many([one.run for one in members], int(rule.bounds["runs_at_one_accuracy"]))
-    for one in members[1:]:
-        for last in one.run.evaluations[-1:]:
+def _one_end(members: Sequence[Report], rule: StrictRule) -> Iterator[BlamedRun]:
+    """Yield each run but the first that ends at the accuracy at which too many runs of the submission end."""
+    value = accuracy_of_many([report.run for report in members], int(rule.bounds["runs_at_one_accuracy"]))
+    for report in members[1:]:
+        for last in report.run.evaluations[-1:]:
             if last.value == value:
-                yield one, breach(rule, f"several runs end at an accuracy of {value!r}", line=last.line)
+                actual = f"several runs end at an accuracy of {value!r}"
+                yield BlamedRun(report, breach(rule, actual, line=last.line))
 
 
 def _hosts_at_once(run: LoggedRun, other: LoggedRun) -> str:
@@ -180,15 +224,46 @@ def _start_before_end(run: LoggedRun, other: LoggedRun) -> bool:
     return run.start_ms is not None and other.stop_ms is not None and run.start_ms < other.stop_ms
 
 
-def configuration(run: LoggedRun) -> dict[str, Any]:
-    """The values that must be the same in all runs of a submission, by name; hyperparameters first."""
+# --- one configuration ---
+
+
+def _configurations(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
+    """Yield each run whose configuration is not that of the submission's first run, with what differs.
+
+    A hyperparameter that differs breaks `same-hyperparameters` where that rule holds for both runs; any other
+    difference breaks `same-configuration`, which only warns.
+    """
+    first = members[0]
+    wanted = _configuration(first.run)
+    for report in members[1:]:
+        actual = _configuration(report.run)
+        differing = [name for name in wanted | actual if actual.get(name) != wanted.get(name)]
+        if not differing:
+            continue
+        shown = []
+        for name in differing[:_DIFFERENCES_SHOWN]:
+            value = printable(json.dumps(actual.get(name)), 60)  # blanks show
+            of_first = printable(json.dumps(wanted.get(name)), 60)
+            shown.append(f"{printable(name)} is {value}, in {printable(first.path.name)} {of_first}")
+        if len(differing) > _DIFFERENCES_SHOWN:
+            shown.append(f"and {len(differing) - _DIFFERENCES_SHOWN} more")
+
+        rule = ruleset.strict["same-hyperparameters"]
+        are_tuned = any(_is_hyperparameter(name) for name in differing)
+        if not (are_tuned and _holds_for(rule, report.run) and _holds_for(rule, first.run)):
+            rule = ruleset.strict["same-configuration"]
+        yield BlamedRun(report, breach(rule, "; ".join(shown), line=report.run.lines.get(differing[0])))
+
+
+def _configuration(run: LoggedRun) -> dict[str, Any]:
+    """Return the values that must be the same in all runs of a submission, by name; hyperparameters first."""
     tuned: dict[str, Any] = {}
-    others: dict[str, Any] = {f"header {section}": run.headers.get(section) for section in SAME_SECTIONS}
+    others: dict[str, Any] = {f"header {section}": run.headers.get(section) for section in _SAME_SECTIONS}
     nodes = hardware_nodes(run)
     if nodes:  # any nodes of the same kind will do
         others["header hardware"] = [_without_host(node) for node in nodes]
     for name, value in run.section(schema.CONFIG).items():
-        if name not in OWN_OF_A_RUN:
+        if name not in _SETTINGS_OF_A_RUN:
             others[f"config {name}"] = value.get("value") if isinstance(value, dict) else value
     for key, value in run.values.items():
         if _is_hyperparameter(key):
@@ -203,75 +278,61 @@ def _without_host(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_hyperparameter(name: str) -> bool:
-    whole = (schema.GLOBAL_BATCH_SIZE.key, schema.GRADIENT_ACCUMULATION_STEPS.key)
-    return name.startswith(("sgd_", "lars_", "opt_", "model_")) or name in whole
+    whole_names = (schema.GLOBAL_BATCH_SIZE.key, schema.GRADIENT_ACCUMULATION_STEPS.key)
+    return name.startswith(("sgd_", "lars_", "opt_", "model_")) or name in whole_names
 
 
-def _configurations(members: Sequence[Report], ruleset: Ruleset) -> Found:
-    """Find runs whose configuration is not that of the first one."""
-    first = members[0]
-    wanted = configuration(first.run)
-    for one in members[1:]:
-        actual = configuration(one.run)
-        names = [name for name in wanted | actual if actual.get(name) != wanted.get(name)]
-        if not names:
-            continue
-        shown = []
-        for name in names[:3]:
-            value = printable(json.dumps(actual.get(name)), 60)  # blanks show
-            of_first = printable(json.dumps(wanted.get(name)), 60)
-            shown.append(f"{printable(name)} is {value}, in {printable(first.path.name)} {of_first}")
-        if len(names) > 3:
-            shown.append(f"and {len(names) - 3} more")
-        rule = ruleset.strict["same-configuration"]
-        if any(map(_is_hyperparameter, names)) and _holds_for_both("same-hyperparameters", one.run, first.run, ruleset):
-            rule = ruleset.strict["same-hyperparameters"]
-        yield one, breach(rule, "; ".join(shown), line=one.run.lines.get(names[0]))
-
-
-def _holds_for_both(rule: str, run: LoggedRun, other: LoggedRun, ruleset: Ruleset) -> bool:
-    for one in (run, other):
-        benchmark = one.text(schema.SUBMISSION_BENCHMARK)
-        division = one.text(schema.SUBMISSION_DIVISION)
-        if ruleset.strict[rule].why_not_applied(benchmark, division):
-            return False
-    return True
+def _holds_for(rule: StrictRule, run: LoggedRun) -> bool:
+    return not rule.why_not_applied(run.text(schema.SUBMISSION_BENCHMARK), run.text(schema.SUBMISSION_DIVISION))
 
 
 # --- reference convergence points ---
 
 
-def _convergence(members: Sequence[Report], ruleset: Ruleset) -> Found:
-    """Hold the runs of a submission against the reference convergence points, where strict knows their benchmark."""
+def _convergence(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
+    """Yield what the reference convergence points say against the closed runs of a submission.
+
+    Each run is compared with the hyperparameters of the points. The test of how fast all converged is about all of
+    them, so its finding is yielded once a run. Benchmarks that strict does not know are passed over.
+    """
     run = members[0].run
     benchmark = ruleset.benchmarks.get(run.text(schema.SUBMISSION_BENCHMARK))
-    closed = run.of(schema.SUBMISSION_DIVISION).value == "closed"
-    if benchmark is None or not benchmark.reference_points or not closed:
+    is_closed = run.of(schema.SUBMISSION_DIVISION).value == "closed"
+    if benchmark is None or not benchmark.reference_points or not is_closed:
         return  # check says so for each log
     test = convergence_test(members, ruleset)
     if test.reference is not None:
-        for one in members:
-            for finding in _hyperparameters(one.run, test.reference.points, ruleset.strict["rcp-hyperparameters"]):
-                yield one, finding
+        for report in members:
+            rule = ruleset.strict["rcp-hyperparameters"]
+            for finding in _other_hyperparameters(report.run, test.reference.points, rule):
+                yield BlamedRun(report, finding)
+    of_all = _finding_of_test(test, members, benchmark, ruleset.strict["rcp-convergence"])
+    if of_all is not None:
+        for report in members:
+            yield BlamedRun(report, of_all)
 
-    rule = ruleset.strict["rcp-convergence"]
-    batches = {one.run.global_batch for one in members}
+
+def _finding_of_test(
+    test: ConvergenceTest, members: Sequence[Report], benchmark: Benchmark, rule: StrictRule
+) -> Finding | None:
+    """Return the breach of a failed convergence test, or a note why it was not applied; None where the runs pass."""
+    batches = {report.run.global_batch for report in members}
     if len(batches) > 1:  # same-hyperparameters blames the run whose batch differs
-        of_all = note(rule, "not applied: the runs have different global_batch_size")
-    elif len(members) != benchmark.runs:
-        of_all = note(rule, f"not applied: it takes {benchmark.runs} runs of one submission, {len(members)} given")
-    elif test.status == NOT_KNOWN:
-        of_all = note(rule, f"not applied: {test.reason}")
-    elif test.status == PASSED:
-        return
-    else:
-        of_all = breach(rule, test.in_words())
-    for one in members:
-        yield one, of_all
+        return note(rule, "not applied: the runs have different global_batch_size")
+    if len(members) != benchmark.runs:
+        return note(rule, f"not applied: it takes {benchmark.runs} runs of one submission, {len(members)} given")
+    if test.status == NOT_KNOWN:
+        return note(rule, f"not applied: {test.reason}")
+    return None if test.status == PASSED else breach(rule, test.in_words())
 
 
-def _hyperparameters(run: LoggedRun, points: Sequence[convergence.ReferencePoint], rule: StrictRule) -> list[Finding]:
-    """The hyperparameters that are not those of the reference point of the run's batch."""
+def _other_hyperparameters(
+    run: LoggedRun, points: Sequence[convergence.ReferencePoint], rule: StrictRule
+) -> list[Finding]:
+    """Return a finding for each hyperparameter of a run that is not that of the reference point of its global batch.
+
+    Where no point has the run's batch and optimizer, the only finding is a note that says so.
+    """
     batch = run.values.get("global_batch_size")
     optimizer = run.values.get("opt_name")
     of_batch = [point.hyperparameters for point in points if point.global_batch == batch]
@@ -293,18 +354,19 @@ def _hyperparameters(run: LoggedRun, points: Sequence[convergence.ReferencePoint
 # --- the official checker ---
 
 
-def _beside(report: Report, ruleset: Ruleset, official: Callable[[Path, str, str], tuple[bool, list[str]]]) -> Report:
+def _beside(report: Report, ruleset: Ruleset, official: OfficialChecker) -> Report:
+    """Return the report with mlperf-logging's own verdict, and a breach where that is not the one that we call so."""
     passed, messages = official(report.path, ruleset.version, report.run.text(schema.SUBMISSION_BENCHMARK))
-    found = list(report.findings)
+    rule = ruleset.strict["official-disagrees"]
+    findings = list(report.findings)
     if passed and not report.official:
-        refused = ", ".join(sorted({f.rule for f in found if f.official}))
-        actual = f"it passes the log; this one says that it does not, by {refused}"
-        found.append(breach(ruleset.strict["official-disagrees"], actual))
+        refused = ", ".join(sorted({finding.rule for finding in findings if finding.official}))
+        findings.append(breach(rule, f"it passes the log; this one says that it does not, by {refused}"))
     elif not passed and report.official:
         actual = f"it rejects the log: {'; '.join(messages[:2]) or 'no message'}"
-        found.append(replace(breach(ruleset.strict["official-disagrees"], actual), official=True))
+        findings.append(replace(breach(rule, actual), official=True))
     answer = {"verdict": verdict(passed), "messages": messages}
-    return replace(report, findings=tuple(found), mlperf_logging=answer)
+    return replace(report, findings=tuple(findings), mlperf_logging=answer)
 
 
 def receipt_path(log: Path) -> Path:

@@ -25,6 +25,7 @@ from harness import state
 from harness.hooks import Hook
 from harness.hooks.checkpoint_file import read, write
 from harness.job import CheckpointSettings, Job
+from harness.processes import STOPPED_BY
 from harness.progress import Timing
 from harness.ranks import Ranks
 from program import build, stored
@@ -36,8 +37,6 @@ from runlog.writer import RunLog
 SUFFIX = ".safetensors"
 MIB = 2**20
 SPARE = 64 * MIB  # left on the disk by a checkpoint, as the log's next line must find room there
-# mpirun kills its ranks at TERM and INT, so launch/trials.sh passes them on as USR1 and USR2.
-SIGNALS = {signal.SIGTERM: "TERM", signal.SIGUSR1: "TERM", signal.SIGUSR2: "INT"}
 # What a window's end says to the other ranks, in place of a signal's number, all of which are above.
 NOT_DUE = 0
 DUE = 1
@@ -271,7 +270,7 @@ class Keeper(Hook):
             return 0.0
         self._report()
         if not self._handlers:  # only now: before there is anything to save a signal ends the run at once
-            self._handlers = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+            self._handlers = {number: signal.signal(number, self._on_signal) for number in STOPPED_BY}
         number = self._ranks.comm.allreduce(self._signal or self._due(), op=MPI.MAX)
         if number == NOT_DUE:
             return 0.0
@@ -284,8 +283,8 @@ class Keeper(Hook):
         if is_stopped:
             self._join()
             self._report()
-            name = SIGNALS[signal.Signals(number)]
-            raise RunError(f"stopped by signal {name} after step {step}; {self.last_good}")
+            cause = STOPPED_BY[signal.Signals(number)]
+            raise RunError(f"stopped by {cause} after step {step}; {self.last_good}")
         return time.perf_counter() - started
 
     def _due(self) -> int:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
@@ -42,6 +43,7 @@ class Protocol:
     over_runs: Literal["mean", "median", "olympic_mean"]
     dropped_runs: int = 1  # at each end of an olympic mean
     by_benchmark: bool = False  # whether the benchmark decides how many runs there are, and how many are dropped
+    runs_given: bool = False  # whether `runs` was asked for: of a benchmark, it decides only how many are dropped then
 
     @property
     def unit(self) -> str:
@@ -51,7 +53,12 @@ class Protocol:
         """Return the protocol with another number of windows (or epochs) dropped, as `--skip` asks for."""
         return dataclasses.replace(self, skip=skip, skip_unit="epoch" if self.skip_unit == "epoch" else "window")
 
-    def describe(self) -> str:
+    def asking(self, runs: int) -> "Protocol":
+        """Return the protocol with another number of runs, as `--runs` asks for."""
+        return dataclasses.replace(self, runs=runs, runs_given=True)
+
+    def describe(self, counts: Sequence[int] = ()) -> str:
+        """Return the rule in words; `counts` are the runs of each system, which may be more than it asks for."""
         if self.over_steps == "run_time":
             steps = "run_start to run_stop"
         elif self.over_steps == "own_summary":
@@ -60,17 +67,21 @@ class Protocol:
             take = f", take {self.take_steps} steps" if self.take_steps else ""
             steps = f"skip {self.skip} {self.skip_unit}s{take}, {self.over_steps.replace('_', ' ')}"
         mean = self.over_runs.replace("_", " ")
-        if self.by_benchmark:
+        if self.by_benchmark and not self.runs_given:
             return f"{steps}; {mean} of as many runs as MLPerf asks for of the benchmark"
         if self.over_runs == "olympic_mean" and self.dropped_runs > 1:
             mean += f" without {self.dropped_runs} at each end"
-        plural = "s" if self.runs > 1 else ""
-        return f"{steps}; {mean} of {self.runs} run{plural}"
+        fewest = max(self.runs, min(counts, default=self.runs))
+        most = max([self.runs, *counts])
+        runs = f"{fewest} to {most} runs"
+        if fewest == most:
+            runs = "1 run" if most == 1 else f"{most} runs"
+        return f"{steps}; {mean} of {runs}"
 
 
 @functools.cache
 def load(path: Path = BUILT_IN) -> dict[str, Protocol]:
-    """The protocols of a file, by name. Raises InputError for what is no protocol, saying where."""
+    """Return the protocols of a YAML file by their names. Raises InputError for what is no protocol, saying where."""
     try:
         rows = yaml.load(path.read_bytes().decode(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
     except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, a date or a number that cannot be
@@ -81,17 +92,25 @@ def load(path: Path = BUILT_IN) -> dict[str, Protocol]:
 
 
 def find(name: str) -> Protocol:
-    """A built-in protocol by name, or the one of a user's YAML file (`FILE.yaml`, `FILE.yaml:NAME`)."""
-    file, _, inner = name.partition(":")
-    own = file.endswith((".yaml", ".yml"))
-    protocols = load(Path(file)) if own else load()
-    if own and not inner and len(protocols) == 1:
-        return next(iter(protocols.values()))
-    known, wanted = ", ".join(protocols), inner if own else name
-    if wanted not in protocols:
-        says = f"{file}: holds the protocols {known}; choose with {file}:NAME"
-        raise InputError(says if own else f"no protocol {name!r}; known are {known}, or give a YAML file")
-    return protocols[wanted]
+    """Return the protocol that `--protocol` names: a built-in one, or one of a user's YAML file.
+
+    `window` is a built-in one, `own.yaml:fast` the protocol `fast` of own.yaml. `own.yaml` alone is enough where the
+    file holds a single one. Raises InputError where there is no such protocol, with the names of those there are.
+    """
+    file, _, name_in_file = name.partition(":")
+    if not file.endswith((".yaml", ".yml")):
+        built_in = load()
+        if name not in built_in:
+            raise InputError(f"no protocol {name!r}; known are {', '.join(built_in)}, or give a YAML file")
+        return built_in[name]
+
+    protocols = load(Path(file))
+    if not name_in_file and len(protocols) == 1:
+        [only_one] = protocols.values()
+        return only_one
+    if name_in_file not in protocols:
+        raise InputError(f"{file}: holds the protocols {', '.join(protocols)}; choose with {file}:NAME")
+    return protocols[name_in_file]
 
 
 def _protocol(path: Path, name: str, row: Any) -> Protocol:

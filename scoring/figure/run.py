@@ -1,22 +1,18 @@
-"""One run's figure under a protocol, the windows that it is made of, and how near it is to the machine's limit."""
+"""The figure of one run under a protocol, and the lines of its log that the figure comes from."""
 
-import bisect
 import dataclasses
-import itertools
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from runlog import workloads
-from runlog.run import real
 from scoring.figure import spread
 from scoring.figure.protocols import Protocol
+from scoring.figure.selection import nothing_left, positions, select, too_short
 from scoring.importers.checks import AGREES, set_back
 from scoring.importers.text import work
-from scoring.published.table import Card, card_of
-from scoring.record import InputError, NothingMeasuredError, Record, Window, config_of, nodes_of
+from scoring.record import InputError, Record, Window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,39 +30,56 @@ class RunFigure:
 
 
 def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -> RunFigure:
-    """One run's figure. Raises InputError where the log does not hold what the protocol asks for."""
+    """Return the figure of one run under a protocol, with the rows of the log that it is made of.
+
+    The figure is images/s, or minutes for a protocol that times whole runs. `skip` is how many windows are dropped at
+    the start, in the place of the protocol's own number. Raises InputError where the log does not hold what the
+    protocol asks for, or where two ways to a throughput contradict each other.
+    """
+    if protocol.figure == "throughput":
+        _refuse_contradictions(record)
+
+    if protocol.over_steps == "between_stamps":
+        return _between_stamps(record, protocol, skip)
+    if protocol.over_steps == "run_time":
+        if skip:
+            raise InputError(f"protocol {protocol.name} measures whole runs: --skip has nothing to drop")
+        return _run_time(record)
+    if protocol.over_steps == "own_summary":
+        if skip:
+            raise InputError(f"protocol {protocol.name} reads the log's own figure: --skip has nothing to drop")
+        return _own_summary(record)
+    return _over_windows(record, select(record, protocol, skip=skip), protocol.over_steps)
+
+
+def _refuse_contradictions(record: Record) -> None:
+    """Raise InputError where what the log says in two ways lies too far apart for any figure."""
     for check in record.checks:
-        if check.refused and protocol.figure == "throughput":
+        if check.refused:
             given = ""
             if record.from_options:
                 given = f", {' and '.join(record.from_options)} from the options"
             raise InputError(f"{record.file}: no figure, as two ways to it contradict each other{given}: {check}")
 
-    kind = protocol.over_steps
-    if kind == "between_stamps":
-        return _between_stamps(record, protocol, skip)
-    if skip and kind == "run_time":
-        raise InputError(f"protocol {protocol.name} measures whole runs: --skip has nothing to drop")
-    if skip and kind == "own_summary":
-        raise InputError(f"protocol {protocol.name} reads the log's own figure: --skip has nothing to drop")
-    if kind == "run_time":
-        return _run_time(record)
-    if kind == "own_summary":
-        return _own_summary(record)
 
-    chosen = select(record, protocol, skip=skip)
+def _over_windows(record: Record, chosen: Sequence[Window], kind: str) -> RunFigure:
+    """Return the figure of the chosen windows (or epochs) of a run, averaged as a protocol's `over_steps` says.
+
+    `kind` is that field: a mean of the windows' rates, images over time, or one over the mean time of an image. Raises
+    InputError where a row does not say its speed.
+    """
     if kind in ("mean_of_printed_rates", "mean_of_rates"):
-        rates = [_rate(record, item, printed=kind == "mean_of_printed_rates") for item in chosen]
+        rates = [_rate(record, window, printed=kind == "mean_of_printed_rates") for window in chosen]
         value = statistics.fmean(rates)
         interval = spread.series_interval(rates)
     else:
         measured = work_of(record, chosen, kind)
         times = measured.times
+        rates = [1 / time for time in times]
         if kind == "images_over_time":
             value = math.fsum(measured.images) / math.fsum(measured.seconds)
         else:  # for the mean of times every printed row weighs the same
             value = 1 / statistics.fmean(times)
-        rates = [1 / time for time in times]
         interval = _interval_of_rate(times, value)
     return RunFigure(
         file=record.file,
@@ -81,7 +94,10 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
 
 
 def _interval_of_rate(times: Sequence[float], value: float) -> tuple[float, float] | None:
-    """The interval of the windows' mean time as one of a rate, centred where the figure is: work may be unequal."""
+    """Return the 95 % interval of a rate by the windows' times, as (low, high); None where they make none.
+
+    It is centred on the figure `value`, which is not one over the mean time where windows are of unequal work.
+    """
     interval = spread.series_interval(times)
     if interval is None:
         return None
@@ -95,21 +111,28 @@ def devices_in_rate(record: Record) -> int | None:
 
 
 def rate_of(record: Record, item: Window, *, printed: bool = False) -> float | None:
-    """images/s of all devices in a window or an epoch, by its images and time or as printed; None without either."""
-    measured = item.images_per_s
-    shown = None
+    """Return the images/s of all devices in a window or an epoch; None where its row says too little.
+
+    The row's images over its time come first, then the rate that it prints; with `printed` it is the other way round.
+    A row that has neither may print the time of a step, which makes a rate with the batch. Where the number of devices
+    is not known the rate is that of one device.
+    """
+    from_images = item.images_per_s
+    from_print = None
     if item.printed_rate is not None:
-        shown = item.printed_rate * (devices_in_rate(record) or 1)
-    rate = measured or shown
+        from_print = item.printed_rate * (devices_in_rate(record) or 1)
+    rate = from_images or from_print
     if printed:
-        rate = shown or measured
+        rate = from_print or from_images
+    if rate is not None:
+        return rate
 
     devices = record.devices
-    if devices is None and record.rate_scope != "global":  # the figure is of one device then
+    if devices is None and record.rate_scope != "global":
         devices = 1
-    if rate is None and item.printed_step_time_s and devices and record.batch_per_device:
-        rate = record.batch_per_device * devices / item.printed_step_time_s
-    return rate
+    if item.printed_step_time_s and devices and record.batch_per_device:
+        return record.batch_per_device * devices / item.printed_step_time_s
+    return None
 
 
 def _rate(record: Record, item: Window, *, printed: bool) -> float:
@@ -143,165 +166,142 @@ class Work(NamedTuple):
 
 
 def work_of(record: Record, chosen: Sequence[Window], kind: str) -> Work:
-    """The work of each window, from the one kind of column that every chosen window has.
+    """Return the images and seconds of each chosen window, made of the same columns for all of them.
 
-    `kind` is a protocol's `over_steps`. Raises InputError where the log does not say what the columns need.
+    `kind` is a protocol's `over_steps`. For images over time the rows' own images (or steps) and seconds are taken,
+    where all rows have them. Else the work is that of one printed time or rate, times how much the window weighs among
+    the others. Raises InputError where the log does not say what the columns need, such as the batch.
     """
-    seconds = _column(chosen, "seconds")
-    if kind == "images_over_time" and seconds:
-        images = _column(chosen, "images")
-        steps = _column(chosen, "steps")
-        if images:
-            return Work(images, seconds)
-        if steps:
-            batch = _images_a_step(record)
-            return Work([count * batch for count in steps], seconds)
+    if kind == "images_over_time":
+        measured = _measured_work(record, chosen)
+        if measured is not None:
+            return measured
 
+    unweighted = _printed_work(record, chosen, kind)
+    if kind == "epoch_rates":
+        return unweighted
+    weights = work(chosen)
+    images = [count * weight for count, weight in zip(unweighted.images, weights, strict=True)]
+    seconds = [time * weight for time, weight in zip(unweighted.seconds, weights, strict=True)]
+    return Work(images, seconds)
+
+
+def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
+    """Return the windows' seconds with their images, or with steps x batch; None where a window has neither."""
+    seconds = _column(chosen, "seconds")
+    images = _column(chosen, "images")
+    steps = _column(chosen, "steps")
+    if not seconds:
+        return None
+    if images:
+        return Work(images, seconds)
+    if steps:
+        batch = _images_a_step(record)
+        return Work([count * batch for count in steps], seconds)
+    return None
+
+
+def _printed_work(record: Record, chosen: Sequence[Window], kind: str) -> Work:
+    """Return for each window how many images take how many seconds at the speed that its row prints.
+
+    From a step time it is a batch in that time; from a rate it is one image (of each device) in 1 / rate. A step time
+    has more digits, so it comes first, unless the rate is that of all devices, which needs no batch to be known.
+    """
     rates = _column(chosen, "printed_rate")
-    times = _column(chosen, "printed_step_time_s")
-    if times and kind != "epoch_rates" and not (rates and record.rate_scope == "global"):
-        images_a_time = _images_a_step(record)
-    elif rates:
-        images_a_time = devices_in_rate(record) or 1
-        times = [1 / rate for rate in rates]
-    else:
-        images_a_time = 1
-        times = [1 / _rate(record, window, printed=False) for window in chosen]
-    weights: Sequence[float] = [1.0] * len(chosen)
-    if kind != "epoch_rates":
-        weights = work(chosen)
-    weighted_times = [time * weight for time, weight in zip(times, weights, strict=True)]
-    return Work([images_a_time * weight for weight in weights], weighted_times)
+    step_times = _column(chosen, "printed_step_time_s")
+    rates_are_global = rates and record.rate_scope == "global"
+    if step_times and kind != "epoch_rates" and not rates_are_global:
+        return Work([_images_a_step(record)] * len(chosen), step_times)
+    if rates:
+        return Work([devices_in_rate(record) or 1] * len(chosen), [1 / rate for rate in rates])
+    return Work([1] * len(chosen), [1 / _rate(record, window, printed=False) for window in chosen])
 
 
 def _column(windows: Sequence[Window], name: str) -> list[float]:
-    """A field of all windows; empty where one of them lacks it, or has 0."""
+    """Return the field `name` of all windows; an empty list where one of them lacks it, or has 0."""
     values = [getattr(window, name) for window in windows]
     return values if all(values) else []
 
 
-def positions(record: Record) -> list[int | None]:
-    """How many steps were done at the end of each window, warm-up included; None where the log cannot say."""
-    done: list[int | None] = []
-    base = 0
-    epoch: int | None = None
-    for window in record.windows:
-        if window.step is None:  # rows of whole epochs
-            base = base + window.steps if window.steps else 0
-            done.append(base or None)
-            continue
-        of_epoch = window.step - record.first_step + 1
-        previous = None
-        if done and epoch not in (None, window.epoch):
-            previous = done[-1]
-        if previous is not None and base + of_epoch <= previous:  # counters that start anew in each epoch
-            base = previous
-        epoch = window.epoch
-        done.append(base + of_epoch)
-    return done
+class StampedRow(NamedTuple):
+    """A row of the log with a time stamp, of which the number of steps done is known."""
 
-
-def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Sequence[Window]:
-    """Select the part of a run that the protocol measures. Raises InputError if warm-up leaves nothing."""
-    if protocol.skip_unit == "epoch":
-        epochs = [epoch for epoch in record.epochs if epoch.printed_rate is not None]
-        return _rest(record, epochs, protocol.skip if skip is None else skip, "epochs")
-    windows = [window for window in record.windows if window.phase != "warmup"]
-    if not windows:
-        what = "warm-up windows only" if record.windows else "no windows"
-        raise InputError(f"{record.file}: the log holds {what}: nothing was measured")
-    chosen: Sequence[Window] = windows
-    if skip is not None:
-        chosen = _rest(record, windows, skip, "windows")
-    elif protocol.skip_unit == "window":
-        apart = len(record.windows) - len(windows)  # the run's own warm-up is the first of what the protocol drops
-        chosen = _rest(record, windows, max(0, protocol.skip - apart), "windows")
-    elif not any(window.phase == "measured" for window in windows):  # else the run itself has set its warm-up apart
-        chosen = _after_steps(record, protocol)
-    return _take(record, chosen, protocol.take_steps) if protocol.take_steps is not None else chosen
-
-
-def _rest(record: Record, items: Sequence[Window], dropped: int, what: str) -> Sequence[Window]:
-    if dropped >= len(items):
-        raise _nothing_left(record, f"{dropped} {what}", f"{len(items)}")
-    return items[dropped:]
-
-
-def _nothing_left(record: Record, warm_up: str, held: str) -> NothingMeasuredError:
-    says = "nothing is left to measure; take a longer run or a smaller --skip"
-    return NothingMeasuredError(f"{record.file}: warm-up is {warm_up} and the run has {held}: {says}")
-
-
-def _after_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
-    done = positions(record)
-    if any(position is None for position in done):
-        says = f"skips {protocol.skip} steps and the log's rows carry no step; give --skip N windows"
-        raise InputError(f"{record.file}: protocol {protocol.name} {says}")
-    chosen = [
-        window
-        for window, position in zip(record.windows, done, strict=True)
-        if window.steps and (position or 0) - window.steps >= protocol.skip
-    ]
-    if not chosen:
-        raise _nothing_left(record, f"{protocol.skip} steps", f"{done[-1]} printed")
-    return chosen
-
-
-def _take(record: Record, chosen: Sequence[Window], steps: int) -> Sequence[Window]:
-    """Windows whose steps lie within the next `steps`. Raises InputError if the run is shorter."""
-    totals = list(itertools.accumulate(window.steps or 1 for window in chosen))
-    if totals[0] > steps:
-        holds = f"the row of line {chosen[0].line} holds {totals[0]} steps and the protocol takes {steps}"
-        raise InputError(f"{record.file}: {holds}; take a protocol without `take`, such as window")
-    if totals[-1] < steps:
-        raise _too_short(record, steps, totals[-1])
-    return chosen[: bisect.bisect(totals, steps)]
-
-
-def _too_short(record: Record, steps: int, total: int) -> InputError:
-    says = f"the protocol takes {steps} steps after warm-up and the log has {total}; take a longer run"
-    return InputError(f"{record.file}: {says}")
+    window: Window
+    end_s: float
+    position: int  # steps done at its end
 
 
 def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> RunFigure:
-    """devices * batch * steps / (stamp at the end - stamp at the start), over the steps between two rows."""
-    stamped = [
-        (window, window.end_s, position)
-        for window, position in zip(record.windows, positions(record), strict=True)
-        if window.end_s is not None and position is not None
-    ]
+    """Return the images/s between the time stamps of two rows: the batch x steps between them, over the seconds.
+
+    The first row is the end of warm-up. The second one is the last row within the steps that the protocol takes, or of
+    the log where it takes all. Raises InputError where there are no such rows, or where the clock was set between them.
+    """
+    stamped = _stamped_rows(record)
     if not stamped:
         raise InputError(f"{record.file}: protocol {protocol.name} needs time stamps on the rows; the log has none")
     if skip == 0:
         raise InputError(f"protocol {protocol.name} counts from the stamp of a row: give --skip 1 or more")
-    if skip is not None:
-        starts = stamped[skip - 1 :]
-    else:
-        # The row of that many steps done; of logs that print every 10th row from 0, the row of that number; the next.
-        starts = [row for row in stamped if row[2] == protocol.skip]
-        starts += [row for row in stamped if record.first_step == 0 and row[0].step == protocol.skip]
-        starts += [row for row in stamped if row[2] > protocol.skip]
-    if not starts:
-        warm_up = f"{protocol.skip} steps" if skip is None else f"{skip} windows"
-        raise _nothing_left(record, warm_up, f"{len(stamped)} stamped rows, the last after {stamped[-1][2]} steps")
-    start, start_s, first = starts[0]
-    there = max(0, stamped[-1][2] - first)
-    later = [row for row in stamped if first < row[2] <= first + (protocol.take_steps or there)]
-    if not later or there < (protocol.take_steps or 1) - 1:  # the last of N batches is N - 1
-        raise _too_short(record, protocol.take_steps or 1, there)
-    end, end_s, last = later[-1]
-    _refuse_set_back(record, [window for window in record.windows if start.line <= window.line <= end.line])
-    if end_s <= start_s:
+    start = _end_of_warm_up(record, protocol, stamped, skip)
+
+    steps_left = max(0, stamped[-1].position - start.position)
+    last_position = start.position + (protocol.take_steps or steps_left)
+    later = [row for row in stamped if start.position < row.position <= last_position]
+    steps_needed = protocol.take_steps or 1
+    if not later or steps_left < steps_needed - 1:  # one less suffices: where steps count from 0 the last of N is N - 1
+        raise too_short(record, steps_needed, steps_left)
+    end = later[-1]
+
+    _refuse_set_back(record, [row for row in record.windows if start.window.line <= row.line <= end.window.line])
+    seconds = end.end_s - start.end_s
+    if seconds <= 0:
         says = "do not advance; they are too coarse, or the clock was set"
-        raise InputError(f"{record.file}: the time stamps of lines {start.line} and {end.line} {says}")
+        raise InputError(f"{record.file}: the time stamps of lines {start.window.line} and {end.window.line} {says}")
     return RunFigure(
         file=record.file,
-        value=_images_a_step(record) * (last - first) / (end_s - start_s),
+        value=_images_a_step(record) * (end.position - start.position) / seconds,
         windows=len(later),
-        first_line=start.line,
-        last_line=end.line,
-        chosen=tuple(window for window, _, _ in later),
+        first_line=start.window.line,
+        last_line=end.window.line,
+        chosen=tuple(row.window for row in later),
     )
+
+
+def _stamped_rows(record: Record) -> list[StampedRow]:
+    """Return the rows of the log that have a time stamp and a known number of steps done."""
+    rows = []
+    for window, position in zip(record.windows, positions(record), strict=True):
+        if window.end_s is not None and position is not None:
+            rows.append(StampedRow(window, window.end_s, position))
+    return rows
+
+
+def _end_of_warm_up(record: Record, protocol: Protocol, stamped: Sequence[StampedRow], skip: int | None) -> StampedRow:
+    """Return the row at whose stamp warm-up ends. Raises InputError where the log ends before.
+
+    With `skip` it is the row of that number. Else it is the row at which the protocol's number of steps was done. In a
+    log that prints every 10th row from step 0 no row has exactly 20 steps done: there it is the row that prints 20.
+    Failing both it is the first row after so many steps.
+    """
+    if skip is not None:
+        if skip <= len(stamped):
+            return stamped[skip - 1]
+        raise nothing_left(record, f"{skip} windows", _stamps_in_words(stamped))
+
+    for row in stamped:
+        if row.position == protocol.skip:
+            return row
+    for row in stamped:
+        if record.first_step == 0 and row.window.step == protocol.skip:
+            return row
+    for row in stamped:
+        if row.position > protocol.skip:
+            return row
+    raise nothing_left(record, f"{protocol.skip} steps", _stamps_in_words(stamped))
+
+
+def _stamps_in_words(stamped: Sequence[StampedRow]) -> str:
+    return f"{len(stamped)} stamped rows, the last after {stamped[-1].position} steps"
 
 
 def _refuse_set_back(record: Record, windows: Sequence[Window]) -> None:
@@ -343,50 +343,3 @@ def _run_time(record: Record) -> RunFigure:
         first_line=record.field_lines["run_start_s"],
         last_line=record.field_lines.get("run_stop_s", record.lines),
     )
-
-
-def _card(record: Record) -> Card | None:
-    """The card that all GPUs of a run are; None where the log does not say, or the table lacks it."""
-    found = set()
-    for node in nodes_of(record):
-        gpus = node.get("gpus")
-        for gpu in gpus if isinstance(gpus, list) else []:
-            if isinstance(gpu, dict):
-                found.add(card_of(str(gpu.get("name")), real(gpu.get("memory_gib"))))
-    return found.pop() if len(found) == 1 else None
-
-
-def utilization(records: Sequence[Record], images_per_s: float) -> float | None:
-    """Model FLOP/s utilization (MFU) of all devices' images/s; None where a log lacks model, size, card or devices."""
-    shares = []
-    for record in records:
-        flops = _flop_of_an_image(record)
-        card = _card(record)
-        if not flops or card is None or not record.devices:
-            return None
-        tf32 = record.precision == "fp32" and record.math_mode == "tf32"
-        peak = card.peak("tf32" if tf32 else record.precision)
-        if not peak:
-            return None
-        shares.append(images_per_s * flops / (peak * record.devices))
-    return math.fsum(shares) / len(shares) if shares else None
-
-
-def _flop_of_an_image(record: Record) -> float | None:
-    """The model's FLOP for an image of the size that the configuration says; None where either is unknown."""
-    workload = workloads.of_model(record.model)
-    if workload is None:
-        return None
-    config = config_of(record)
-    sides = []
-    for side in ("height", "width"):
-        size = real(config.get("RECIPE.image_size", {}).get("value"))
-        sides.append(int(size or real(config.get(f"RECIPE.image_{side}", {}).get("value")) or 0))
-    height, width = sides
-    return workload.flop_of(height, width)
-
-
-def images_per_joule(records: Sequence[Record]) -> float | None:
-    """Images for each joule of the GPUs from the first step to the end, evaluations included; None without it."""
-    joules = [real(record.telemetry.get("joules_per_image")) or 0.0 for record in records]
-    return len(joules) / math.fsum(joules) if joules and min(joules) > 0 else None

@@ -11,15 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compliance.mlperf import Standing, submission_runs_by_round
+from compliance.mlperf import Standing
 from runlog.stats import median_set, olympic_mean
 from runlog.text import called, safe_lines
 from runlog.verdict import Verdict, as_text
 from scoring.figure import intervals, protocols, spread, warnings, window_warnings
 from scoring.figure.levels import Level, hosts_of_runs, in_words, levels
+from scoring.figure.limits import images_per_joule, utilization
 from scoring.figure.protocols import Protocol
 from scoring.figure.repeats import repeats_of_one_system
-from scoring.figure.run import RunFigure, devices_in_rate, images_per_joule, run_figure, utilization
+from scoring.figure.run import RunFigure, devices_in_rate, run_figure
+from scoring.figure.run_count import missing_runs, of_benchmark
 from scoring.figure.standing import standing_of
 from scoring.figure.warnings import warning
 from scoring.importers import add_log_options, count, jsonable, read_records
@@ -28,7 +30,6 @@ from scoring.record import InputError, NothingMeasuredError, Record, TooFewRunsE
 
 WANTED_SHARE = 0.01  # half-width of an interval for which `score` says how many runs it takes
 MOST_MORE_RUNS = 50  # that `score` asks a user for; beyond these it says that the goal is out of reach
-BENCHMARK_OF_MODEL = {"resnet50_v1.5": "resnet", "fcn_hrnetw18": "hrnet"}  # where a log of ours names no benchmark
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +136,7 @@ class Score:
     @property
     def rule(self) -> str:
         """The protocol in words, with the runs that went in where they are more than it asks for."""
-        rule = dataclasses.replace(self.protocol, runs=max(self.protocol.runs, len(self.runs))).describe()
+        rule = self.protocol.describe([len(self.runs)])
         return f"{rule}; {self.chosen}" if self.chosen else rule
 
     def to_json(self) -> dict[str, Any]:
@@ -179,7 +180,7 @@ def _or_none(value: float) -> float | None:
 
 
 def over_runs(values: Sequence[float], protocol: Protocol) -> float:
-    """The protocol's mean, median or olympic mean of the figures of several runs."""
+    """Return the figure of several runs: the mean, median or olympic mean of theirs, as the protocol says."""
     if protocol.over_runs == "median":
         return float(statistics.median(values))
     if protocol.over_runs == "olympic_mean":
@@ -190,135 +191,118 @@ def over_runs(values: Sequence[float], protocol: Protocol) -> float:
 def score(
     records: Sequence[Record], protocol: Protocol, *, skip: int | None = None, system: str | None = None
 ) -> Score:
-    """The figure of runs of one system under `protocol`; `skip` overrides how many windows are dropped.
+    """Return the figure of one or several runs of one system under `protocol`, with its intervals and warnings.
 
-    `system` names the machine of all the runs. Where neither it nor the logs do, several runs have a warning.
-    Raises InputError where a run does not hold what the protocol asks for, TooFewRunsError for too few runs.
+    `skip` is how many windows of each run are dropped at the start, in the place of the protocol's own number.
+    `system` names the machine of all the runs; where neither it nor the logs do, several runs have a warning.
+
+    Raises InputError where a run does not hold what the protocol asks for. Raises TooFewRunsError for fewer runs than
+    it asks for; the error's `partial` is then the score of those that there are, if they make one.
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")
     repeats_of_one_system(records)
     protocol = of_benchmark(protocol, records)
-    chosen = ""
-    if protocol.figure == "run_time" and len(records) > protocol.runs > 2:
-        records, chosen = median_set(
-            sorted(records, key=lambda record: record.run_start_s or 0.0),
-            protocol.runs,
-            lambda runs: over_runs([run_figure(record, protocol).value for record in runs], protocol),
-        )
+    records, chosen = _scored_runs(records, protocol)
+
     runs = [run_figure(record, protocol, skip=skip) for record in records]
-    unknown = protocol.figure == "throughput" and any(devices_in_rate(record) is None for record in records)
-    unit = f"{protocol.unit} per device" if unknown else protocol.unit
-    missing = _missing_runs(runs, protocol, unit)
+    unit = _unit(records, protocol)
+    missing = missing_runs(runs, protocol, unit)
     if len(runs) == 1:
-        known = intervals.of_one_run(runs[0], records[0], protocol)
+        estimated = intervals.of_one_run(runs[0], records[0], protocol)
     else:
-        known = intervals.of_several_runs(runs, records, protocol)
+        estimated = intervals.of_several_runs(runs, records, protocol)
     result = Score(
         value=over_runs([run.value for run in runs], protocol),
         unit=unit,
         protocol=protocol if skip is None else protocol.skipping(skip),
         runs=tuple(runs),
-        spread=known.deviation,
-        interval_95=known.interval_95,
-        interval_method=known.method,
-        run_interval_95=known.run_95,
-        repeat_interval_95=known.repeat_95,
+        spread=estimated.deviation,
+        interval_95=estimated.interval_95,
+        interval_method=estimated.method,
+        run_interval_95=estimated.run_95,
+        repeat_interval_95=estimated.repeat_95,
         records=tuple(records),
         chosen=chosen,
     )
-    unsaid = [] if system else warnings.of_unsaid_machine(records)
-    result = dataclasses.replace(result, warnings=(*_warnings(result, missing), *unsaid))
+    found = list(_warnings(result, missing))
+    if not system:
+        found += warnings.of_unsaid_machine(records)
+    result = dataclasses.replace(result, warnings=tuple(found))
     if missing is not None:
         raise TooFewRunsError(missing, result)
     return result
 
 
-def of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
-    """The protocol with the number of runs, and of dropped ones, that MLPerf asks for of the logs' benchmark.
+def _scored_runs(records: Sequence[Record], protocol: Protocol) -> tuple[Sequence[Record], str]:
+    """Return the runs that are scored, and a text that says which they are; empty where they are all.
 
-    The logs do not say their round. So the numbers are known only where all rounds that have the benchmark agree.
-    Raises InputError where the logs name no such benchmark.
+    Of more runs to the target than MLPerf asks for it scores a set of consecutive ones: see `median_set`.
     """
-    if not protocol.by_benchmark or records[0].run_start_s is None:  # without run_start there is no figure anyway
-        return protocol
+    if protocol.figure != "run_time" or not len(records) > protocol.runs > 2:
+        return records, ""
 
-    record = records[0]
-    benchmark = record.benchmark or BENCHMARK_OF_MODEL.get(record.model or "")
-    if benchmark is None:
-        says = "names no benchmark, so the number of runs is not known"
-        raise InputError(f"{record.file}: the log {says}; give --runs N")
-    by_round = submission_runs_by_round(benchmark)
-    choices = set(by_round.values())
-    if not choices:
-        says = f"names benchmark {benchmark!r}, of which the number of runs is not known"
-        raise InputError(f"{record.file}: the log {says}; give --runs N")
-    if len(choices) > 1:
-        listed = ", ".join(f"{wanted.runs} by {ruleset}" for ruleset, wanted in by_round.items())
-        says = f"names benchmark {benchmark!r} and not its round, on which the number of runs depends ({listed})"
-        raise InputError(f"{record.file}: the log {says}; give --runs N")
-    [wanted] = choices
-    return dataclasses.replace(protocol, runs=wanted.runs, dropped_runs=wanted.dropped, by_benchmark=False)
+    def figure_of(runs: Sequence[Record]) -> float:
+        return over_runs([run_figure(record, protocol).value for record in runs], protocol)
+
+    by_start = sorted(records, key=lambda record: record.run_start_s or 0.0)
+    return median_set(by_start, protocol.runs, figure_of)
 
 
-def _missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> str | None:
-    """Return the warning about fewer runs than the protocol asks for; None where there are enough.
-
-    Raises TooFewRunsError where no figure at all can be made of those that are there, or that converged.
-    """
-    missing = None
-    if len(runs) < protocol.runs:
-        found = (f"{run.value:.6g} {unit}" if math.isfinite(run.value) else "did not converge" for run in runs)
-        missing = (
-            f"protocol {protocol.name} asks for {protocol.runs} runs, given {len(runs)} "
-            f"({', '.join(found)}); give all of them, or take a protocol of one run, such as window"
-        )
-        if protocol.over_runs == "olympic_mean" and len(runs) <= 2 * protocol.dropped_runs:
-            raise TooFewRunsError(missing)
-    failed = [run.file for run in runs if math.isinf(run.value)]
-    allowed = protocol.dropped_runs if protocol.over_runs == "olympic_mean" else 0
-    if len(failed) > allowed:
-        says = f"{len(failed)} of {len(runs)} runs did not converge ({', '.join(failed)})"
-        raise TooFewRunsError(f"{says}; protocol {protocol.name} allows {allowed}")
-    return missing
+def _unit(records: Sequence[Record], protocol: Protocol) -> str:
+    """Return the unit of the figure, which is that of one device where a log does not say how many devices ran."""
+    if protocol.figure == "throughput" and any(devices_in_rate(record) is None for record in records):
+        return f"{protocol.unit} per device"
+    return protocol.unit
 
 
 def _warnings(result: Score, missing: str | None) -> Iterator[Verdict]:
-    """All that makes the figure less than it looks."""
+    """Yield warnings about all that makes the figure less than it looks, in the order in which they are shown.
+
+    `missing` says that the protocol asks for more runs than there are; None where there are enough.
+    """
     protocol = result.protocol
-    runs = result.runs
-    records = result.records
-    throughput = protocol.figure == "throughput"
-    for record in records:
+    is_throughput = protocol.figure == "throughput"
+    for record in result.records:
         yield from warnings.of_record(record)
     if result.unit != protocol.unit:
         message = "the log does not say how many devices ran: the figure is of one; give --devices"
         yield warning("devices_unknown", message)
-    if missing is None and len(runs) == 1 and throughput:
+    if missing is None and len(result.runs) == 1 and is_throughput:
         missing = "one run: run-to-run spread cannot be estimated from one run"
     if missing is not None:
         yield warning("too_few_runs", missing)
-    if throughput:
+    if is_throughput:
         yield from warnings.of_interval(result.value, result.interval_95)
-    for record, run in zip(records, runs, strict=True):
-        if throughput:
+
+    measured = []
+    for record, run in zip(result.records, result.runs, strict=True):
+        if is_throughput:
             yield from warnings.of_summary(record, run.value, (run.first_line, run.last_line))
             averages_rates = protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
             yield from window_warnings.of_windows(record, run.chosen, averages_rates)
-        elif not math.isfinite(run.value):
-            end = "the log has no run_stop" if record.run_stop_s is None else f"run_stop says {record.status!r}"
-            message = f"{end}: the run did not converge and counts as the worst"
-            yield warning("not_converged", message, record, run.last_line)
-    measured = []
-    for record, run in zip(records, runs, strict=True):
-        value = run.value
-        if math.isinf(value) and record.run_time_s:  # it did not converge, in so much time
-            value = record.run_time_s / 60
-        measured.append(value)
-    yield from warnings.of_runs(records, measured, result.unit)
-    if throughput and protocol.over_runs == "mean":
+            measured.append(run.value)
+        else:
+            yield from _warning_of_no_convergence(record, run)
+            measured.append(_minutes_run(record, run))
+    yield from warnings.of_runs(result.records, measured, result.unit)
+    if is_throughput and protocol.over_runs == "mean":
         yield from warnings.of_mean(measured)
-    yield from warnings.of_mixture(records)
+    yield from warnings.of_mixture(result.records)
+
+
+def _warning_of_no_convergence(record: Record, run: RunFigure) -> Iterator[Verdict]:
+    if not math.isfinite(run.value):
+        end = "the log has no run_stop" if record.run_stop_s is None else f"run_stop says {record.status!r}"
+        message = f"{end}: the run did not converge and counts as the worst"
+        yield warning("not_converged", message, record, run.last_line)
+
+
+def _minutes_run(record: Record, run: RunFigure) -> float:
+    """Return how long a run took, in minutes; a run that did not converge has the time to its end, if it is known."""
+    if math.isinf(run.value) and record.run_time_s:
+        return record.run_time_s / 60
+    return run.value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -332,32 +316,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_system_option(parser: argparse.ArgumentParser) -> None:
-    """Option that names the machine where logs do not."""
+    """Add the option that names the machine where logs do not."""
     parser.add_argument("--system", metavar="NAME", help="the machine, where the logs do not say their hardware")
 
 
 def add_score_options(
     parser: argparse.ArgumentParser, kind: Callable[[str], Any] = count, protocol: str | None = None, without: str = ""
 ) -> None:
-    """Options that choose the protocol and say what logs do not; `kind` reads --devices and --batch.
+    """Add the options that choose a protocol, and those that say what logs leave out.
 
-    `protocol` is the default; where there is none, the option must be given, or `without` says what stands for it.
+    `kind` turns the text of --devices and --batch into their value. `protocol` is the name of the default protocol.
+    Without one --protocol must be given, unless `without` says, for the help, what happens without it.
     """
-    usual = protocol or without
-    text = "a name, or a YAML file of your own" + (f" (default: {usual})" if usual else "")
-    parser.add_argument("--protocol", required=not usual, default=protocol, metavar="P", help=text)
+    default_in_words = protocol or without
+    text = "a name, or a YAML file of your own"
+    if default_in_words:
+        text += f" (default: {default_in_words})"
+    is_required = not default_in_words
+    parser.add_argument("--protocol", required=is_required, default=protocol, metavar="P", help=text)
     parser.add_argument("--skip", type=whole, metavar="N", help="drop N windows (epochs), not the protocol's number")
     parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")
     add_log_options(parser, kind)
 
 
 def counts(text: str) -> list[int]:
-    """`8` or `1,8,32`."""
+    """Return the numbers of an option's text: [8] of `8`, [1, 8, 32] of `1,8,32`."""
     return [count(item) for item in text.split(",")]
 
 
 def whole(text: str) -> int:
-    """A whole number from 0."""
+    """Return the whole number that an option's text is. Raises ValueError where it is none, or below 0."""
     value = int(text)
     if value < 0:
         raise ValueError(text)
@@ -365,12 +353,12 @@ def whole(text: str) -> int:
 
 
 def protocol_of(args: argparse.Namespace) -> Protocol:
-    """The protocol that the options choose."""
+    """Return the protocol that the options choose. Raises InputError for none of that name, or for too few runs."""
     protocol = protocols.find(args.protocol)
     if args.runs is not None:
         if protocol.over_runs == "olympic_mean" and args.runs < 3:
             raise InputError("an olympic mean drops two runs: --runs must be 3 or more")
-        protocol = dataclasses.replace(protocol, runs=args.runs, by_benchmark=False)
+        protocol = protocol.asking(args.runs)
     return protocol
 
 
@@ -395,7 +383,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _no_figure(rule: str, error: Exception, protocol: Protocol, records: Sequence[Record]) -> Score:
-    """Not a number, with the reason as a warning."""
+    """Return a score whose figure is not a number, with the reason `error` as a warning named `rule`."""
     runs = [RunFigure(file=r.file, value=math.nan, windows=0, first_line=1, last_line=r.lines) for r in records]
     return Score(
         value=math.nan,
@@ -408,7 +396,11 @@ def _no_figure(rule: str, error: Exception, protocol: Protocol, records: Sequenc
 
 
 def _interval_rows(result: Score) -> list[tuple[str, str]]:
-    """The intervals as lines: two of one run, each named by its question, or that of several runs."""
+    """Return the rows of `score` that show the 95 % intervals, as (name, text).
+
+    A single run may have two: where its own mean lies, and where another run of the system would lie. Several runs
+    have one. A row says why there is no interval where there is none.
+    """
     if result.interval_95 is None:
         return [("95 % interval", result.interval_method)]
     low, high = result.interval_95

@@ -3,17 +3,20 @@
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from runlog.stats import CONFIDENCE, t_cdf, t_quantile
 
 LEAST_WINDOWS = 8  # of one run for an interval
+EQUAL_SQUARES = 1e-24  # relative: values whose squared deviations are less differ by rounding alone
+COEFFICIENTS = [step / 20 for step in range(-10, 20)]  # of correlation between neighbours: -0.5 to 0.95
+LEAST_PROBABILITY = 1e-4  # of a correlation that still counts
 
 
 def sd(values: Sequence[float]) -> float | None:
-    """Sample standard deviation; None of fewer than two values."""
+    """Return the sample standard deviation in the unit of the values; None for fewer than two values."""
     if len(values) < 2:
         return None
     mean = math.fsum(values) / len(values)
@@ -21,14 +24,38 @@ def sd(values: Sequence[float]) -> float | None:
 
 
 def relative_sd(values: Sequence[float]) -> float:
-    """Sample standard deviation over the mean of two values or more."""
+    """Return the sample standard deviation of two values or more as a share of their mean."""
     deviation = sd(values)
     assert deviation is not None, "a deviation takes two values or more"
     return deviation / (math.fsum(values) / len(values))
 
 
+class PooledSd(NamedTuple):
+    """A relative standard deviation within several sets of values."""
+
+    relative_sd: float
+    freedom: int  # degrees of freedom
+
+
+def pooled_sd(sets: Iterable[Sequence[float]]) -> PooledSd | None:
+    """Return the relative standard deviation within sets of values, pooled over the sets.
+
+    The squares of the sets' deviations are averaged, each with the weight of its degrees of freedom: one less than it
+    has values. Returns None where no set has two values.
+    """
+    squares = 0.0
+    freedom = 0
+    for values in sets:
+        if len(values) > 1:
+            squares += (len(values) - 1) * relative_sd(values) ** 2
+            freedom += len(values) - 1
+    if not freedom:
+        return None
+    return PooledSd(math.sqrt(squares / freedom), freedom)
+
+
 def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """95 % interval of the mean; None of fewer than two values."""
+    """Return the 95 % interval of the mean by Student's t, as (low, high); None for fewer than two values."""
     mean = mean_of(values)
     if mean is None:
         return None
@@ -37,42 +64,56 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def around(centre: float, share: float) -> tuple[float, float]:
-    """`centre` -/+ a share of it on the scale of logarithms (delta method): a rate or a time is never negative."""
+    """Return the interval (low, high) around `centre` whose half-width is a share of it on the scale of logarithms.
+
+    A share of 0.1 gives about 10 % to both sides. The bounds stay above zero (delta method), as a rate or a time is
+    never negative.
+    """
     return centre * math.exp(-share), centre * math.exp(share)
 
 
 def half_share(interval: tuple[float, float]) -> float:
-    """Half the width of an interval as a share of its centre on the scale of logarithms: the inverse of `around`."""
+    """Return half the width of an interval as a share of its centre on the scale of logarithms.
+
+    This is the inverse of `around`.
+    """
     low, high = interval
     return math.log(high / low) / 2
 
 
 def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """95 % interval of the mean of one run's windows, which follow each other; None of fewer than 8.
+    """Return the 95 % interval of the mean of one run's windows as (low, high); None for fewer than LEAST_WINDOWS.
 
-    None too where half its width exceeds the mean, as one window does that is many times as long as the others.
+    The windows of a run follow each other, so neighbours are correlated and the plain t interval would be too narrow.
+    First the values are averaged in batches (Conway, Management Science 10, 1963). Then Student's t allows for the
+    correlation that is left between neighbouring batches. How strong it is has to be learnt from the same few values,
+    so the width is averaged over all strengths that are likely (Zellner and Tiao, JASA 59, 1964).
 
-    Batch means (Conway, Management Science 10, 1963) of 30 batches or more where there are 60 windows, and Student's t
-    over what correlation is left: first order, its coefficient unknown, as in Zellner and Tiao (JASA 59, 1964).
+    Returns None as well where half the width exceeds the mean. One window that is many times as long as the others
+    does that.
     """
     if len(values) < LEAST_WINDOWS:
         return None
 
     mean = math.fsum(values) / len(values)
     batches = _batch_means(values)
-    centre = math.fsum(batches) / len(batches)
-    deviations = [value - centre for value in batches]
-    if math.fsum(deviation * deviation for deviation in deviations) <= 1e-24 * centre * centre:
+    mean_of_batches = math.fsum(batches) / len(batches)
+    deviations = [batch - mean_of_batches for batch in batches]
+    squares = math.fsum(deviation * deviation for deviation in deviations)
+    if squares <= EQUAL_SQUARES * mean_of_batches * mean_of_batches:
         return mean, mean
 
-    half = _half_width(_first_order(deviations), freedom=len(deviations) - 1)
-    return around(mean, half / mean) if half < mean else None
+    half = _half_width(_likely_correlations(deviations), freedom=len(deviations) - 1)
+    if half >= mean:
+        return None
+    return around(mean, half / mean)
 
 
 def _batch_means(values: Sequence[float]) -> list[float]:
-    """The means of 30 batches or more of consecutive values where there are 60 values; else the values themselves.
+    """Return the means of 30 batches or more of consecutive values, all of one size.
 
-    What does not fill a batch is left out at the start.
+    Fewer than 60 values are returned as they are. The values that do not fill a batch are left out at the start: of 65
+    values the first one is left out, and the means of 32 pairs are returned.
     """
     size = len(values) // 30 if len(values) >= 60 else 1
     first = len(values) % size
@@ -80,20 +121,45 @@ def _batch_means(values: Sequence[float]) -> list[float]:
 
 
 class Correlation(NamedTuple):
-    """A first-order correlation that the values may have."""
+    """A correlation between neighbours that a series of values may have."""
 
-    weight: float  # its posterior probability
-    error: float  # the standard error of the mean under it
+    probability: float  # given the values
+    error: float  # standard error of the mean, if the correlation is this one
+
+
+class SeriesSums(NamedTuple):
+    """Sums over a series of deviations from its mean, of which the fit of any correlation is made."""
+
+    length: int
+    squares: float
+    ends: float  # the first deviation plus the last one
+    squares_of_ends: float
+    products: float  # of each deviation and the next one
+
+
+class CorrelationFit(NamedTuple):
+    """The fit of a correlation between neighbours to a series of values."""
+
+    log_likelihood: float  # but for a constant, which is the same for every correlation
+    error: float  # standard error of the mean
 
 
 def _half_width(correlations: Sequence[Correlation], *, freedom: int) -> float:
-    """The distance from the mean beyond which t leaves 5 %, averaged over the correlations; halved to a millionth."""
+    """Return half the width of the 95 % interval of a mean, averaged over the correlations that its values may have.
+
+    Each correlation gives the mean another standard error, and so another probability of lying farther off than a
+    distance. The distance is sought for which these probabilities have the mean 5 %, each weighted by that of its
+    correlation. It lies between the half-widths of the least and the greatest error. Bisection finds it to a millionth;
+    `freedom` is the degrees of freedom of Student's t.
+    """
     quantile = t_quantile(freedom)
     low = quantile * min(correlation.error for correlation in correlations)
     high = quantile * max(correlation.error for correlation in correlations)
     while high - low > 1e-6 * high:
         half = (low + high) / 2
-        outside = math.fsum(one.weight * 2 * (1 - t_cdf(half / one.error, freedom)) for one in correlations)
+        outside = math.fsum(
+            correlation.probability * 2 * (1 - t_cdf(half / correlation.error, freedom)) for correlation in correlations
+        )
         if outside > 1 - CONFIDENCE:
             low = half
         else:
@@ -101,36 +167,52 @@ def _half_width(correlations: Sequence[Correlation], *, freedom: int) -> float:
     return high
 
 
-def _first_order(deviations: Sequence[float]) -> list[Correlation]:
-    """Each correlation from -0.5 to 0.95 in steps of 0.05, all equally likely beforehand; the unlikely ones left out.
+def _likely_correlations(deviations: Sequence[float]) -> list[Correlation]:
+    """Return the correlations between neighbours that a series may have, each with its probability.
 
-    `deviations` are those of the values from their mean.
+    `deviations` are the values less their mean, in their order. Every coefficient of COEFFICIENTS is taken to be
+    equally probable before the values are seen; the likelihood of the values then weighs them. Those that are less
+    probable than LEAST_PROBABILITY are left out.
     """
-    n = len(deviations)
-    squares = math.fsum(deviation * deviation for deviation in deviations)
-    squares_of_ends = deviations[0] ** 2 + deviations[-1] ** 2
-    products = math.fsum(one * following for one, following in itertools.pairwise(deviations))
-    likelihoods = []
-    errors = []
-    for step in range(-10, 20):
-        r = step / 20
-        # Least squares under the correlation: the residuals' weighted sum, less what the shift of the mean explains.
-        weight_of_mean = (1 - r) * (n - (n - 2) * r)
-        shift = (1 - r) * r * (deviations[0] + deviations[-1])
-        left = squares + r * r * (squares - squares_of_ends) - 2 * r * products - shift * shift / weight_of_mean
-        left = max(left, 1e-12 * squares)
-        likelihoods.append(0.5 * math.log((1 - r * r) / weight_of_mean) - (n - 1) / 2 * math.log(left))
-        of_mean = (1 + 2 * r / (1 - r) - 2 * r * (1 - r**n) / (n * (1 - r) ** 2)) / (n * (1 - r * r))
-        errors.append(math.sqrt(of_mean * left / (n - 1)))
+    sums = SeriesSums(
+        length=len(deviations),
+        squares=math.fsum(deviation * deviation for deviation in deviations),
+        ends=deviations[0] + deviations[-1],
+        squares_of_ends=deviations[0] ** 2 + deviations[-1] ** 2,
+        products=math.fsum(one * following for one, following in itertools.pairwise(deviations)),
+    )
+    fits = [_fit(sums, coefficient) for coefficient in COEFFICIENTS]
 
-    top = max(likelihoods)
-    total = math.fsum(math.exp(likelihood - top) for likelihood in likelihoods)
+    # Relative to the greatest one: the likelihoods themselves may be too small for a float.
+    greatest = max(fit.log_likelihood for fit in fits)
+    likelihoods = [math.exp(fit.log_likelihood - greatest) for fit in fits]
+    total = math.fsum(likelihoods)
     likely = []
-    for likelihood, error in zip(likelihoods, errors, strict=True):
-        weight = math.exp(likelihood - top) / total
-        if weight > 1e-4:
-            likely.append(Correlation(weight, error))
+    for fit, likelihood in zip(fits, likelihoods, strict=True):
+        probability = likelihood / total
+        if probability > LEAST_PROBABILITY:
+            likely.append(Correlation(probability, fit.error))
     return likely
+
+
+def _fit(sums: SeriesSums, r: float) -> CorrelationFit:
+    """Return how likely a series of values is, and the standard error of its mean, if its neighbours correlate by r.
+
+    The model is a first-order autoregression: each value is r times the one before plus noise of its own. The mean and
+    the noise are fitted by generalized least squares, and the likelihood is that of Zellner and Tiao (JASA 59, 1964)
+    with both integrated out.
+    """
+    n = sums.length
+    weight_of_mean = (1 - r) * (n - (n - 2) * r)
+    shift_of_mean = (1 - r) * r * sums.ends  # by the two ends, which have one neighbour instead of two
+    weighted_squares = sums.squares + r * r * (sums.squares - sums.squares_of_ends) - 2 * r * sums.products
+    noise = weighted_squares - shift_of_mean * shift_of_mean / weight_of_mean
+    noise = max(noise, 1e-12 * sums.squares)  # rounding may leave nothing, or less
+    log_likelihood = 0.5 * math.log((1 - r * r) / weight_of_mean) - (n - 1) / 2 * math.log(noise)
+
+    # The variance of the plain mean of n values with autocovariances r**lag / (1 - r * r), for noise of variance 1.
+    variance = (1 + 2 * r / (1 - r) - 2 * r * (1 - r**n) / (n * (1 - r) ** 2)) / (n * (1 - r * r))
+    return CorrelationFit(log_likelihood, error=math.sqrt(variance * noise / (n - 1)))
 
 
 @dataclass(frozen=True)
@@ -143,16 +225,17 @@ class Estimate:
 
     @property
     def interval_95(self) -> tuple[float, float]:
-        """Positive whatever the spread."""
+        """Return the interval (low, high), which lies above zero whatever the spread."""
         return around(self.value, t_quantile(self.freedom) * self.error / self.value)
 
 
 def mean_of(values: Sequence[float], *, dropped: int = 0) -> Estimate | None:
-    """The mean and its error (Student, Biometrika 6, 1908); None where fewer than two values make it.
+    """Return the mean of values with its standard error; None where fewer than two values make the mean.
 
-    An olympic mean leaves out the `dropped` best and as many worst values (Tukey and McLaughlin, Sankhya A 25, 1963).
-    Its error is that of the winsorized values (Yuen, Biometrika 61, 1974), so the values left out may be infinite, as
-    the time of a run that did not converge is.
+    With `dropped` it is an olympic mean, which leaves out that many of the least values and as many of the greatest
+    ones (Tukey and McLaughlin, Sankhya A 25, 1963). The error is then that of Yuen (Biometrika 61, 1974): the values
+    left out count as the nearest one that is kept (winsorized). So they may be infinite, as the time of a run that did
+    not converge is. Without `dropped` the error is the usual one (Student, Biometrika 6, 1908).
     """
     kept = sorted(values)[dropped : len(values) - dropped]
     count = len(kept)
@@ -168,32 +251,46 @@ def mean_of(values: Sequence[float], *, dropped: int = 0) -> Estimate | None:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """95 % interval of the median by order statistics, whatever the distribution; None of fewer than five values.
+    """Return the 95 % interval of the median as (low, high), for any distribution; None for fewer than five values.
 
-    From six on interpolated between two of them (Hettmansperger and Sheather, Statistics & Probability Letters 4,
-    1986). Five reach 93.75 %, from the least to the greatest.
+    The interval runs from the d-th least value to the d-th greatest one. The depth d is a whole number, so hardly any
+    interval holds the median with 95 % exactly. The bounds are interpolated between the deepest interval that holds it
+    with 95 % or more and the next deeper one (Hettmansperger and Sheather, Statistics & Probability Letters 4, 1986).
+    Of five values even the widest interval, from the least to the greatest, has 93.75 %; it is returned as it is.
     """
     n = len(values)
     if n < 5:
         return None
     ordered = sorted(values)
-
-    def confidence(depth: int) -> float:
-        return 1 - 2 * math.fsum(math.comb(n, k) for k in range(depth)) / 2**n
+    if _confidence_at_depth(1, n) < CONFIDENCE:
+        return ordered[0], ordered[-1]
 
     depth = 1
-    while confidence(depth + 1) >= CONFIDENCE:
+    while _confidence_at_depth(depth + 1, n) >= CONFIDENCE:
         depth += 1
-    if confidence(depth) < CONFIDENCE:
-        return ordered[0], ordered[-1]
-    share = (confidence(depth) - CONFIDENCE) / (confidence(depth) - confidence(depth + 1))
+    outer = _confidence_at_depth(depth, n)
+    inner = _confidence_at_depth(depth + 1, n)
+    share = (outer - CONFIDENCE) / (outer - inner)
     weight = (n - depth) * share / (depth + (n - 2 * depth) * share)
-    low, high = ordered[depth - 1], ordered[n - depth]
-    return low + weight * (ordered[depth] - low), high + weight * (ordered[n - depth - 1] - high)
+
+    outer_low, inner_low = ordered[depth - 1 : depth + 1]
+    inner_high, outer_high = ordered[n - depth - 1 : n - depth + 1]
+    return outer_low + weight * (inner_low - outer_low), outer_high + weight * (inner_high - outer_high)
+
+
+def _confidence_at_depth(depth: int, n: int) -> float:
+    """Return the probability that the median lies between the `depth`-th least and the `depth`-th greatest of n values.
+
+    It lies outside where fewer than `depth` values are on one side of it, and each value is on either side with 1/2.
+    """
+    return 1 - 2 * math.fsum(math.comb(n, count) for count in range(depth)) / 2**n
 
 
 def ratio_interval(base: Estimate, other: Estimate) -> tuple[float, float]:
-    """95 % interval of other / base: Welch's t on the logarithms (Biometrika 34, 1947; for trimmed means Yuen 1974)."""
+    """Return the 95 % interval of other / base as (low, high), by Welch's t on the logarithms.
+
+    See Welch, Biometrika 34, 1947, and for olympic means Yuen, Biometrika 61, 1974.
+    """
     ratio = other.value / base.value
     variance_of_base = (base.error / base.value) ** 2
     variance_of_other = (other.error / other.value) ** 2
@@ -212,50 +309,75 @@ SINGLE_RUNS = 0.99
 def single_run_interval(
     ratio: float, relative_sd: float, freedom: float, counts: tuple[int, int]
 ) -> tuple[float, float]:
-    """95 % interval of a ratio of means of which one is of a single run, by a deviation of runs that others showed."""
+    """Return the 95 % interval (low, high) of a ratio of two means of which one or both are of a single run.
+
+    `counts` are the numbers of runs of both. A single run does not show how far runs lie apart, so `relative_sd` is
+    the relative standard deviation that other runs showed, with its degrees of freedom.
+    """
     return around(ratio, t_quantile(freedom, SINGLE_RUNS) * relative_sd * math.sqrt(1 / counts[0] + 1 / counts[1]))
 
 
 def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tuple[float, float] | None:
-    """95 % interval of the ratio of medians, for two distributions of the same shape; None of too few values.
+    """Return the 95 % interval of median(other) / median(base) as (low, high); None for too few values.
 
-    Mann and Whitney's test turned round: ordered quotients of single values (Hodges and Lehmann, Annals of
-    Mathematical Statistics 34, 1963).
+    Both sets are taken to have distributions of the same shape. The bounds are two of the quotients of each value of
+    `other` and each of `base` in their order: Mann and Whitney's test turned round (Hodges and Lehmann, Annals of
+    Mathematical Statistics 34, 1963). The interval is widened where it would not hold the ratio itself.
     """
-    left_out = _quotients_left_out(len(base), len(other))
-    if left_out == 0:
+    rank = _rank_of_bounds(len(base), len(other))
+    if rank == 0:
         return None
 
     quotients = []
-    for one in base:
-        quotients += [another / one for another in other]
+    for base_value in base:
+        quotients += [other_value / base_value for other_value in other]
     quotients.sort()
-    figure = statistics.median(other) / statistics.median(base)
-    return min(figure, quotients[left_out - 1]), max(figure, quotients[-left_out])
+    low = quotients[rank - 1]
+    high = quotients[-rank]
+    ratio = statistics.median(other) / statistics.median(base)
+    return min(ratio, low), max(ratio, high)
 
 
-def _quotients_left_out(m: int, n: int) -> int:
-    """How many ordered quotients of m and n values lie outside the interval at each end.
+def _rank_of_bounds(m: int, n: int) -> int:
+    """Return which of the m * n ordered quotients bound a 95 % interval, counted from each end; 0 for too few values.
 
-    Of all ways to rank m + n values, those with Mann and Whitney's U are a Gaussian binomial coefficient.
+    For 5 and 5 values it is 3: the interval runs from the third least quotient to the third greatest. If the two sets
+    are alike, all rankings of the m + n values are equally probable. The rank is the greatest for which the rankings
+    beyond the bounds, at both ends together, are 5 % of all at most.
     """
-    ways = [1] + [0] * (m * n)  # by U
-    for k in range(1, m + 1):
-        for u in range(m * n, n + k - 1, -1):
-            ways[u] -= ways[u - n - k]
-        for u in range(k, m * n + 1):
-            ways[u] += ways[u - k]
+    rankings = _rankings_by_u(m, n)
+    most_outside = (1 - CONFIDENCE) * math.comb(m + n, m)
+    rank = 0
+    outside = 0
+    while 2 * (outside + rankings[rank]) <= most_outside:
+        outside += rankings[rank]
+        rank += 1
+    return rank
 
-    left_out = 0
-    below = 0
-    while 2 * (below + ways[left_out]) <= (1 - CONFIDENCE) * math.comb(m + n, m):
-        below += ways[left_out]
-        left_out += 1
-    return left_out
+
+def _rankings_by_u(m: int, n: int) -> list[int]:
+    """Return how many rankings of m + n values have each Mann-Whitney U, from 0 to m * n.
+
+    U counts the pairs in which the value of the first set is the greater one. For 1 and 2 values the list is [1, 1, 1].
+    The counts are the coefficients of the Gaussian binomial: the product of (1 - q**(n + k)) / (1 - q**k) for k from 1
+    to m.
+    """
+    counts = [1] + [0] * (m * n)
+    for k in range(1, m + 1):
+        # Times 1 - q**(n + k): from the top, as each count takes a lower one that must not have changed yet.
+        for u in range(m * n, n + k - 1, -1):
+            counts[u] -= counts[u - n - k]
+        # Over 1 - q**k: from below, as each count takes a lower one that has.
+        for u in range(k, m * n + 1):
+            counts[u] += counts[u - k]
+    return counts
 
 
 def outlier(values: Sequence[float]) -> int | None:
-    """The value that does not belong to the others at 1 %, by its place: Grubbs (Technometrics 11, 1969)."""
+    """Return the index of the value that does not belong to the others, by Grubbs' test at 1 %; None without one.
+
+    See Grubbs, Technometrics 11, 1969. The test takes three values or more that are not all equal.
+    """
     n = len(values)
     deviation = sd(values)
     if n < 3 or not deviation:
@@ -263,7 +385,9 @@ def outlier(values: Sequence[float]) -> int | None:
 
     mean = math.fsum(values) / n
     distances = [abs(value - mean) for value in values]
-    at = distances.index(max(distances))
+    farthest = distances.index(max(distances))
     t = t_quantile(n - 2, 1 - 0.01 / (2 * n))
-    limit = (n - 1) / math.sqrt(n) * math.sqrt(t * t / (n - 2 + t * t))
-    return at if distances[at] / deviation > limit else None
+    limit = (n - 1) / math.sqrt(n) * math.sqrt(t * t / (n - 2 + t * t))  # in standard deviations
+    if distances[farthest] / deviation <= limit:
+        return None
+    return farthest

@@ -139,7 +139,7 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
             raise ValueError(f"published.csv has no throughput of {ours}")
         return Campaign(
             name=name,
-            protocol=replace(protocol, runs=repeats, by_benchmark=False) if repeats else protocol,
+            protocol=protocol.asking(repeats) if repeats else protocol,
             environment=environment,
             cells=cells,
             published=published,

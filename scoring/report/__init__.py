@@ -11,8 +11,8 @@ from typing import Any
 
 from runlog.text import called, csv_text
 from scoring.figure import warnings
-from scoring.figure.compare import read_systems
 from scoring.figure.score import add_score_options, counts, protocol_of
+from scoring.figure.systems import read_systems
 from scoring.importers import jsonable
 from scoring.record import FACTS, InputError, Record
 from scoring.report import render

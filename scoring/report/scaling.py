@@ -140,7 +140,7 @@ def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
             base = score
             least_devices = devices
         else:
-            speedup_95 = ratio_interval(base, score)[0]
+            speedup_95 = ratio_interval(base, score).bounds
         speedup = score.value / base.value
         efficiency = speedup / (devices / least_devices)
         rows.append(ScalingRow(group, devices, score.value, speedup, speedup_95, efficiency))

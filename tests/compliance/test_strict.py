@@ -36,6 +36,8 @@ PUBLISHED: dict[str, Forgery] = {
         time_ms=log.fields(log.at("epoch_start"))["time_ms"] + 50)), "before-run-start"),
     "all accuracies one but the last": (lambda log, _: by.curve(
         log, lambda v: [0.3] * (len(v) - 1) + v[-1:]), "accuracy-curve"),
+    "every second accuracy a third lower": (lambda log, _: by.curve(
+        log, lambda v: [x * 2 / 3 if (len(v) - n) % 2 == 0 else x for n, x in enumerate(v)]), "accuracy-curve"),
     "top-1 of 0.99": (lambda log, _: by.curve(log, lambda v: [*v[:-1], 0.99]), "accuracy-curve"),
     "the other's curve and 30 images": (lambda log, other: by.more_images(log, other, lambda _: 30), "runs-differ"),
     "the other's curve, an image more or less: noise beats it": (lambda log, other: by.more_images(

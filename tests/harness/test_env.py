@@ -30,7 +30,12 @@ TF32 = libraries.TF32_OVERRIDE
         ({"MODE": "fast"}, "MODE='fast': must be one of train, throughput"),
         ({"NODE_RANK": "1"}, "NODE_RANK=1: must be below DGXNNODES=1"),
         ({"HOSTS": "a,b"}, "HOSTS names 2 nodes, but DGXNNODES is 1: set DGXNNODES=2, or unset HOSTS"),
-        ({"HOSTS": "a b;c"}, "HOSTS='a b;c': must be names or IP addresses"),
+        *(
+            ({"HOSTS": names, "DGXNNODES": "2"}, f"HOSTS='{names}': must be names or IPv4 addresses, .* SSH_PORT is")
+            for names in ("a b;c", ",", "a,", "a,,b", "a:99999,b", "a:b:c,d")
+        ),
+        ({"HOSTS": "a,b,a", "DGXNNODES": "3"}, "HOSTS names a more than once: give each node once$"),
+        ({"HOSTS": "a", "DGXNNODES": "2"}, "HOSTS names 1 node, but DGXNNODES is 2: set DGXNNODES=1, or unset HOSTS$"),
         ({"SWITCH_GROUPS": "1,2,3"}, "SWITCH_GROUPS=1,2,3: names 3 groups: give one for each of the 1 HOSTS$"),
         ({"RANK_NUMA": "x,y"}, "RANK_NUMA='x,y': must be whole numbers, comma-separated"),
         ({"RANK_NUMA": "0,1", "DGXNGPU": "3"}, "RANK_NUMA=0,1: names 2 NUMA nodes: give one for each of .*DGXNGPU=3"),

@@ -255,7 +255,7 @@ JOB_OF_TWO = {"DGXNNODES": "2", "DGXNGPU": "1", "HOSTS": "a,b"}
         ("base_image.sh --nope", {}, "unknown argument"),
         ("nodes lead", {**JOB_OF_TWO, "HOSTS": ""}, "needs HOSTS"),
         ("nodes lead", {**JOB_OF_TWO, "HOSTS": "a,b,a"}, "HOSTS names a more than once"),
-        ("nodes lead", {**JOB_OF_TWO, "DGXNNODES": "3"}, "HOSTS names 2"),
+        ("nodes lead", {**JOB_OF_TWO, "DGXNNODES": "3"}, "HOSTS names 2 nodes, but DGXNNODES is 3"),
         ("nodes serve", {**JOB_OF_TWO, "NODE_RANK": "2"}, "NODE_RANK=2: must be below DGXNNODES=2"),
         ("nodes serve", JOB_OF_TWO, "needs JOB_KEY"),
     ],

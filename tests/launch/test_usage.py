@@ -1,9 +1,11 @@
 """Wrong use of the user's own command and of each launch script: one line and status 2; and dry runs."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from harness import env
 from tests import jobs
 from tests.jobs import printed, refused
 
@@ -62,6 +64,40 @@ def test_a_dry_run_needs_no_package(tmp_path: Path) -> None:
     done = jobs.run_and_time("--dry-run", cwd=checkout, LOGDIR=str(tmp_path / "logs"))
     assert done.returncode == 0 and "trial 0: RESULT_FILE=" in done.stdout, done.stderr
     assert not (checkout / ".venv").exists() and not (tmp_path / "logs").exists()
+
+
+def test_a_dry_run_looks_at_the_paths_that_are_named(tmp_path: Path) -> None:
+    """As a run does, and before it waits for one of them."""
+    os.mkfifo(tmp_path / "pipe")
+    hosts = jobs.script(tmp_path / "hosts", "a slots=8\nb\n")
+    pipe = "pipe: is a pipe, a socket or a device: name a file"
+    for variables, message in (
+        ({"HOSTFILE": tmp_path / "pipe"}, pipe),
+        ({"HOSTFILE": tmp_path}, f"HOSTFILE={tmp_path}: is a folder: name a file"),
+        ({"HOSTFILE": tmp_path / "none"}, "none: no such file or folder: check the path"),
+        ({"HOSTFILE": "/dev/null"}, "HOSTFILE=/dev/null: names no host"),
+        ({"HOSTFILE": hosts}, "hosts: names 2 nodes, but DGXNNODES is 1: set DGXNNODES=2, or correct the file"),
+        ({"HOSTFILE": hosts, "HOSTS": "a"}, "HOSTS=a names the nodes too: unset one of them"),
+        ({"DATADIR": tmp_path / "pipe"}, "pipe: is no folder: name a folder"),
+    ):
+        refused(jobs.called(env.main, "--shell", **variables), message)
+    refused(jobs.run_and_time("--dry-run", HOSTFILE=tmp_path / "pipe"), pipe)
+    refused(
+        jobs.run_and_time("--dry-run", "--check"), "--dry-run shows a training job: leave out --check, or --dry-run"
+    )
+    done = jobs.called(env.main, "--shell", HOSTFILE=hosts, DGXNNODES=2, DATADIR=tmp_path, DATA="synthetic")
+    warning = f"warning: DATA=synthetic: an epoch is as long as DATADIR={tmp_path} says, and no image of it is read\n"
+    assert (done.returncode, done.stderr) == (0, warning)
+
+
+@pytest.mark.parametrize(("answers", "launched"), [(True, False), (True, True), (False, False)])
+def test_a_dry_run_says_that_the_image_is_not_here(tmp_path: Path, answers: bool, launched: bool) -> None:
+    """Unless its engine does not answer, or a launcher shows what would run on another machine."""
+    jobs.script(tmp_path / "docker", f"#!/usr/bin/env bash\n[[ $1 == version ]] && {str(answers).lower()}\n")
+    variables = {"CONT": "none", "PATH": f"{tmp_path}:{os.environ['PATH']}"} | ({"CONT_HOST": "b"} if launched else {})
+    done = jobs.run(["launch/container_node.sh", "--dry-run"], **variables)
+    warning = "warning: image none is not on this node: build it with launch/build_image.sh, or pull it\n"
+    assert (done.returncode, done.stderr) == (0, warning if answers and not launched else "")
 
 
 # Those that a user calls; others are sourced, or called by these.

@@ -8,6 +8,7 @@ import pytest
 
 import compliance.__main__ as compliance
 import scoring.__main__ as scoring
+from harness.hosts import hosts_of_file
 from launch import nodes
 from runlog import named_files
 from tests import jobs
@@ -18,6 +19,7 @@ from tools.tune import __main__ as tune
 
 LOOP = "LOOP: is a link that leads back to itself: name the file that is meant"
 PIPE = "PIPE: is a pipe, a socket or a device: name a file or a folder"
+NO_FILE = "PIPE: is a pipe, a socket or a device: name a file"
 ABSENT = "no such file or folder: check the path"
 
 
@@ -72,27 +74,31 @@ def test_what_cannot_be_opened_is_one_line(main: Callable[[], int], words: str, 
     ("name", "message"),
     [
         ("LOOP", LOOP),
-        ("PIPE", PIPE),
+        ("PIPE", NO_FILE),
         ("absent", f"absent: {ABSENT}"),
+        ("comments", "comments: names no host: give a file with a host's name in each line"),
+        ("ports", "ports: 'a:22' is no name or IPv4 address of a machine: correct its line"),
         ("empty", "empty: is a folder: name a file"),
         ("noise", "noise: is no text: give a file with a host's name in each line"),
     ],
 )
 def test_a_file_of_hosts_that_is_none_is_one_line(name: str, message: str) -> None:
+    Path("comments").write_text("# none yet\n\n")
+    Path("ports").write_text("a:22 slots=8\n")
     with pytest.raises(ValueError, match=f"^HOSTFILE={message}$"):
-        nodes.hosts_of_file(Path(name))
+        hosts_of_file(Path(name))
 
 
 def test_a_file_of_hosts_has_one_in_a_line() -> None:
     Path("hosts").write_text("# of the rack\na slots=8\n\n  b  # the second one\n")
-    assert nodes.hosts_of_file(Path("hosts")) == ["a", "b"]
+    assert hosts_of_file(Path("hosts")) == ["a", "b"]
 
 
 def test_a_pipe_is_no_key(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(nodes.NodeError) as refused:
         nodes.take_key(Path("PIPE"), folder, "me")
     assert refused.value.code == 2
-    assert capfd.readouterr().err == f"nodes.py: JOB_KEY={PIPE}\n"
+    assert capfd.readouterr().err == f"nodes.py: JOB_KEY={NO_FILE}\n"
 
 
 def test_streams_of_the_shell_and_what_is_not_there_yet_are_accepted() -> None:

@@ -12,7 +12,7 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness import env, provenance
 from harness.__main__ import main as ranks_main
@@ -28,41 +28,74 @@ FORMAT = {"format": "paddle-reference-acceptance", "version": 2}  # 2: its lines
 OF_A_JOB = {".lines", ".failed"}  # files that a job, or launch/trials.sh for it, leaves in the folder
 
 
-def gather(folder: Path) -> tuple[list[Verdict], list[dict[str, Any]]]:
-    """Every line of the plan from the jobs' files, and the nodes that the jobs ran on.
+class Results(NamedTuple):
+    """The results of an acceptance, from the files of its jobs."""
 
-    Raises ValueError where the folder holds no file of a job.
+    lines: list[Verdict]  # of each check of each precision, in the order of CHECKS
+    nodes: list[dict[str, Any]]  # on which the jobs ran, as the header of a log describes them; empty if none says it
+
+
+def gather(folder: Path) -> Results:
+    """Return a verdict for each planned check, run or not, and the nodes of the jobs, from the jobs' files.
+
+    A job of one precision leaves `<precision>.lines`, a JSON object a line: a verdict, or {"nodes": [...]}. Where the
+    job ended early, launch/trials.sh leaves the reason in `<precision>.failed`. A check without a verdict there was not
+    run: FATAL with that reason, or UNKNOWN where this machine cannot run the precision at all.
+
+    Raises ValueError where the folder cannot be read, or holds no file of a job.
     """
     try:
-        written = {file.suffix for file in folder.iterdir()}
+        suffixes = {file.suffix for file in folder.iterdir()}
     except OSError as error:
         raise ValueError(named_files.explain(error)) from error
-    if not written & OF_A_JOB:
+    if not suffixes & OF_A_JOB:
         raise ValueError(
             f"{folder}: no file of an acceptance in it: give the folder that --acceptance printed as `logs`"
         )
 
-    found, nodes = list[Verdict](), list[dict[str, Any]]()
+    verdicts: list[Verdict] = []
+    nodes: list[dict[str, Any]] = []
     for precision, checks in CHECKS.items():
-        file = folder / f"{precision}.lines"
-        said = [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
-        nodes = next((line["nodes"] for line in said if "nodes" in line), nodes)
-        noted = {line["check"]: Verdict(**line) for line in said if "check" in line}
-        refused = env.refusal(PRECISION=precision)
-        reason = folder / f"{precision}.failed"  # launch/trials.sh wrote why the job ended
-        ended = reason.read_text(encoding="utf-8").strip() if reason.is_file() else "its job did not run it"
-        status, why = (UNKNOWN, refused) if refused else (FATAL, f"not run: {ended}")
-        found += [noted.get(name) or Verdict(check=name, status=status, found=why, where=precision) for name in checks]
-    return found, nodes
+        verdict_of: dict[str, Verdict] = {}  # by the name of a check that was run
+        for line in _lines_of_job(folder / f"{precision}.lines"):
+            if "nodes" in line:
+                nodes = line["nodes"]
+            elif "check" in line:
+                verdict_of[line["check"]] = Verdict(**line)
+        for check in checks:
+            verdicts.append(verdict_of.get(check) or _not_run(check, precision, folder))
+    return Results(verdicts, nodes)
+
+
+def _lines_of_job(file: Path) -> list[dict[str, Any]]:
+    """Return the JSON objects of a job's file, one a line; none where the job wrote no file."""
+    if not file.is_file():
+        return []
+    return [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines()]
+
+
+def _not_run(check: str, precision: str, folder: Path) -> Verdict:
+    """Return the verdict on a check that was not run, with the reason."""
+    impossible = env.refusal(PRECISION=precision)  # empty where this machine can run the precision
+    if impossible:
+        return Verdict(check=check, status=UNKNOWN, found=impossible, where=precision)
+    reason_file = folder / f"{precision}.failed"  # launch/trials.sh wrote why the job ended
+    reason = "its job did not run it"
+    if reason_file.is_file():
+        reason = reason_file.read_text(encoding="utf-8").strip()
+    return Verdict(check=check, status=FATAL, found=f"not run: {reason}", where=precision)
 
 
 def report(job: env.Job, folder: Path, *, short: bool) -> int:
-    """Writes `<folder>.json`, prints the lines and how many have each status; returns the exit status."""
-    lines, nodes = gather(folder)
-    counts = Counter(line.status for line in lines)
+    """Write the results of the jobs in `folder` to `<folder>.json`, and print them as a table.
+
+    Returns the exit status: 1 where a verdict is FATAL, else 0.
+    """
+    results = gather(folder)
+    counts = Counter(line.status for line in results.lines)
     verdict = ", ".join(f"{counts[status]} {status}" for status in (OK, FATAL, UNKNOWN))
-    verdict += ", in the short form" if short else ""
-    path = folder.with_suffix(".json")
+    if short:
+        verdict += ", in the short form"
     document = FORMAT | {
         "verdict": verdict,
         "short": short,
@@ -71,17 +104,23 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
         "ranks": job.cluster.world_size,
         "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
         "packages": provenance.packages(),
-        "nodes": nodes,
-        "lines": [line.as_dict() for line in lines],
+        "nodes": results.nodes,
+        "lines": [line.as_dict() for line in results.lines],
     }
+    path = folder.with_suffix(".json")
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    print(f"\n{as_text(lines)}\nverdict   {verdict}\nreport    {path}\nlogs      {folder}")
-    return int(worst(lines) == FATAL)
+    print(f"\n{as_text(results.lines)}\nverdict   {verdict}\nreport    {path}\nlogs      {folder}")
+    return 1 if worst(results.lines) == FATAL else 0
 
 
 @one_line
 def main() -> int:
-    """A rank's part of the acceptance where mpirun started this process, else one of the commands of its launcher."""
+    """Run this rank's part of the acceptance where mpirun started this process, or else a command of the launcher.
+
+    The launcher, launch/trials.sh, asks for the precisions whose jobs can run here (the default), and in the end for
+    the report (`--report FOLDER`). Returns the exit status. Raises ValueError for a job that the acceptance does not
+    train.
+    """
     parser = argparse.ArgumentParser(prog="python -m tools.acceptance", description=__doc__)
     parser.add_argument("--precisions", action="store_true", help="print the precisions whose jobs can run here")
     parser.add_argument("--report", type=Path, metavar="FOLDER", help="report on the jobs whose files are in FOLDER")
@@ -89,7 +128,8 @@ def main() -> int:
     args = parser.parse_args()
     named_files.check_options(args)
     if env.is_rank():
-        return ranks_main("tools.acceptance.checks", short=args.short)
+        return ranks_main("tools.acceptance.rank", short=args.short)
+
     job, _ = env.read()
     if job.model.package != config.__package__:
         name = config.__package__.removeprefix("paddle_")
@@ -99,7 +139,8 @@ def main() -> int:
         raise ValueError(f"STRATEGY: cuda_graph=1: {why}")
     if args.report:
         return report(job, args.report, short=args.short)
-    print("\n".join(precision for precision in CHECKS if not env.refusal(PRECISION=precision)))
+    can_run = [precision for precision in CHECKS if not env.refusal(PRECISION=precision)]
+    print("\n".join(can_run))
     return 0
 
 

@@ -8,7 +8,6 @@ ranks.
 
 import contextlib
 import functools
-import json
 import math
 import tempfile
 from collections.abc import Callable
@@ -21,25 +20,19 @@ import paddle
 from paddle import static
 from PIL import Image
 
-from harness import memory, nvidia, ranks, sampling, state
-from harness.hooks.watchdog import WATCHDOG
-from harness.job import Job, Origins
+from harness import nvidia
 from harness.loader import ReaderConfig
-from harness.loop import COUNTED, Evaluator
 from paddle_rn50 import config, data
 from paddle_rn50.folder import ImageList
 from paddle_rn50.train import ResNet50
-from program import count, ops, precision
+from program import count, ops
 from program.arrays import Array
 from program.passes import edit, gradients
-from runlog.schema import as_json
 from runlog.verdict import Verdict, judged
-from tools.acceptance import CHECKS, speed
-from tools.acceptance.machine import BATCH, SEED, SIDE, Lines, Machine, NotPossible, as_fed, fitted_weights
+from tools.acceptance.machine import BATCH, GOLDEN, SEED, Machine, NotPossible
 
-GOLDEN = json.loads((Path(__file__).parents[2] / "paddle_rn50" / "golden.json").read_text())
 SENSORS = ("memory_mib", "power_w", "temperature_c", "utilization_percent")
-FIT_BATCHES = 16  # of training images that the evaluated weights are fitted to
+POOLED_SIDE, POOLED_CHANNELS = 7, 2048  # of the image whose mean ResNet-50 classifies
 POOLING = {"float32": 2**-23, "float16": 2**-10}  # two roundings, each half a unit in the last place
 COMMUNICATOR = ("c_gen_nccl_id", "c_comm_init")  # operators that open one
 GREY_LEVELS = 4.0
@@ -47,8 +40,6 @@ WHY_GREY_LEVELS = "enlarging the colour channels another way gives 3.1, a faster
 # Of Paddle, so that two runs of one program compute the same bits: cuDNN's algorithms without atomics (gradients of
 # filters and of the maximum), always the same ones. Its kernels refuse a search beside the first.
 REPEATABLE = {"FLAGS_cudnn_deterministic": True, "FLAGS_cudnn_exhaustive_search": False}
-EVALUATION_DIFFERS = 4
-WHY_EVALUATION = "rounding products to 11 bits changes one on a CPU, and so does storing in FP16; four times that"
 EARLY_STEPS = 14
 
 
@@ -81,93 +72,154 @@ LAYOUT = Tolerance(4e-4, 5e-3, f"every layer sums in another order: {PRODUCTS}")
 
 
 def judge_losses(check: str, found: Array, wanted: Array, tolerance: Tolerance) -> Verdict:
-    """Losses [ranks, steps] against the `wanted` ones of the first steps."""
+    """Compare the losses of a training's first steps with those that are wanted, and return the verdict of `check`.
+
+    `found` is [ranks, steps]; of a step the rank that is farthest off counts. `wanted` has a loss for each step, or
+    more than were trained. A loss that is NaN is beyond every tolerance.
+    """
     steps = found.shape[1]
-    off = np.abs(found - wanted[:steps]).max(axis=0) / wanted[:steps]
+    wanted = wanted[:steps]
+    off = np.abs(found - wanted).max(axis=0) / wanted  # as a share of the wanted loss
     bound = tolerance.by_step(steps)
     worst = int(np.argmax(np.where(np.isnan(off), np.inf, off / bound)))
+    good = bool((off <= bound).all())  # of a NaN it is False
     said = f"{off[worst]:.1e} of the loss off at step {worst + 1} of {steps}, {bound[worst]:.0e} allowed"
     allowed = f"at most {tolerance.early:.0e} off to step {EARLY_STEPS}, then {tolerance.late:.0e}: {tolerance.why}"
-    figures = {"losses": found.tolist(), "wanted": wanted[:steps].tolist(), "off": off.tolist()}
-    return judged(check, bool((off <= bound).all()), said, allowed, figures=figures)  # of a NaN it is False
+    figures = {"losses": found.tolist(), "wanted": wanted.tolist(), "off": off.tolist()}
+    return judged(check, good, said, allowed, figures=figures)
+
+
+def why_untrained(losses: Array, kind: str) -> str:
+    """Return why the losses [ranks, steps] are not those of a training; empty where they are. `kind` names the step."""
+    if not np.isfinite(losses).all():
+        return f"a {kind} step's loss is not finite"
+    if (losses[:, 1:] == losses[:, :-1]).all():
+        return f"{losses.shape[1]} losses are alike, and none differs from the one before: nothing was trained"
+    return ""
 
 
 def sensors(machine: Machine) -> Verdict:
-    """Judge what NVML says of this rank's GPU, as the telemetry of a run reads it."""
+    """Check that NVML answers for each rank's GPU as the telemetry of a run needs it, and return the verdict.
+
+    NVML counts GPUs by itself, so its name of this rank's GPU must be that of the device on which Paddle computes. Each
+    sensor of SENSORS must have a reading.
+    """
     index = machine.me.local_rank
     with nvidia.opened() as (handles, _):
-        told, sample = nvidia.gpu_of(handles[index]), nvidia.sample(handles[index])
-    same = told.name == paddle.device.cuda.get_device_name(index)
-    silent = [sensor for sensor in SENSORS if sample[sensor] is None]
-    gpus = machine.me.comm.allgather({"name": told.name, "same": same, "silent": silent, **sample})
-    others = sum(not gpu["same"] for gpu in gpus)
-    absent = sorted(set().union(*(gpu["silent"] for gpu in gpus)))
-    found = f"{len(gpus)} GPUs answer, {others} are not the one that computes; silent: {', '.join(absent) or 'none'}"
+        name = nvidia.gpu_of(handles[index]).name
+        readings = nvidia.sample(handles[index])  # by sensor; None where there is no reading
+    mine = {
+        "name": name,
+        "same": name == paddle.device.cuda.get_device_name(index),
+        "silent": [sensor for sensor in SENSORS if readings[sensor] is None],
+        **readings,
+    }
+    gpus = machine.me.comm.allgather(mine)
+
+    wrong_gpus = 0
+    silent_sensors: set[str] = set()
+    for gpu in gpus:
+        silent_sensors.update(gpu["silent"])
+        if not gpu["same"]:
+            wrong_gpus += 1
+    silent = ", ".join(sorted(silent_sensors)) or "none"
+    found = f"{len(gpus)} GPUs answer, {wrong_gpus} are not the one that computes; silent: {silent}"
     wanted = "NVML names each rank's GPU as CUDA does, and reads " + ", ".join(SENSORS)
-    return judged("sensors", not others and not absent, found, wanted, figures={"gpus": gpus})
+    good = wrong_gpus == 0 and not silent_sensors
+    return judged("sensors", good, found, wanted, figures={"gpus": gpus})
 
 
 def losses(machine: Machine) -> Verdict:
-    """Losses of the first steps on every rank against the recorded ones."""
-    machine.measured["losses"] = found = machine.train(machine.plan())
+    """Train the first steps of the recorded job on every rank, and judge the losses by the recorded ones."""
+    found = machine.train(machine.plan())
+    machine.measured["losses"] = found  # `layout` compares with them
     on_a_gpu = {"fp32": GPU_FP32, "tf32": GPU_TF32}.get(machine.job.model.precision, GPU_HALF)
     tolerance = CPU if machine.job.cluster.device == "cpu" else on_a_gpu
     return judge_losses("losses", found, np.array(GOLDEN["losses"]["1"]), tolerance)
 
 
 def layout(machine: Machine) -> Verdict:
-    """Compare the network in NHWC with the one in NCHW here."""
+    """Train the recorded job in the layout NHWC, and judge the losses by those in NCHW on the same machine."""
     nchw = machine.of_earlier("losses")[0]
     return judge_losses("layout", machine.train(machine.plan("NHWC")), nchw, LAYOUT)
 
 
 def pooling(machine: Machine) -> Verdict:
-    """Gradient of the last pooling, which `gradients.spread_mean` makes a pooling of 7 x 7 with padding 6."""
+    """Check the gradient of the network's last operator before the classifier, the mean over 7 x 7 pixels.
+
+    A pixel's gradient is that of the mean divided by 49. Paddle's operator for it also reads the image, so our pass
+    `gradients.spread_mean` replaces it by a pooling of 7 x 7 with padding 6. The check runs the replaced operator on
+    random gradients, and compares the result with the quotient in float64. The largest relative difference of all
+    ranks must be at most POOLING.
+    """
     plan = machine.plan()
-    dtype, side, channels = plan.precision.dtype, 7, 2048
-    whole = [BATCH, channels, side, side] if plan.layout == "NCHW" else [BATCH, side, side, channels]
-    mean = [1 if n == side else n for n in whole]
+    dtype = plan.precision.dtype
+    if plan.layout == "NCHW":
+        image_shape = [BATCH, POOLED_CHANNELS, POOLED_SIDE, POOLED_SIDE]
+        mean_shape = [BATCH, POOLED_CHANNELS, 1, 1]
+    else:
+        image_shape = [BATCH, POOLED_SIDE, POOLED_SIDE, POOLED_CHANNELS]
+        mean_shape = [BATCH, 1, 1, POOLED_CHANNELS]
+
     main = static.Program()
     with static.program_guard(main), static.scope_guard(static.Scope()):
-        image, gradient = static.data("x", whole, dtype), static.data("gradient", mean, dtype)
+        image = static.data("x", image_shape, dtype)
         image.stop_gradient = False
-        pooled = paddle.nn.functional.adaptive_avg_pool2d(image, 1, data_format=plan.layout)
-        (spread,) = static.gradients([pooled], [image], [gradient])
-        assert gradients.spread_mean(main) == 1
-        given = np.random.default_rng(SEED).uniform(1, 2, mean).astype(dtype)  # no quotient is subnormal
-        feed = {"x": np.zeros(whole, dtype), "gradient": given}
-        (computed,) = machine.executor.run(main, feed=feed, fetch_list=[spread])
-    quotient = given.astype(np.float64) / side**2
-    off = float(max(machine.me.comm.allgather(np.max(np.abs(computed - quotient) / quotient))))
+        mean_gradient = static.data("gradient", mean_shape, dtype)
+        mean = paddle.nn.functional.adaptive_avg_pool2d(image, 1, data_format=plan.layout)
+        (image_gradient,) = static.gradients([mean], [image], [mean_gradient])
+        replaced = gradients.spread_mean(main)
+        assert replaced == 1
+        given = np.random.default_rng(SEED).uniform(1, 2, mean_shape).astype(dtype)  # no quotient is subnormal
+        feed = {"x": np.zeros(image_shape, dtype), "gradient": given}
+        (computed,) = machine.executor.run(main, feed=feed, fetch_list=[image_gradient])
+
+    quotient = given.astype(np.float64) / POOLED_SIDE**2
+    off_here = np.max(np.abs(computed - quotient) / quotient)
+    off = float(max(machine.me.comm.allgather(off_here)))
     found = f"{off:.1e} of the gradient off, {POOLING[dtype]:.0e} allowed"
     wanted = "at most two roundings: one of 1 / 49, one of the quotient"
     return judged("pooling", off <= POOLING[dtype], found, wanted, figures={"off": off})
 
 
 def input_pipeline(machine: Machine) -> Verdict:
-    """Images of the GPU's pipeline, as a program on the GPU reads them, against the CPU's, in the job's format."""
+    """Compare images that the GPU decodes and crops with those that the CPU makes of the same files.
+
+    Each rank makes JPEG files, and reads a batch of them by the pipeline of training and one by that of evaluation, on
+    the GPU and on the CPU, in the job's format. The mean difference of a batch's images must be at most GREY_LEVELS of
+    255 on every rank.
+    """
     recipe = config.NVIDIA_COSINE
-    fed = ResNet50(recipe, machine.plan(), batch=BATCH).image
+    network_input = ResNet50(recipe, machine.plan(), batch=BATCH).image
+    read_format = replace(network_input, layout="NHWC")
+    to_host = functools.partial(copied, machine)
     with tempfile.TemporaryDirectory() as folder:
         images = pictures(Path(folder))
-        readers = (machine.reader(replace(fed, layout="NHWC"), device) for device in ("gpu", "cpu"))
-        read = [one_batch_each(images, recipe, reader, functools.partial(copied, machine)) for reader in readers]
-    mean = float(np.max(machine.me.comm.allgather([grey_levels(a, b) for a, b in zip(*read, strict=True)])))
-    found = f"images differ by {mean:.2f} of 255 levels in the mean"
+        by_gpu = one_batch_each(images, recipe, machine.reader(read_format, "gpu"), to_host)
+        by_cpu = one_batch_each(images, recipe, machine.reader(read_format, "cpu"), to_host)
+
+    differences = [grey_levels(gpu_images, cpu_images) for gpu_images, cpu_images in zip(by_gpu, by_cpu, strict=True)]
+    worst = float(np.max(machine.me.comm.allgather(differences)))
+    found = f"images differ by {worst:.2f} of 255 levels in the mean"
     wanted = f"at most {GREY_LEVELS} levels: {WHY_GREY_LEVELS}"
-    return judged("input", mean <= GREY_LEVELS, found, wanted, figures={"mean_grey_levels": mean})
+    return judged("input", worst <= GREY_LEVELS, found, wanted, figures={"mean_grey_levels": worst})
 
 
 def grey_levels(a: Array, b: Array) -> float:
-    """Mean difference of normalized images [N, H, W, 3 or 4] in levels of 255; infinite where the 4th is not empty."""
+    """Return the mean difference of two batches of normalized images, in grey levels of 255.
+
+    The images are [N, H, W, 3 or 4]. A fourth channel only fills up the format: where it is not empty, the difference
+    is infinite.
+    """
     if a[..., 3:].any() or b[..., 3:].any():
         return math.inf
     return float(np.mean(np.abs(a - b)[..., :3] * np.array(data.STD)))
 
 
 def pictures(folder: Path) -> ImageList:
-    """A batch of made JPEG files in colour, 500 x 375, with detail of 16 pixels."""
-    rng, names = np.random.default_rng(SEED), tuple(f"{i}.jpeg" for i in range(BATCH))
+    """Write a batch of JPEG files in colour, 500 x 375 with detail of 16 pixels, into a folder; return their list."""
+    rng = np.random.default_rng(SEED)
+    names = tuple(f"{i}.jpeg" for i in range(BATCH))
     for name in names:
         coarse = Image.fromarray(rng.integers(0, 256, (24, 32, 3), dtype=np.uint8))
         coarse.resize((500, 375), Image.Resampling.BICUBIC).save(folder / name, quality=90)
@@ -177,7 +229,10 @@ def pictures(folder: Path) -> ImageList:
 def one_batch_each(
     images: ImageList, recipe: config.Recipe, reader: ReaderConfig, copied: Callable[[Any], Array]
 ) -> list[Array]:
-    """A batch of the training pipeline and one of the evaluation's, normalized, each `copied` to the host."""
+    """Read all images as one batch by the pipeline of training, and as one by that of evaluation.
+
+    Returns the two batches of normalized images; `copied` brings each of them to the host.
+    """
     read = []
     for kind in ({"augment": recipe.augmentation}, {"resize": recipe.eval_resize}):
         all_at_once = iter([(1, np.arange(len(images)), np.ones(len(images), dtype=bool))])
@@ -187,33 +242,49 @@ def one_batch_each(
 
 
 def copied(machine: Machine, image: Any) -> Array:
-    """A batch's images as an operator of a program finds them; where Paddle has no kernels, as a copy to the host."""
+    """Return a batch of images as float32 on the host, the way an operator of a training program reads it.
+
+    `image` is what an input pipeline gives: a numpy array, or a Paddle tensor that a GPU may still be filling. It goes
+    through a program that only copies it, so that a tensor which is read before it is full shows in the result. Where
+    this Paddle has no kernels for the GPU, no program can run, and the batch is copied directly.
+    """
     if not machine.kernels:
         return np.array(image, dtype=np.float32)
     if isinstance(image, np.ndarray):
-        shape, kind = image.shape, image.dtype.name
-    else:  # nothing here may wait for the device before the program does
-        shape, kind = image.shape(), paddle.base.data_feeder.convert_dtype(image._dtype())
+        shape = image.shape
+        dtype = image.dtype.name
+    else:  # ask for its form alone: reading a value would wait for the device before the program does
+        shape = image.shape()
+        dtype = paddle.base.data_feeder.convert_dtype(image._dtype())
     main = static.Program()
     with static.program_guard(main), static.scope_guard(static.Scope()):
-        x = static.data("x", shape, kind)
-        (found,) = machine.executor.run(main, feed={"x": image}, fetch_list=[paddle.assign(x)])
-    return np.array(found, dtype=np.float32)
+        copy = paddle.assign(static.data("x", shape, dtype))
+        (fetched,) = machine.executor.run(main, feed={"x": image}, fetch_list=[copy])
+    return np.array(fetched, dtype=np.float32)
 
 
 def all_reduce(machine: Machine) -> Verdict:
-    """Sums of the gradients' buckets over the ranks by NCCL, or gloo, against MPI's on the host."""
+    """Compare sums over the ranks by NCCL (on a CPU by gloo) with sums of the same numbers by MPI on the host.
+
+    The arrays have the sizes and types of the buckets in which a training step of the recorded job sums its gradients.
+    No element may differ. Raises NotPossible where there is one rank only.
+    """
     if machine.me.size == 1:
         raise NotPossible("one rank has nothing to sum: set DGXNGPU")
-    buckets, wrong = _buckets(machine), 0
+    buckets = _buckets(machine)
+    total_mib = sum(bucket["mib"] for bucket in buckets)
+    wrong_here = 0
     for index, bucket in enumerate(buckets):
         elements = round(bucket["mib"] * ops.MIB / np.dtype(bucket["dtype"]).itemsize)
         # Whole numbers this small have no rounding in any order of summing, so the sums must be the same.
-        values = np.random.default_rng([SEED, machine.me.rank, index]).integers(-4, 5, elements, dtype=np.int32)
-        wanted = np.empty_like(values)
-        machine.me.comm.Allreduce(values, wanted)
-        wrong += np.count_nonzero(_sum(machine, values.astype(bucket["dtype"])) != wanted)
-    wrong, total_mib = int(machine.me.comm.allreduce(wrong)), sum(bucket["mib"] for bucket in buckets)
+        rng = np.random.default_rng([SEED, machine.me.rank, index])
+        values = rng.integers(-4, 5, elements, dtype=np.int32)
+        by_mpi = np.empty_like(values)
+        machine.me.comm.Allreduce(values, by_mpi)
+        by_program = _sum(machine, values.astype(bucket["dtype"]))
+        wrong_here += np.count_nonzero(by_program != by_mpi)
+
+    wrong = int(machine.me.comm.allreduce(wrong_here))
     found = f"{wrong} sums differ of {len(buckets)} buckets, {total_mib:.0f} MiB, over {machine.me.size} ranks"
     figures = {"wrong": wrong, "buckets": len(buckets), "mib": total_mib}
     wanted = "no sum differs: whole numbers below 256 add up without rounding"
@@ -221,7 +292,10 @@ def all_reduce(machine: Machine) -> Verdict:
 
 
 def _buckets(machine: Machine) -> list[dict[str, Any]]:
-    """The buckets of the recorded job's program, whose start-up program runs as far as it opens a communicator."""
+    """Return the gradient buckets of the recorded job's program, as `count.buckets` describes them.
+
+    The program's start-up program runs as far as it opens a communicator between the ranks, and no farther.
+    """
     recipe, _, schedule = machine.recorded()
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
         training = ResNet50(recipe, machine.plan(), batch=BATCH).training_program(schedule, seed=SEED)
@@ -232,7 +306,7 @@ def _buckets(machine: Machine) -> list[dict[str, Any]]:
 
 
 def _sum(machine: Machine, values: Array) -> Array:
-    """`values` summed over the ranks by the operator that sums the gradients."""
+    """Return `values` summed over the ranks, by the operator that sums gradients in a training program."""
     main = static.Program()
     with static.program_guard(main), static.scope_guard(static.Scope()):
         static.data("x", values.shape, str(values.dtype))
@@ -242,49 +316,12 @@ def _sum(machine: Machine, values: Array) -> Array:
     return np.array(summed)
 
 
-def evaluation(machine: Machine) -> Verdict:
-    """Right answers on the embedded evaluation set, by weights that the CPU computes."""
-    recipe = config.recipe("digits_small", global_batch=BATCH, image_size=SIDE)
-    weights = machine.me.comm.bcast(
-        fitted_weights(machine.batches(machine.images("train", recipe), recipe, FIT_BATCHES), recipe)
-        if machine.me.is_first
-        else None
-    )
-    plan, images = machine.plan(), machine.images("val", recipe)
-    model = ResNet50(recipe, plan, batch=BATCH)
-    main = static.Program()
-    with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
-        with static.program_guard(main, static.Program()):
-            model.evaluation_totals(model.image, BATCH)
-            precision.cast_evaluation(main, plan.precision)
-        for variable in main.list_vars():
-            if variable.name in weights:
-                kind = paddle.base.data_feeder.convert_dtype(variable.dtype)
-                value = state.padded(weights[variable.name], variable.shape).astype(kind)
-                static.global_scope().var(variable.name).get_tensor().set(value, machine.executor.place)
-        evaluator = Evaluator(
-            executor=machine.executor,
-            main=main,
-            totals=(model.QUALITY, COUNTED),
-            ranks=machine.me,
-        )
-        order = sampling.evaluation_plan(len(images), batch=BATCH, rank=machine.me.rank, ranks=machine.me.size)
-        steps = sampling.evaluation_steps(len(images), BATCH * machine.me.size)
-        reader = machine.reader(data.ImageFormat(size=SIDE))
-        with contextlib.closing(data.Loader(images, order, reader, resize=recipe.eval_resize)) as source:
-            fed = (replace(b, image=as_fed(np.asarray(b.image), model.image)) for b in source)
-            totals = evaluator.run(fed, steps=steps)
-    correct, counted, recorded = int(totals[model.QUALITY]), int(totals[COUNTED]), GOLDEN["evaluation"]["correct"]
-    good = counted == len(images) and abs(correct - recorded) <= EVALUATION_DIFFERS
-    found = f"{correct} of {counted} images right, recorded {recorded}"
-    wanted = f"differs by at most {EVALUATION_DIFFERS} images: {WHY_EVALUATION}"
-    return judged("evaluation", good, found, wanted, figures={"correct": correct, "of": counted, "recorded": recorded})
-
-
 def captured(machine: Machine) -> Verdict:
-    """Losses of the recorded job's first steps, launched operator by operator, against those of a replayed graph.
+    """Compare the losses of steps that are launched operator by operator with those of a replayed CUDA graph.
 
-    The last check of its job: a capture binds the process to its GPU, and one that fails leaves its stream capturing.
+    Both train the first steps of the recorded job by cuDNN's repeatable algorithms, so the losses must have equal bits.
+    This is the last check of its job: a capture binds the process to its GPU, and one that fails leaves its stream
+    capturing.
     """
     paddle.set_flags(REPEATABLE)
     launched = machine.train(machine.plan())
@@ -292,54 +329,26 @@ def captured(machine: Machine) -> Verdict:
 
 
 def same_bits(launched: Array, replayed: Array) -> Verdict:
-    """Losses [ranks, steps] of the one against those of the other."""
-    steps, good = launched.shape[1], False
-    differ = (launched.view(np.int32) != replayed.view(np.int32)).any(axis=0)
+    """Return the verdict `captured`: ok where the losses of replayed steps have the bits of the launched steps' losses.
+
+    Both are float32 [ranks, steps]. Losses that are not finite, or that stay the same from step to step, are no
+    evidence: they fail too.
+    """
+    steps = launched.shape[1]
+    differ = (launched.view(np.int32) != replayed.view(np.int32)).any(axis=0)  # [steps]
+    untrained = why_untrained(launched, "launched")
+    good = False
     if not np.isfinite(launched).all():
-        found = "a launched step's loss is not finite"
+        found = untrained
     elif differ.any():
         first = int(np.argmax(differ))
         off = np.max(np.abs(replayed[:, first] - launched[:, first]) / np.abs(launched[:, first]))
         found = f"{differ.sum()} of {steps} losses differ, first at step {first + 1}, by {off:.1e} of it"
-    elif (launched[:, 1:] == launched[:, :-1]).all():
-        found = f"{steps} losses are alike, and none differs from the one before: nothing was trained"
+    elif untrained:
+        found = untrained
     else:
-        found, good = f"{steps} of {steps} losses alike bit for bit", True
+        good = True
+        found = f"{steps} of {steps} losses alike bit for bit"
     wanted = "STRATEGY=cuda_graph=1 has the losses of the launched step, bit for bit, by cuDNN's repeatable algorithms"
     figures = {"launched": launched.tolist(), "replayed": replayed.tolist()}
     return judged("captured", good, found, wanted, figures=figures)
-
-
-FUNCTIONS: dict[str, Callable[[Machine], Verdict]] = {
-    "sensors": sensors,
-    "losses": losses,
-    "throughput": speed.throughput,
-    "memory": speed.peak_memory,
-    "layout": layout,
-    "pooling": pooling,
-    "all-reduce": all_reduce,
-    "evaluation": evaluation,
-    "input": input_pipeline,
-    "captured": captured,
-}
-
-
-def main(job: Job, origins: Origins, *, short: bool = False) -> None:
-    """Runs the checks of the job's precision on this rank."""
-    me = ranks.start(job.cluster)
-    lines = Lines(Path(job.trials.result_file) if me.is_first else None, job.model.precision)
-    ranks.connect(job.cluster, me)
-    paddle.enable_static()
-    machine = Machine(job, origins, me, short=short)
-    lines.note({"nodes": as_json(machine.nodes)})
-
-    def checked(name: str) -> Verdict:
-        machine.possible(name)
-        with memory.explained(job.model.batchsize), ranks.lost_peer():
-            return FUNCTIONS[name](machine)
-
-    for name in CHECKS[job.model.precision]:
-        WATCHDOG.beat(f"checking {name}")
-        # Its own communicator: what one rank left unread in a check that failed is not read in the next.
-        machine.me = replace(me, comm=me.comm.Dup())
-        lines.run(me, name, functools.partial(checked, name))

@@ -28,13 +28,14 @@ from runlog.errors import RunError
 from runlog.verdict import FATAL, STATUSES, UNKNOWN, Verdict, as_text
 from tools.doctor import checks as doctor_checks
 
-BATCH, SIDE, SEED = 32, 32, 7  # of the recorded losses
-RIDGE = 0.1  # of the mean square of what the last layer reads
-RESIDUAL = 0.2  # last scale of each block: untrained blocks at full scale leave little of the image
+# What a CPU computed once: the losses of a short training, and the right answers of an evaluation.
+GOLDEN = json.loads((Path(__file__).parents[2] / "paddle_rn50" / "golden.json").read_text())
+BATCH, SIDE, SEED = 32, 32, 7  # of the recorded losses: images a step, pixels a side
 Images = list[tuple[Array, Array]]  # image [N, 3, H, W] float32 and label [N, 1] of each step
 # PaddleClas starts from it too. A dynamic scale finds its size by skipping steps, and the recorded job skips none.
 LOSS_SCALE = 128
 TF32_CAPABILITY = 80
+UNIT_CAPABILITIES = range(80, 90)  # cuDNN's fused operations, which `resnet_unit` is made of
 LEAVE_S = 60.0  # in which the other ranks leave a check that one rank could not do
 STEPS, SHORT_STEPS = 20, 4  # of the recorded job
 # Checks that need none of Paddle's kernels: DALI, NVML and NCCL have their own.
@@ -70,6 +71,8 @@ class Machine:
             raise NotPossible(f"this Paddle has no kernels for compute capability {self.capability / 10}")
         if self.job.model.precision == "tf32" and self.capability < TF32_CAPABILITY:
             raise NotPossible("TF32 needs compute capability 8.0 or later")
+        if check == "units" and self.capability not in UNIT_CAPABILITIES:
+            raise NotPossible(f"resnet_unit needs compute capability 8.0 to 8.9, not {self.capability / 10}")
 
     def of_earlier(self, check: str) -> Any:
         """Return what an earlier check measured. Raises RunError where it measured nothing."""
@@ -83,7 +86,10 @@ class Machine:
 
     def recorded(self) -> tuple[config.Recipe, folder.ImageList, Schedule]:
         """Recipe, images and schedule of the recorded job."""
-        recipe = config.recipe("recorded", global_batch=BATCH, image_size=SIDE)
+        return self.on_recorded_images(config.recipe("recorded", global_batch=BATCH, image_size=SIDE))
+
+    def on_recorded_images(self, recipe: config.Recipe) -> tuple[config.Recipe, folder.ImageList, Schedule]:
+        """Return the recipe, the images of the recorded job and the schedule that the recipe has on these."""
         images = self.images("train", recipe)
         return recipe, images, recipe.make_schedule(samples=len(images), global_batch=BATCH)
 
@@ -104,26 +110,25 @@ class Machine:
             # Copies: the pipeline's buffers are good until the next batch only.
             return [(np.array(batch.image), np.array(batch.label)) for batch in itertools.islice(source, steps)]
 
-    def train(self, plan: build.Plan) -> Array:
-        """Losses [ranks, steps] of the recorded job's first steps by a plan, each read after its step."""
-        recipe, images, schedule = self.recorded()
-        read = self.batches(images, recipe, self.steps)
-        weights = first_weights(recipe)  # before a capture binds the process
-        model, executor, found = ResNet50(recipe, plan, batch=BATCH), self.executor, []
+    def train(self, plan: build.Plan, other_recipe: config.Recipe | None = None) -> Array:
+        """Train the first steps of the recorded job by `plan`, and return the losses of all ranks.
+
+        The recorded job is the one whose losses paddle_rn50/golden.json holds. Its first weights come from the CPU,
+        as a GPU draws others from the same seed. Each rank reads the same images, so that the gradients' mean over the
+        ranks is that of one rank. Where another recipe is given it takes the place of the job's.
+
+        Returns float32 [ranks, steps]; each loss is read after its step.
+        """
+        recipe, images, schedule = self.on_recorded_images(other_recipe) if other_recipe else self.recorded()
+        cpu_batches = self.batches(images, recipe, self.steps)
+        weights = first_weights(recipe)  # before a capture, which binds the process to its GPU
+        model = ResNet50(recipe, plan, batch=BATCH)
+        losses = []
         with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
             training = model.training_program(schedule, seed=SEED)
-            executor.run(training.startup)
-            beside = {"valid": np.ones(BATCH, np.float32), "ids": np.arange(BATCH)}
-            made = (loader.Batch(image=as_fed(image, model.image), label=label, **beside) for image, label in read)
-            on_device = (loader.resident(batch, executor.place) for batch in made)
-            feeds = [{"image": batch.image, "label": batch.label} for batch in on_device]
-            step = (CapturedStep if plan.strategy.cuda_graph else LaunchedStep)(executor, training)
-            if plan.strategy.cuda_graph:
-                step.begin()
-                for _ in range(step.RUNS_BEFORE):
-                    step.run(training.main, feeds[0])
-                build.keep_communicators(training.startup)
-                executor.run(training.startup)  # what they trained
+            self.executor.run(training.startup)
+            feeds = [self._feed(image, label, model.image) for image, label in cpu_batches]
+            step = self._step(plan, training, feeds[0])
             state.set_weights(training.main, weights)
             step.capture()
             for number, feed in enumerate(feeds, 1):
@@ -131,12 +136,43 @@ class Machine:
                 step.send_rate(number)
                 step.run(training.main, feed)
                 training.schedule.step()
-                found.append(float(np.mean(np.array(static.global_scope().find_var(LOSS_VALUE).get_tensor()))))
-        return np.array(self.me.comm.allgather(found), np.float32)
+                loss = static.global_scope().find_var(LOSS_VALUE).get_tensor()
+                losses.append(float(np.mean(np.array(loss))))
+        return np.array(self.me.comm.allgather(losses), np.float32)
+
+    def _feed(self, image: Array, label: Array, wanted: data.ImageFormat) -> dict[str, Any]:
+        """Return the feed of one step: image and label on this rank's device, the image as the program wants it."""
+        batch = loader.Batch(
+            image=as_fed(image, wanted),
+            label=label,
+            valid=np.ones(BATCH, np.float32),
+            ids=np.arange(BATCH),
+        )
+        on_device = loader.resident(batch, self.executor.place)
+        return {"image": on_device.image, "label": on_device.label}
+
+    def _step(self, plan: build.Plan, training: build.TrainingProgram, feed: dict[str, Any]) -> LaunchedStep:
+        """Return what runs the steps of a program: a launcher of its operators, or of a CUDA graph if the plan says so.
+
+        A graph can only be captured of a program that has run before. Those runs train on `feed`, so the start-up
+        program then sets all state anew.
+        """
+        if not plan.strategy.cuda_graph:
+            return LaunchedStep(self.executor, training)
+        step = CapturedStep(self.executor, training)
+        step.begin()
+        for _ in range(step.RUNS_BEFORE):
+            step.run(training.main, feed)
+        build.keep_communicators(training.startup)
+        self.executor.run(training.startup)
+        return step
 
 
 def as_fed(image: Array, wanted: data.ImageFormat) -> Array:
-    """[N, 3, H, W] float32 in the layout, channels and type that a program is fed."""
+    """Return images [N, 3, H, W] float32 in the layout, number of channels and type that a program is fed.
+
+    A fourth channel, where one is wanted, is zero.
+    """
     image = np.pad(image, ((0, 0), (0, wanted.channels - 3), (0, 0), (0, 0)))
     if wanted.layout == "NHWC":
         image = image.transpose(0, 2, 3, 1)
@@ -147,9 +183,13 @@ def as_fed(image: Array, wanted: data.ImageFormat) -> Array:
 
 
 @contextlib.contextmanager
-def _network(recipe: config.Recipe, batch: int) -> Iterator[tuple[static.Program, static.Executor]]:
-    """The program of a training forward pass on the CPU in FP32, in a scope with its first weights."""
-    main, startup = static.Program(), static.Program()
+def cpu_network(recipe: config.Recipe, batch: int) -> Iterator[tuple[static.Program, static.Executor]]:
+    """Build the forward pass of training on the CPU in FP32; yield it and its executor, in a scope with first weights.
+
+    The weights are those that the recorded job begins with.
+    """
+    main = static.Program()
+    startup = static.Program()
     startup.random_seed = SEED + 1  # as rank 0 of the recorded job has it
     with static.program_guard(main, startup), paddle.utils.unique_name.guard():
         ResNet50(recipe, build.Plan(device="cpu"), batch=batch).training_loss(batch)
@@ -159,31 +199,15 @@ def _network(recipe: config.Recipe, batch: int) -> Iterator[tuple[static.Program
         yield main, executor
 
 
+def weights_of(main: static.Program) -> dict[str, Array]:
+    """Return a copy of the tensors that a program keeps in the current scope, by name."""
+    return {name: np.array(tensor) for name, tensor in state.tensors(main)}
+
+
 def first_weights(recipe: config.Recipe) -> dict[str, Array]:
-    """Return ResNet-50's first weights and BN statistics by name, drawn on the CPU from a fixed seed, in FP32."""
-    with _network(recipe, batch=1) as (main, _):  # whose weights do not depend on the batch
-        return {name: np.array(tensor) for name, tensor in state.tensors(main)}
-
-
-def fitted_weights(batches: Images, recipe: config.Recipe) -> dict[str, Array]:
-    """Weights that recognise digits without training: the first ones, with BN statistics of these images and a last
-    layer that is the ridge regression of their classes on what it reads.
-    """
-    recipe = replace(recipe, bn_momentum=0.0)  # the statistics of these images replace the first ones
-    image = np.concatenate([images for images, _ in batches])
-    label = np.concatenate([labels for _, labels in batches])
-    with _network(recipe, len(image)) as (main, executor):
-        for name, tensor in state.tensors(main):
-            if name.endswith(".3.bn.w"):
-                state.assign(tensor, np.full_like(np.array(tensor), RESIDUAL))
-        (layer,) = [op for op in main.global_block().ops if "fc.w" in op.input_arg_names]
-        (read,) = executor.run(main, feed={"image": image, "label": label}, fetch_list=layer.input("X"))
-        weights = {name: np.array(tensor) for name, tensor in state.tensors(main)}
-    x = np.concatenate([read, np.ones((len(image), 1))], axis=1, dtype=np.float64)
-    gram = x @ x.T
-    ridge = RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram))
-    fitted = x.T @ np.linalg.solve(gram + ridge, np.eye(recipe.classes)[label[:, 0]])
-    return weights | {"fc.w": fitted[:-1].astype(np.float32), "fc.b": fitted[-1].astype(np.float32)}
+    """Return ResNet-50's first weights by a recipe, by name, as the CPU draws them from the recorded job's seed."""
+    with cpu_network(recipe, BATCH) as (main, _):
+        return weights_of(main)
 
 
 # ---- the line that a check becomes, on all ranks together
@@ -193,10 +217,11 @@ class Lines:
     """The lines of one job, written as they are done beside its log `result`, which the first rank alone gives."""
 
     def __init__(self, result: Path | None, precision: str) -> None:
-        self._path, self._precision = result and result.with_suffix(".lines"), precision
+        self._path = result and result.with_suffix(".lines")
+        self._precision = precision
 
     def run(self, me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> None:
-        """Runs a check on all ranks, and notes and prints what it found."""
+        """Run a check on all ranks; the first rank writes its verdict, with the seconds it took, and prints it."""
         started_s = time.monotonic()
         verdict = on_all(me, name, check)
         figures = {**verdict.figures, "took_s": round(time.monotonic() - started_s, 1)}
@@ -206,36 +231,61 @@ class Lines:
             print(as_text([verdict]), end="", flush=True)
 
     def note(self, value: dict[str, Any]) -> None:
-        """Appends a line of JSON to the job's file."""
+        """Append a line of JSON to the job's file; ranks other than the first write nothing."""
         if self._path:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(value) + "\n")
 
 
 def on_all(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
-    """Return what a check found on this rank; where a rank could not do it, that on all ranks, once all have left it.
+    """Run a check on this rank and return its verdict, which says of a failure the same on all ranks.
 
-    `me` has a communicator that the check does not use. Raises RunError where a rank failed and another does not leave
-    the check in time, as one that waits for it: the job must end.
+    Every rank calls this with its own `check`, and waits here until all have left theirs. Where no rank failed, each
+    returns its own verdict. Where one did, all return the gravest failure: UNKNOWN where the machine lacks what the
+    check needs (NotPossible), FATAL for any other exception.
+
+    `me` has a communicator that the check does not use. Raises RunError where this rank failed and another one is
+    still in the check LEAVE_S seconds later: it may wait for this rank without an end, so the job must end.
     """
-    undone = None
+    verdict: Verdict | None = None
+    failure: Verdict | None = None
     try:
         verdict = check()
     except NotPossible as reason:
-        undone = Verdict(check=name, status=UNKNOWN, found=str(reason))
+        failure = Verdict(check=name, status=UNKNOWN, found=str(reason))
     except Exception as reason:  # noqa: BLE001 - the boundary of a check: its line says what it was
         traceback.print_exc()
-        undone = Verdict(check=name, status=FATAL, found=" ".join(str(reason).split()) or type(reason).__name__)
-    left, until = me.comm.Ibarrier(), time.monotonic() + LEAVE_S
-    while not left.Test():
-        if undone and undone.status == FATAL and time.monotonic() > until:
-            raise RunError(f"rank {me.rank}: {undone.found}; another rank has not left this check {LEAVE_S:g} s later")
-        time.sleep(0.01)
-    every: list[Verdict | None] = me.comm.allgather(undone)
-    failed = [failure for failure in every if failure is not None]
-    if not failed:
+        message = " ".join(str(reason).split()) or type(reason).__name__
+        failure = Verdict(check=name, status=FATAL, found=message)
+
+    _wait_for_others(me, failure)
+    failure_of_ranks: list[Verdict | None] = me.comm.allgather(failure)
+    failures = [failed for failed in failure_of_ranks if failed is not None]
+    if not failures:
+        assert verdict is not None
         return verdict
-    first = max(failed, key=lambda failure: STATUSES.index(failure.status))
-    if len(failed) == len(every) or first.status == UNKNOWN:
-        return first
-    return replace(first, found=f"rank {every.index(first)}: {first.found}")
+    gravest = max(failures, key=_gravity)
+    all_failed = len(failures) == len(failure_of_ranks)
+    if all_failed or gravest.status == UNKNOWN:
+        return gravest
+    return replace(gravest, found=f"rank {failure_of_ranks.index(gravest)}: {gravest.found}")
+
+
+def _gravity(verdict: Verdict) -> int:
+    """Return the place of a verdict's status among the statuses, which are listed from the best to the worst."""
+    return STATUSES.index(verdict.status)
+
+
+def _wait_for_others(me: ranks.Ranks, failure: Verdict | None) -> None:
+    """Wait until all ranks have left a check; `failure` is what this rank's one ended with, None where it ended well.
+
+    Raises RunError where the failure is FATAL and another rank has not left LEAVE_S seconds later.
+    """
+    all_have_left = me.comm.Ibarrier()
+    until_s = time.monotonic() + LEAVE_S
+    while not all_have_left.Test():
+        is_late = time.monotonic() > until_s
+        if failure is not None and failure.status == FATAL and is_late:
+            message = f"{failure.found}; another rank has not left this check {LEAVE_S:g} s later"
+            raise RunError(f"rank {me.rank}: {message}")
+        time.sleep(0.01)

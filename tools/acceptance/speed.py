@@ -16,7 +16,7 @@ from program import build
 from program.count import counts_of
 from runlog import schema
 from runlog.verdict import OK, UNKNOWN, Verdict, judged
-from runlog.writer import open_log
+from runlog.writer import RunLog, open_log
 from scoring.published.table import card_of, figures_of, nearest, note
 from tools import inspect
 from tools.acceptance.machine import SEED, Machine
@@ -28,23 +28,20 @@ PUBLISHED_SIZE = 224  # pixels of a side, of every published figure
 
 
 def throughput(machine: Machine) -> Verdict:
-    """One minute of the job's own program on synthetic data, with a log as MODE=throughput writes it."""
-    job, me = machine.job, machine.me
-    # So many images that the rate stays low, as in a run's first minute.
-    images = max(config.IMAGENET_TRAIN, job.global_batch)
+    """Train the job's own program on synthetic data for a minute, and judge its images/s by what others published.
+
+    A few steps before the timed ones show how many of them a minute takes. The log beside the job's lines is one as
+    MODE=throughput writes it. The most GPU memory of each rank is kept for the check `memory`.
+    """
+    job = machine.job
+    me = machine.me
     model = workload.of_job(job)
-    schedule = model.recipe.make_schedule(samples=images, global_batch=job.global_batch)
     with (
         open_log(Path(job.trials.result_file) if me.is_first else None) as log,
         static.scope_guard(static.Scope()),
         paddle.utils.unique_name.guard(),
     ):
-        dataset = schema.Dataset(name="none", train_samples=images, eval_samples=0, synthetic=True)
-        session.preamble(log, job, machine.origins, me, recipe=model.recipe, dataset=dataset)
-        training = model.training_program(schedule, seed=SEED + me.rank)
-        log.section(schema.PROGRAM, schema.Program(**build.summary(training)))
-        machine.executor.run(training.startup)
-        state.broadcast_parameters(training.main, me)
+        training = _logged_program(machine, model, log)
         trainer = Trainer(
             step=LaunchedStep(machine.executor, training),
             global_batch=job.global_batch,
@@ -53,27 +50,46 @@ def throughput(machine: Machine) -> Verdict:
             log=log,
             progress=Progress("none", 0),
         )
-        made = model.synthetic(model.image, batch=job.model.batchsize, seed=SEED + me.rank)
-        batch = loader.resident(made, machine.executor.place)
+        synthetic = model.synthetic(model.image, batch=job.model.batchsize, seed=SEED + me.rank)
+        batch = loader.resident(synthetic, machine.executor.place)
         trainer.warm_up(batch)
         session.run_summary(log, job)
         session.start_clock(log, me)
+
         batches = itertools.repeat(batch)
-        done = trainer.run(batches, steps=PROBE_STEPS, epoch=1, done=0, phase="warmup")
+        probe = trainer.run(batches, steps=PROBE_STEPS, epoch=1, done=0, phase="warmup")
         wanted_s = SHORT_THROUGHPUT_S if machine.short else THROUGHPUT_S
-        steps = me.comm.bcast(max(1, round(wanted_s * done.steps / done.time_s)))
+        steps = me.comm.bcast(max(1, round(wanted_s * probe.steps / probe.time_s)))
         before_j = energy_j(machine)
-        timing = trainer.run(batches, steps=steps, epoch=1, done=done.steps, phase="measured")
+        timing = trainer.run(batches, steps=steps, epoch=1, done=probe.steps, phase="measured")
         joules = energy_j(machine) - before_j
         log.mark(schema.RUN_STOP, schema.Ended(status="success"))
         machine.measured["throughput"] = me.comm.allgather(gpu_memory_mib(machine.executor.place))
-    return judge_rate(
-        machine, timing.images, timing.time_s, joules, counts_of(training.main)["flops"] / job.model.batchsize
-    )
+    flops_per_image = counts_of(training.main)["flops"] / job.model.batchsize
+    return judge_rate(machine, timing.images, timing.time_s, joules, flops_per_image)
+
+
+def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> build.TrainingProgram:
+    """Return the job's training program with equal parameters on all ranks; log what a run says before it starts."""
+    job = machine.job
+    me = machine.me
+    # So many images that the rate stays low, as in a run's first minute.
+    images = max(config.IMAGENET_TRAIN, job.global_batch)
+    dataset = schema.Dataset(name="none", train_samples=images, eval_samples=0, synthetic=True)
+    session.preamble(log, job, machine.origins, me, recipe=model.recipe, dataset=dataset)
+    schedule = model.recipe.make_schedule(samples=images, global_batch=job.global_batch)
+    training = model.training_program(schedule, seed=SEED + me.rank)
+    log.section(schema.PROGRAM, schema.Program(**build.summary(training)))
+    machine.executor.run(training.startup)
+    state.broadcast_parameters(training.main, me)
+    return training
 
 
 def energy_j(machine: Machine) -> float:
-    """Joules that the ranks' GPUs have taken so far; NaN where one of them does not tell."""
+    """Return the joules that all ranks' GPUs have taken since their drivers were loaded, by NVML's counters.
+
+    It is NaN where one of them does not tell, as on a CPU.
+    """
     with nvidia.opened() as (handles, _):
         mine_j = nvidia.energy_j(handles[machine.me.local_rank]) if handles else None
     total_j: float = machine.me.comm.allreduce(math.nan if mine_j is None else mine_j)
@@ -135,13 +151,17 @@ def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flop
 
 
 def peak_memory(machine: Machine) -> Verdict:
-    """Most memory that a rank's allocator held up to the end of the timed minute."""
-    peaks = machine.of_earlier("throughput")
-    has_gib: list[float] = []
+    """Report the most GPU memory that any rank's allocator held up to the end of the timed minute.
+
+    It stands beside the memory of the smallest GPU. The verdict is always ok: a job that does not fit has failed in
+    `throughput`, with the batch to lower, and how much should be left is for the user to judge.
+    """
+    peaks_mib = machine.of_earlier("throughput")
+    gpu_sizes_gib: list[float] = []
     for node in machine.nodes:
-        has_gib.extend(gpu.memory_gib for gpu in node.gpus if gpu.memory_gib)
-    peak_gib, least_gib = max(peaks) / 1024, min(has_gib, default=math.nan)
-    found = f"{peak_gib:.1f} of {least_gib:g} GiB at batch {machine.job.model.batchsize}"
-    figures = {"peak_gib": peak_gib, "has_gib": least_gib if has_gib else None}
-    # Ok: a job that does not fit failed above, with the batch to lower; what is left is for the user to judge.
+        gpu_sizes_gib.extend(gpu.memory_gib for gpu in node.gpus if gpu.memory_gib)
+    smallest_gib = min(gpu_sizes_gib, default=math.nan)
+    peak_gib = max(peaks_mib) / 1024
+    found = f"{peak_gib:.1f} of {smallest_gib:g} GiB at batch {machine.job.model.batchsize}"
+    figures = {"peak_gib": peak_gib, "has_gib": smallest_gib if gpu_sizes_gib else None}
     return Verdict(check="memory", status=OK, found=found, wanted="the job fits", figures=figures)

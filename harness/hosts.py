@@ -1,0 +1,62 @@
+"""The names of a job's nodes, by HOSTS or by the file HOSTFILE."""
+
+import re
+from pathlib import Path
+
+from harness.job import NODE_NAME, ClusterSettings
+from runlog import named_files
+
+
+def hosts_of_file(path: Path) -> list[str]:
+    """Return the first word of each line that has one, without comments; Open MPI's `slots=N` behind it is left out.
+
+    Raises ValueError for what is no such file, names no host, or one that is no host's name.
+    """
+    try:
+        named_files.refuse_no_file(path)
+        text = path.read_text(encoding="utf-8")
+    except named_files.UnusableError as error:
+        raise ValueError(f"HOSTFILE={error}") from error
+    except OSError as error:
+        raise ValueError(f"HOSTFILE={named_files.explain(error)}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"HOSTFILE={path}: is no text: give a file with a host's name in each line") from error
+
+    hosts = []
+    for line in text.splitlines():
+        words = line.partition("#")[0].split()
+        hosts += words[:1]
+    if not hosts:
+        raise ValueError(f"HOSTFILE={path}: names no host: give a file with a host's name in each line")
+    for host in hosts:
+        if not re.fullmatch(NODE_NAME, host):
+            raise ValueError(f"HOSTFILE={path}: {host!r} is no name or IPv4 address of a machine: correct its line")
+    return hosts
+
+
+def named_twice(hosts: list[str]) -> str:
+    """Refuse hosts that are named more than once; return an empty text where there are none."""
+    twice = sorted({host for host in hosts if hosts.count(host) > 1})
+    if not twice:
+        return ""
+    return f"names {', '.join(twice)} more than once: give each node once"
+
+
+def hosts_of_cluster(cluster: ClusterSettings) -> list[str]:
+    """Return the names of the job's nodes, the first node first; none where neither variable is set.
+
+    Raises ValueError where HOSTFILE cannot be read, names a host twice, or not as many as DGXNNODES.
+    """
+    if not cluster.hostfile:
+        return [host for host in cluster.hosts.split(",") if host]
+
+    hosts = hosts_of_file(Path(cluster.hostfile))
+    problem = named_twice(hosts)
+    if not problem and len(hosts) != cluster.dgxnnodes:
+        nodes = f"{len(hosts)} node{'s' if len(hosts) > 1 else ''}"
+        problem = (
+            f"names {nodes}, but DGXNNODES is {cluster.dgxnnodes}: set DGXNNODES={len(hosts)}, or correct the file"
+        )
+    if problem:
+        raise ValueError(f"HOSTFILE={cluster.hostfile}: {problem}")
+    return hosts

@@ -1,0 +1,90 @@
+"""How many runs a figure is made of: as many as the protocol asks for, or MLPerf of the benchmark."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from compliance.mlperf import submission_runs_by_round
+from compliance.official.rounds import dropped_runs
+from scoring.figure.protocols import Protocol
+from scoring.figure.run import RunFigure
+from scoring.record import InputError, Record, TooFewRunsError
+
+BENCHMARK_OF_MODEL = {"resnet50_v1.5": "resnet", "fcn_hrnetw18": "hrnet"}  # where a log of ours names no benchmark
+
+
+def benchmark_of(record: Record) -> str | None:
+    """Return the benchmark that a log names, or whose rules its model has; None where it names neither."""
+    return record.benchmark or BENCHMARK_OF_MODEL.get(record.model or "")
+
+
+def of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
+    """Return the protocol with the number of runs, and of dropped ones, that MLPerf asks for of the logs' benchmark.
+
+    A protocol that says the number itself is returned as it is. A number that was asked for by an option stays, and the
+    benchmark decides how many of the runs are dropped. The number may depend on the round of MLPerf, which logs do not
+    say, so it is known only where all rounds that have the benchmark agree. Raises InputError where they do not, where
+    the log names no benchmark of MLPerf, or where a number that was asked for is all dropped.
+    """
+    record = records[0]
+    if not protocol.by_benchmark or record.run_start_s is None:  # without run_start there is no figure anyway
+        return protocol
+
+    benchmark = benchmark_of(record)
+    if protocol.runs_given:
+        return _dropping(protocol, benchmark or "a benchmark")
+    if benchmark is None:
+        says = "names no benchmark, so the number of runs is not known"
+        raise InputError(f"{record.file}: the log {says}; give --runs N")
+    by_round = submission_runs_by_round(benchmark)
+    choices = set(by_round.values())
+    if not choices:
+        says = f"names benchmark {benchmark!r}, of which the number of runs is not known"
+        raise InputError(f"{record.file}: the log {says}; give --runs N")
+    if len(choices) > 1:
+        listed = ", ".join(f"{wanted.runs} by {ruleset}" for ruleset, wanted in by_round.items())
+        says = f"names benchmark {benchmark!r} and not its round, on which the number of runs depends ({listed})"
+        raise InputError(f"{record.file}: the log {says}; give --runs N")
+    [wanted] = choices
+    return dataclasses.replace(protocol, runs=wanted.runs, dropped_runs=wanted.dropped, by_benchmark=False)
+
+
+def _dropping(protocol: Protocol, benchmark: str) -> Protocol:
+    """Return a protocol of a given number of runs with as many dropped at each end as MLPerf drops of the benchmark."""
+    dropped = dropped_runs(benchmark)
+    if protocol.runs <= 2 * dropped:
+        says = f"drops {2 * dropped} runs of {benchmark}: --runs must be {2 * dropped + 1} or more"
+        raise InputError(f"protocol {protocol.name} {says}")
+    return dataclasses.replace(protocol, dropped_runs=dropped, by_benchmark=False)
+
+
+def missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> str | None:
+    """Return a message that the protocol asks for more runs than there are; None where there are enough.
+
+    Raises TooFewRunsError where no figure at all can be made of the runs: an olympic mean would drop all of them, or
+    more of them did not converge than the mean may drop.
+    """
+    is_olympic = protocol.over_runs == "olympic_mean"
+    missing = None
+    if len(runs) < protocol.runs:
+        missing = (
+            f"protocol {protocol.name} asks for {protocol.runs} runs, given {len(runs)} "
+            f"({_figures_in_words(runs, unit)}); give all of them, or take a protocol of one run, such as window"
+        )
+        if is_olympic and len(runs) <= 2 * protocol.dropped_runs:
+            raise TooFewRunsError(missing)
+
+    failed_files = [run.file for run in runs if math.isinf(run.value)]
+    failures_allowed = protocol.dropped_runs if is_olympic else 0
+    if len(failed_files) > failures_allowed:
+        says = f"{len(failed_files)} of {len(runs)} runs did not converge ({', '.join(failed_files)})"
+        raise TooFewRunsError(f"{says}; protocol {protocol.name} allows {failures_allowed}")
+    return missing
+
+
+def _figures_in_words(runs: Sequence[RunFigure], unit: str) -> str:
+    """Return the figures of the runs as a list such as `28.5 minutes, did not converge`."""
+    words = []
+    for run in runs:
+        words.append(f"{run.value:.6g} {unit}" if math.isfinite(run.value) else "did not converge")
+    return ", ".join(words)

@@ -1,0 +1,132 @@
+"""The check of an acceptance that evaluates: how many images does the machine recognise, by weights of the CPU?"""
+
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import static
+
+from harness import sampling, state
+from harness.loop import COUNTED, Evaluator
+from paddle_rn50 import config, data
+from paddle_rn50.folder import ImageList
+from paddle_rn50.train import ResNet50
+from program import precision
+from program.arrays import Array
+from runlog.verdict import Verdict, judged
+from tools.acceptance.machine import BATCH, GOLDEN, SIDE, Images, Machine, as_fed, cpu_network, weights_of
+
+FIT_BATCHES = 16  # of training images that the evaluated weights are fitted to
+RIDGE = 0.1  # of the mean square of what the last layer reads
+RESIDUAL = 0.2  # last scale of each block: untrained blocks at full scale leave little of the image
+EVALUATION_DIFFERS = 4
+WHY_EVALUATION = "rounding products to 11 bits changes one on a CPU, and so does storing in FP16; four times that"
+
+
+def evaluation(machine: Machine) -> Verdict:
+    """Count the right answers on the embedded evaluation set, and judge them by the number that a CPU once got.
+
+    Nothing is trained: the first rank's CPU computes the weights, the same on every machine. The ranks share the images
+    and add up their counts. The number of right answers may differ from the recorded one by EVALUATION_DIFFERS images.
+    """
+    recipe = config.recipe("digits_small", global_batch=BATCH, image_size=SIDE)
+    weights = _evaluated_weights(machine, recipe)
+    images = machine.images("val", recipe)
+    model = ResNet50(recipe, machine.plan(), batch=BATCH)
+    with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
+        main = _evaluation_program(machine, model, weights)
+        totals = _evaluated(machine, main, model, images, resize=recipe.eval_resize)
+
+    correct = int(totals[model.QUALITY])
+    counted = int(totals[COUNTED])
+    recorded = GOLDEN["evaluation"]["correct"]
+    good = counted == len(images) and abs(correct - recorded) <= EVALUATION_DIFFERS
+    found = f"{correct} of {counted} images right, recorded {recorded}"
+    wanted = f"differs by at most {EVALUATION_DIFFERS} images: {WHY_EVALUATION}"
+    return judged("evaluation", good, found, wanted, figures={"correct": correct, "of": counted, "recorded": recorded})
+
+
+def _evaluated_weights(machine: Machine, recipe: config.Recipe) -> dict[str, Array]:
+    """Return the weights to evaluate, by name: the first rank fits them to training images, the others get them."""
+    weights = None
+    if machine.me.is_first:
+        batches = machine.batches(machine.images("train", recipe), recipe, FIT_BATCHES)
+        weights = fitted_weights(batches, recipe)
+    shared: dict[str, Array] = machine.me.comm.bcast(weights)
+    return shared
+
+
+def _evaluation_program(machine: Machine, model: ResNet50, weights: dict[str, Array]) -> static.Program:
+    """Return the program of an evaluation in the job's precision, and set its weights in the current scope."""
+    main = static.Program()
+    with static.program_guard(main, static.Program()):
+        model.evaluation_totals(model.image, BATCH)
+        precision.cast_evaluation(main, model.plan.precision)
+    for variable in main.list_vars():
+        if variable.name in weights:
+            dtype = paddle.base.data_feeder.convert_dtype(variable.dtype)
+            value = state.padded(weights[variable.name], variable.shape).astype(dtype)
+            tensor = static.global_scope().var(variable.name).get_tensor()
+            tensor.set(value, machine.executor.place)
+    return main
+
+
+def _evaluated(
+    machine: Machine, main: static.Program, model: ResNet50, images: ImageList, *, resize: int
+) -> dict[str, Any]:
+    """Evaluate the images by all ranks together, and return the totals over them by the name of each.
+
+    The images are decoded by the CPU's pipeline and brought into the format that the program wants.
+    """
+    me = machine.me
+    evaluator = Evaluator(executor=machine.executor, main=main, totals=(model.QUALITY, COUNTED), ranks=me)
+    order = sampling.evaluation_plan(len(images), batch=BATCH, rank=me.rank, ranks=me.size)
+    steps = sampling.evaluation_steps(len(images), BATCH * me.size)
+    reader = machine.reader(data.ImageFormat(size=SIDE))
+    with contextlib.closing(data.Loader(images, order, reader, resize=resize)) as batches:
+        fed = (replace(batch, image=as_fed(np.asarray(batch.image), model.image)) for batch in batches)
+        return evaluator.run(fed, steps=steps)
+
+
+def fitted_weights(batches: Images, recipe: config.Recipe) -> dict[str, Array]:
+    """Return weights, by name, with which ResNet-50 recognises the digits of `batches` without any training.
+
+    The convolutions keep their random first weights. One forward pass over all images sets the statistics of batch
+    norm. The last layer is then fitted to that pass: it is the ridge regression of the images' classes on the features
+    that the layer reads. All of it is computed on the CPU in FP32, so that it is the same on every machine.
+    """
+    recipe = replace(recipe, bn_momentum=0.0)  # the statistics of these images replace the first ones
+    image = np.concatenate([images for images, _ in batches])
+    label = np.concatenate([labels for _, labels in batches])
+    with cpu_network(recipe, len(image)) as (main, executor):
+        for name, tensor in state.tensors(main):
+            ends_a_block = name.endswith(".3.bn.w")
+            if ends_a_block:
+                state.assign(tensor, np.full_like(np.array(tensor), RESIDUAL))
+        (last_layer,) = [op for op in main.global_block().ops if "fc.w" in op.input_arg_names]
+        feed = {"image": image, "label": label}
+        (features,) = executor.run(main, feed=feed, fetch_list=last_layer.input("X"))
+        weights = weights_of(main)
+
+    classes = np.eye(recipe.classes)[label[:, 0]]  # [N, classes], 1 in the column of an image's class
+    weight, bias = _ridge_regression(features, classes)
+    weights["fc.w"] = weight.astype(np.float32)
+    weights["fc.b"] = bias.astype(np.float32)
+    return weights
+
+
+def _ridge_regression(features: Array, targets: Array) -> tuple[Array, Array]:
+    """Return weight [F, T] and bias [T] of the linear map from `features` [N, F] to `targets` [N, T], in float64.
+
+    The bias is the weight of a feature that is always 1. There are more features than images, so the dual form is
+    solved, with one unknown for each image: w = Xᵀ (X Xᵀ + r I)⁻¹ Y. The ridge r is RIDGE times the mean square length
+    of a row of X.
+    """
+    ones = np.ones((len(features), 1))
+    x = np.concatenate([features, ones], axis=1, dtype=np.float64)
+    gram = x @ x.T
+    ridge = RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram))
+    fitted = x.T @ np.linalg.solve(gram + ridge, targets)
+    return fitted[:-1], fitted[-1]
