@@ -42,7 +42,7 @@ def lars(machine: Machine) -> Verdict:
 
 
 def lars_recipe() -> config.Recipe:
-    """Return the recorded job's recipe with LARS and its learning rate, those of the smallest MLPerf reference point."""
+    """Return the recorded recipe with LARS, at the rate and momentum of the smallest MLPerf reference point."""
     recorded = config.recipe("recorded", global_batch=BATCH, image_size=SIDE)
     mlperf = config.mlperf_lars(min(config.MLPERF_POINTS))
     return replace(
