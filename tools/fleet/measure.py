@@ -198,7 +198,7 @@ class Step:
 
 
 class Programs(NamedTuple):
-    """What a rank computes, all from one training program by the default strategy."""
+    """The steps that a rank can take, all from one training program by the default strategy."""
 
     alone: Step  # a step without all-reduces, on a batch of this rank
     whole: Step  # a step of all ranks together
