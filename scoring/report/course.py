@@ -343,7 +343,7 @@ def _joules(run: ReportedRun) -> Inline:
     """Return the energy of an image in J, as a link to the first measured window; "not measured" where it is unknown.
 
     It is the sum of power x time over the measured windows, by their images; each of them must say all three. Next to
-    an MLPerf result no energy may stand, by MLPerf's guidelines on messages: there it is a sentence that says so.
+    an MLPerf result no energy may stand, by the guidelines of MLPerf on messages: there it is a sentence that says so.
     """
     standing = standing_of([run.record])
     if standing is not None and standing.uses_the_name:
