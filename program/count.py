@@ -256,6 +256,7 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
                 "issued_after_operators": len(before) / len(backward),
                 "bytes_left_to_hide_it": 1 - _moved_bytes(before) / backward_bytes,
                 "ring": op.attr("ring_id"),
+                "on_computing_stream": bool(op.attr("use_calc_stream")),
             }
         )
     return described
