@@ -319,7 +319,7 @@ CLOCK_SET = Point("clock_set", float, _BY_HOW_MUCH, unit="s", metadata=AtStep)
 def _optimizer_points(kind: str) -> dict[str, Point[float]]:
     """Return the events of an optimizer's hyperparameters by short names, as "momentum" for `sgd_opt_momentum`.
 
-    `kind` is MLPerf's name of the optimizer, with which the names of the events begin.
+    `kind` is the name of the optimizer in MLPerf, with which the names of the events begin.
     """
     prefix = f"{kind}_opt_"
     points = [
