@@ -190,8 +190,12 @@ def _one_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, seg
 
 
 def _take_options(table: Table, options: dict[str, int | None]) -> tuple[str, ...]:
-    """Put the command line's values in the place of the log's, and return the fields that changed by it."""
-    given = []
+    """Put what the options say in the place of what the log says, and return the names of the fields changed by it.
+
+    `options` holds a value by the record's field, None where the option is not given. An option that contradicts the
+    log becomes a problem of the record.
+    """
+    changed = []
     for field, value in options.items():
         logged = table.said.get(field)
         if value is None or (logged is not None and logged.value == value):
@@ -199,27 +203,31 @@ def _take_options(table: Table, options: dict[str, int | None]) -> tuple[str, ..
         if logged is not None:  # first of the problems: of many only the first are shown
             table.problems.insert(0, f"line {logged.line}: the log says {field} {logged.value}, the options {value}")
         table.said[field] = Fact(value, 0)
-        given.append(field)
-    return tuple(given)
+        changed.append(field)
+    return tuple(changed)
 
 
 def _complete_batch(table: Table) -> None:
-    """Set the third of devices, the batch of one and that of all where two are known; three are a check."""
-    total = table.value("batch_of_all")
+    """Add the number of devices, or the batch of one, where the log says the other one and the batch of all devices.
+
+    Where the log says all three, add a check of whether they agree.
+    """
+    batch_of_all = table.value("batch_of_all")
     devices = table.value("devices")
     batch = table.value("batch_per_device")
-    if not total:
+    if not batch_of_all:
         return
 
     line = table.said["batch_of_all"].line
     if devices and batch:
         lines = sorted({str(table.said[name].line) for name in ("devices", "batch_per_device")})
-        ways = (f"line {line}: {total} over all devices", f"line {' and '.join(lines)}: {devices} devices x {batch}")
-        table.checks.append(Check(what="batch", ways=ways, agree=devices * batch == total))
-    elif devices and total % devices == 0:
-        table.say("batch_per_device", total // devices, line)
-    elif batch and total % batch == 0:
-        table.say("devices", total // batch, line)
+        of_all = f"line {line}: {batch_of_all} over all devices"
+        of_each = f"line {' and '.join(lines)}: {devices} devices x {batch}"
+        table.checks.append(Check(what="batch", ways=(of_all, of_each), agree=devices * batch == batch_of_all))
+    elif devices and batch_of_all % devices == 0:
+        table.say("batch_per_device", batch_of_all // devices, line)
+    elif batch and batch_of_all % batch == 0:
+        table.say("devices", batch_of_all // batch, line)
 
 
 def _complete_windows(record: Record) -> None:
@@ -291,16 +299,21 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _json_text(records: Sequence[Record]) -> Iterator[str]:
-    """Yield a JSON list of records, a row at a time: a million rows as one text would take gigabytes."""
+    """Yield the JSON list of records in pieces, a row of a log at a time.
+
+    A log may have a million rows, which as one text would take gigabytes. So each record is written by hand around its
+    rows: its other fields first, then the list `windows` with a line for each row.
+    """
     yield "["
-    for at, record in enumerate(records):
+    for index, record in enumerate(records):
         fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
         windows = fields.pop("windows")
-        head = json.dumps(jsonable(fields))[:-1]  # without its closing brace
-        yield f'{"," if at else ""}\n{head}, "windows": ['
+        other_fields = json.dumps(jsonable(fields)).removesuffix("}")
+        comma = "," if index else ""
+        yield f'{comma}\n{other_fields}, "windows": ['
         for row, window in enumerate(windows):
-            between = "," if row else ""
-            yield f"{between}\n {json.dumps(jsonable(window))}"
+            comma = "," if row else ""
+            yield f"{comma}\n {json.dumps(jsonable(window))}"
         yield "]}"
     yield "\n]\n"
 
@@ -319,14 +332,15 @@ def jsonable(value: Any) -> Any:
 
 
 def record_lines(record: Record) -> list[str]:
-    """Return the record in lines for a reader; log text is shown with control characters escaped."""
+    """Return a record as lines for a reader, a fact on each; control characters of the log's text are escaped."""
     lines = [f"{record.file}  ({record.format}, {record.lines} lines, sha256 {record.sha256[:12]})"]
 
     def show(name: str, text: str) -> None:
         lines.append(f"  {name:17}{text}")
 
     if record.segment is not None:
-        show("this run", f"lines {record.segment[0]} to {record.segment[1]}")
+        first_line, last_line = record.segment
+        show("this run", f"lines {first_line} to {last_line}")
     for name in (*FACTS, "status"):
         show(name, _fact_text(record, name))
     show("windows", _windows_text(record))
@@ -345,7 +359,7 @@ def record_lines(record: Record) -> list[str]:
 
 
 def _fact_text(record: Record, name: str) -> str:
-    """Return a field of the record and where it comes from."""
+    """Return the field `name` of a record as text with where it comes from: `8  (line 12)`, or `not said`."""
     value = getattr(record, name)
     if value is None:
         return "not said"
@@ -354,7 +368,8 @@ def _fact_text(record: Record, name: str) -> str:
         where = "from the options"
     elif name in record.field_lines:
         where = f"line {record.field_lines[name]}"
-    escaped = f"{str(value)!a}"[1:-1]
+    quoted = f"{str(value)!a}"
+    escaped = quoted[1:-1]
     return f"{escaped}  ({where})"
 
 
