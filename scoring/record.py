@@ -1,7 +1,7 @@
 """The record that an importer makes of any log. What the log does not say is `None`, never a default."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from runlog.schema import RankTimes
 
@@ -57,6 +57,18 @@ class Window:
     def step_s(self) -> float | None:
         """Step time in seconds, from time and steps or as printed."""
         return self.seconds / self.steps if self.seconds is not None and self.steps else self.printed_step_time_s
+
+
+class Span(NamedTuple):
+    """The time from one moment to another, both in seconds since the origin of the log's other stamps."""
+
+    begin_s: float
+    end_s: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return self.end_s - self.begin_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,6 +129,7 @@ class Record:
     windows: tuple[Window, ...] = ()
     epochs: tuple[Window, ...] = ()  # the summary of each, where the log prints one; evaluation excluded
     quality: tuple[Quality, ...] = ()
+    evaluations: tuple[Span, ...] = ()  # when the model was evaluated, where an MLPerf log says that
     run_start_s: float | None = None  # stamps share one origin
     run_stop_s: float | None = None
     telemetry: dict[str, Any] = field(default_factory=dict)  # `telemetry_summary` of our own logs

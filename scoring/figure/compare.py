@@ -318,7 +318,8 @@ _VERDICTS = {True: "different", False: "not shown to differ", None: "cannot be t
 
 
 def comparison_lines(result: Comparison) -> list[str]:
-    lines = [f"protocol {result.protocol.name}: {result.protocol.describe()}"]
+    counts = [len(row.score.runs) for row in result.rows]
+    lines = [f"protocol {result.protocol.name}: {result.protocol.describe(counts)}"]
     base = result.rows[0]
     for row in result.rows:
         lines.append(f"{row.name}  (devices: {row.devices or 'not said'}, runs: {len(row.score.runs)})")

@@ -111,6 +111,9 @@ def of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protoc
 
     if interval is None:
         method = f"none: {over}, {needed}"
+    elif interval[0] == interval[1]:  # which would say that the figure is exact
+        interval = None
+        method = f"none: {over} print one and the same figure, in too few digits to tell how far they lie apart"
     deviation = spread.sd([value for value in values if math.isfinite(value)])
     return Intervals(deviation=deviation, interval_95=interval, method=method)
 

@@ -65,10 +65,11 @@ def _level(name: str, count: int, sets: Sequence[Sequence[float]], *, unknown: s
 
 def in_words(repeated: Sequence[Level]) -> str:
     """Return levels as one line: `40 windows +-1.2 %; 3 runs +-0.31 %; one host`."""
-    return "; ".join(_level_in_words(level) for level in repeated)
+    return "; ".join(level_in_words(level) for level in repeated)
 
 
-def _level_in_words(level: Level) -> str:
+def level_in_words(level: Level) -> str:
+    """Return how many values a level has and their deviation, or why it has none: `3 runs +-0.31 %`, `one host`."""
     if level.count is None:
         return f"{level.name}s: {level.unknown}"
     if level.count == 1:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
@@ -42,6 +43,7 @@ class Protocol:
     over_runs: Literal["mean", "median", "olympic_mean"]
     dropped_runs: int = 1  # at each end of an olympic mean
     by_benchmark: bool = False  # whether the benchmark decides how many runs there are, and how many are dropped
+    runs_given: bool = False  # whether `runs` was asked for: of a benchmark, it decides only how many are dropped then
 
     @property
     def unit(self) -> str:
@@ -51,7 +53,12 @@ class Protocol:
         """Return the protocol with another number of windows (or epochs) dropped, as `--skip` asks for."""
         return dataclasses.replace(self, skip=skip, skip_unit="epoch" if self.skip_unit == "epoch" else "window")
 
-    def describe(self) -> str:
+    def asking(self, runs: int) -> "Protocol":
+        """Return the protocol with another number of runs, as `--runs` asks for."""
+        return dataclasses.replace(self, runs=runs, runs_given=True)
+
+    def describe(self, counts: Sequence[int] = ()) -> str:
+        """Return the rule in words; `counts` are the runs of each system, which may be more than it asks for."""
         if self.over_steps == "run_time":
             steps = "run_start to run_stop"
         elif self.over_steps == "own_summary":
@@ -60,12 +67,16 @@ class Protocol:
             take = f", take {self.take_steps} steps" if self.take_steps else ""
             steps = f"skip {self.skip} {self.skip_unit}s{take}, {self.over_steps.replace('_', ' ')}"
         mean = self.over_runs.replace("_", " ")
-        if self.by_benchmark:
+        if self.by_benchmark and not self.runs_given:
             return f"{steps}; {mean} of as many runs as MLPerf asks for of the benchmark"
         if self.over_runs == "olympic_mean" and self.dropped_runs > 1:
             mean += f" without {self.dropped_runs} at each end"
-        plural = "s" if self.runs > 1 else ""
-        return f"{steps}; {mean} of {self.runs} run{plural}"
+        fewest = max(self.runs, min(counts, default=self.runs))
+        most = max([self.runs, *counts])
+        runs = f"{fewest} to {most} runs"
+        if fewest == most:
+            runs = "1 run" if most == 1 else f"{most} runs"
+        return f"{steps}; {mean} of {runs}"
 
 
 @functools.cache

@@ -14,6 +14,7 @@ RATE_GAP_SHARE = 0.001
 OUTLIER_SHARE = 0.01
 UNSTEADY_SHARE = 0.02
 SUMMARY_SHARE = 0.02
+WARM_UP_SHARE = 0.25  # by which a figure may lie off the whole run's, for the warm-up that its protocol leaves out
 MOST_PACKAGES = 5  # that a warning lists
 
 
@@ -51,7 +52,7 @@ def of_summary(record: Record, value: float, lines: tuple[int, int]) -> Iterator
     is_told_by_check = any(check.what == EPOCHS_AND_RUN and not check.agree for check in record.checks)
     if whole_run is not None and not is_told_by_check:
         off = value / whole_run.images_per_s - 1
-        if abs(off) > CLOCK_AGREES:
+        if abs(off) > WARM_UP_SHARE:
             message = f"the figure, {value:.6g}, is {off:+.1%} off the whole run's: {whole_run.text}, warm-up included"
             yield warning("ways_disagree", message, record, last_line)
 

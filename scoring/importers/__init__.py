@@ -147,6 +147,7 @@ def read_record(
         windows=tuple(table.windows),
         epochs=tuple(table.epochs),
         quality=tuple(table.qualities),
+        evaluations=tuple(table.evaluation_spans),
         truncated=table.truncated,
         software=table.software,
         field_lines={field: fact.line for field, fact in facts.items() if fact.line},

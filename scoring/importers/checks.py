@@ -10,12 +10,14 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from scoring.record import Check, Record, Window
+from scoring.record import Check, Record, Span, Window
 
 REFUSED = 1.5  # a factor that no pause explains: one of the two is wrong
 AGREES = 0.02  # share by which two ways may differ beyond what their print rounds off
-CLOCK_AGREES = 0.05  # share by which two clocks may differ: a run of whole epochs has its evaluations between them
+CLOCK_AGREES = 0.05  # share by which two clocks may differ: evaluations that no line marks lie between epochs
 PAUSE = 1.5  # a gap between two rows longer than this factor is an evaluation, a checkpoint or a stall
+STARTS_AND_ENDS = 1.1  # so many times its epochs' time a run may take with its start and its end, as public ones do
+LONGEST_EVALUATION = 10  # times that an image is evaluated at most as long as trained: of few, start-up is most
 STAMP_S = 2.0  # two stamps of whole seconds may be off by so much together
 EPOCHS_AND_RUN = "epochs against the run's time"  # the check that a warning about the run's time would repeat
 CLOCKS = (  # checks that set a figure against another clock: a record with one of these has a second clock
@@ -210,44 +212,96 @@ def _epoch_rows(record: Record) -> list[Window]:
 def run_rate(record: Record) -> RunRate | None:
     """Return images/s by the run's time: from run_start to run_stop, or from the first epoch to the last one.
 
-    A row may be of several epochs, and epochs between two rows may have none. None for logs of other rows, and where
-    the clock was set.
+    None for logs of other rows than epochs, and where the clock was set.
     """
     rows = _epoch_rows(record)
-    samples = record.train_samples
-    if not rows or not samples:
+    if not rows:
         return None
+    run = _span_of_run(record)
+    if run is not None:
+        return _rate_over(record, rows, "run_start to run_stop", run.seconds)
+    return _rate_over(record, rows, "first to last epoch", _span_of_rows(rows).seconds)
 
+
+def _span_of_run(record: Record) -> Span | None:
+    """Return the time from run_start to run_stop; None where one of them is missing."""
+    if record.run_start_s is None or record.run_stop_s is None:
+        return None
+    return Span(record.run_start_s, record.run_stop_s)
+
+
+def _span_of_rows(rows: Sequence[Window]) -> Span:
+    """Return the time from the begin of the first row to the end of the last one."""
+    return Span(_begin_s(rows[0]), rows[-1].end_s or 0.0)
+
+
+def _begin_s(row: Window) -> float:
+    """Return when an epoch began."""
+    return (row.end_s or 0.0) - (row.seconds or 0.0)
+
+
+def _rate_over(record: Record, rows: Sequence[Window], what: str, seconds: float) -> RunRate | None:
+    """Return images/s of the epochs from the first row to the last one, over so many seconds.
+
+    A row may be of several epochs, and epochs between two rows may have none. None where the clock was set, which has
+    its own message.
+    """
+    if seconds <= 0:
+        return None
     first, last = rows[0], rows[-1]
-    what = "run_start to run_stop"
-    run_s = record.run_time_s
-    if run_s is None:
-        what = "first to last epoch"
-        begin_s = (first.end_s or 0.0) - (first.seconds or 0.0)
-        run_s = (last.end_s or 0.0) - begin_s
-    if run_s <= 0:  # the clock was set, which has its own message
-        return None
+    samples = record.train_samples or 0
+    epochs = (last.epoch or 0) - (first.epoch or 0)
+    images = epochs * samples + (first.images or 0.0)
+    rate = images / seconds
+    return RunRate(f"{_lines(rows)}: {what}, {seconds:.6g} s, which is {rate:.6g} images/s", rate)
 
-    epochs = (last.epoch or 0) - (first.epoch or 0) + (first.images or 0.0) / samples
-    rate = epochs * samples / run_s
-    return RunRate(f"{_lines(rows)}: {what}, {run_s:.6g} s, which is {rate:.6g} images/s", rate)
+
+def _evaluated_s(record: Record, rows: Sequence[Window], span: Span) -> float:
+    """Return the seconds of a span that the log marks as evaluations between the rows.
+
+    Where the program runs ahead of the devices, an evaluation waits for the training before it. So none counts for more
+    than LONGEST_EVALUATION times what its images take at the rows' own rate.
+    """
+    seconds_an_image = _total(rows, "seconds") / _total(rows, "images")
+    longest_s = LONGEST_EVALUATION * (record.eval_samples or 0) * seconds_an_image
+    ends = [row.end_s or 0.0 for row in rows]
+    evaluated_s = 0.0
+    for evaluation in record.evaluations:
+        following = bisect.bisect(ends, evaluation.begin_s)
+        within_row = following < len(rows) and _begin_s(rows[following]) < evaluation.begin_s
+        if span.begin_s <= evaluation.begin_s < span.end_s and not within_row:
+            evaluated_s += min(evaluation.seconds, longest_s)
+    return evaluated_s
 
 
 def _run(record: Record) -> Check | None:
-    """Compare rows of whole epochs with the run's time, evaluations included.
+    """Compare rows of whole epochs with the time from the first to the last one, evaluations left out.
 
     Where the program runs ahead of the devices an epoch's own stamps are those of its launch, and the work is waited
-    for at an evaluation: the largest MLPerf runs print 5.8 times the images/s that their time makes.
+    for at an evaluation: the largest MLPerf runs print 5.8 times the images/s that their time makes. A start and an end
+    of the run beside which the rows are less than 1 / STARTS_AND_ENDS of it are compared too.
     """
-    run = run_rate(record)
-    if run is None:
-        return None
-
     rows = _epoch_rows(record)
+    if not rows:
+        return None
     rows_s = _total(rows, "seconds")
     rate = _total(rows, "images") / rows_s
     second = f"{_lines(rows)}: the epochs' own times, {rows_s:.6g} s, which is {rate:.6g} images/s"
-    return _check(EPOCHS_AND_RUN, run.text, second, rate / run.images_per_s)
+
+    compared = None
+    run = _span_of_run(record)
+    if run is not None:
+        run_s = run.seconds - _evaluated_s(record, rows, run)
+        compared = _rate_over(record, rows, "run_start to run_stop without evaluations", run_s)
+        if compared is None:
+            return None
+    if compared is None or rate / compared.images_per_s <= STARTS_AND_ENDS:
+        trained = _span_of_rows(rows)
+        trained_s = trained.seconds - _evaluated_s(record, rows, trained)
+        compared = _rate_over(record, rows, "first to last epoch without evaluations", trained_s)
+    if compared is None:
+        return None
+    return _check(EPOCHS_AND_RUN, compared.text, second, rate / compared.images_per_s)
 
 
 def _epoch_timer(record: Record) -> Check | None:

@@ -19,8 +19,8 @@ from scoring.importers.lines import Lines
 from scoring.importers.mllog_epochs import read_epochs
 from scoring.importers.table import Table
 from scoring.importers.text import RowPattern, wait_within
-from scoring.importers.values import amount, epoch_number, table_of, text_of, whole
-from scoring.record import Check, Quality, Window
+from scoring.importers.values import amount, epoch_number, table_of, text_of, whole, whole_or_zero
+from scoring.record import Check, Quality, Span, Window
 
 T = TypeVar("T")
 IMAGE_BENCHMARKS = frozenset({"resnet", "resnet50_v1.5"})  # of MLPerf Training, whose train_samples are images
@@ -219,7 +219,12 @@ class MLLog(Table):
         return "run_summary" in self.header or self.value("model") in IMAGE_BENCHMARKS
 
     def _evaluations(self) -> None:
-        """Read the results of evaluations."""
+        """Read when the model was evaluated, and the results."""
+        for evaluation in self.events.evaluations:
+            start, stop = evaluation.start, evaluation.stop
+            if start and stop and stop.time_ms > start.time_ms:
+                self.evaluation_spans.append(Span(start.time_ms / 1000, stop.time_ms / 1000))
+
         for result in self.events.accuracies:
             value = real(result.value)
             if value is not None:
@@ -246,7 +251,7 @@ class MLLog(Table):
             if next_start is not None and end.line > next_start.line:
                 continue
 
-            first_epoch = whole(start.number)
+            first_epoch = whole_or_zero(start.number)
             epochs = whole(start.count)
             seconds = (end.time_ms - start.time_ms) / 1000
             if first_epoch is None or epochs is None or seconds <= 0:

@@ -11,7 +11,7 @@ from scoring.importers.evidence import Evidence, Fact
 from scoring.importers.lines import Lines
 from scoring.importers.row_batch import RowBatch
 from scoring.importers.text import RowPattern, Values, integer, moment_s, number, positive, rows, wait_within
-from scoring.record import Check, InputError, Quality, Window
+from scoring.record import Check, InputError, Quality, Span, Window
 
 Columns = dict[str, "str | None"]  # a row's values by column, as printed
 MAX_ROWS = 1_000_000  # of a run, about 300 MB; public logs have some thousand
@@ -76,6 +76,7 @@ class Table:
         self.windows: list[Window] = []
         self.epochs: list[Window] = []
         self.qualities: list[Quality] = []
+        self.evaluation_spans: list[Span] = []
         self.software: dict[str, str] = {}
         self.header: dict[str, Any] = {}
         self.problems: list[str] = []

@@ -152,7 +152,7 @@ def _campaign_of(name: str, fields: dict[str, Any], *, shrink: bool, repeats: in
         raise ValueError(f"published.csv has no throughput of {own_framework}")
     return Campaign(
         name=name,
-        protocol=replace(protocol, runs=repeats, by_benchmark=False) if repeats else protocol,
+        protocol=protocol.asking(repeats) if repeats else protocol,
         environment=environment,
         cells=cells,
         published=published,

@@ -64,6 +64,7 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
     """Return what ran, when and where, as names and values."""
     run = report.headline.runs[0]
     shown: list[tuple[str, Inline]] = []
+    counts = [len(group.runs) for group in report.groups]
     result = report.headline.score.standing if report.headline.score else None
     if result is not None:
         shown += [("result", result.name), ("data set", result.dataset_in_words)]
@@ -74,7 +75,7 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
         ("organisation", _organisation(run)),
         ("commit", _commit(run)),
         ("framework", field(run, "framework")),
-        ("protocol", f"{report.protocol.name}: {report.protocol.describe()}"),
+        ("protocol", f"{report.protocol.name}: {report.protocol.describe(counts)}"),
     ]
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from runlog.run import real
 from runlog.text import visible
+from scoring.figure.levels import level_in_words
 from scoring.figure.score import Score
 from scoring.figure.selection import positions
 from scoring.figure.standing import standing_of
@@ -349,20 +350,25 @@ def _joules(run: ReportedRun) -> Inline:
 
 
 def variance(report: Report) -> Section:
-    """Return how much runs and windows differ."""
+    """Return how much windows, runs and hosts differ."""
     rows = []
+    level_rows = []
     for group in report.groups:
         if group.score is not None:
             rows.append(_cells_of_variance(group, group.score))
+            level_rows.append(_cells_of_levels(group, group.score))
     if not rows:
         nothing = Paragraph(text="Not measured: there is no figure.", absent=True)
         return Section(key="variance", title="Variance", gist=NOT_MEASURED, blocks=[nothing])
     table = blocks.table("Spread of each figure", rows)
+    by_level = blocks.table(
+        "How far windows of a run, runs of a host, and hosts lie apart, by their standard deviation", level_rows
+    )
     result = report.headline.score
     gist = ""
     if result is not None and result.spread is not None and result.value:
         gist = f"standard deviation {percent(result.spread / result.value)} over {result.spread_over}"
-    return Section(key="variance", title="Variance", gist=gist, blocks=[table])
+    return Section(key="variance", title="Variance", gist=gist, blocks=[table, by_level])
 
 
 def _cells_of_variance(group: Group, score: Score) -> list[Cell]:
@@ -375,6 +381,14 @@ def _cells_of_variance(group: Group, score: Score) -> list[Cell]:
         Cell("95 % interval", _interval(group, score)),
         Cell("ms a step: 5, 50, 95 % of windows", _step_quantiles(group)),
     ]
+
+
+def _cells_of_levels(group: Group, score: Score) -> list[Cell]:
+    """Return the row of a system in the table of levels; a level without two values says so, or why it is not known."""
+    cells = [Cell("system", group.name)]
+    for level in score.levels:
+        cells.append(Cell(f"{level.name}s", of_group(group, level_in_words(level))))
+    return cells
 
 
 def _range(group: Group) -> Inline:
@@ -396,6 +410,8 @@ def _deviation(group: Group, score: Score) -> Inline:
 
 def _interval(group: Group, score: Score) -> Inline:
     """Return the interval of a figure, and how it was made."""
+    if score.interval_95 is None:
+        return score.interval_method
     method = Text(text=f" {score.interval_method}", look="small")
     return [of_group(group, interval(score.interval_95)), method]
 

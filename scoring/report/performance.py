@@ -15,6 +15,7 @@ from scoring.report.brief import of_group
 from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, values_of
 from scoring.report.text import number, percent
 
+DEVICES_NOT_SAID = "devices not said"
 MOST_HOSTS = 4  # named for a run
 KINDS = (("compute", "computes"), ("data_wait", "waits for its input"))  # of a rank's time, and the words for it
 
@@ -92,14 +93,14 @@ def _data_wait(group: Group) -> Inline:
 
 
 def _rate_of_a_device(group: Group) -> Inline:
-    """Return the figure a device, where it is one of throughput and the log says how many devices there are."""
+    """Return the figure a device, where it is one of throughput; in words where the log does not say the devices."""
     devices = group.record.devices
     score = group.score
     if score is None or not score.unit.startswith("images/s"):
         return NOT_MEASURED
     if score.unit != "images/s":  # it is that of one device already
         return of_group(group, number(score.value))
-    return of_group(group, number(score.value / devices)) if devices else NOT_MEASURED
+    return of_group(group, number(score.value / devices)) if devices else DEVICES_NOT_SAID
 
 
 def _memory(group: Group) -> Inline:

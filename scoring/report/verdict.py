@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from compliance import mlperf
-from compliance.official import rounds
 from runlog.text import called
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure.protocols import Protocol
+from scoring.figure.run_count import benchmark_of
 from scoring.record import Quality, section
 from scoring.report.brief import hardware
 from scoring.report.content import Group, Overall, ReportedRun, runs_of
@@ -14,7 +14,7 @@ from scoring.report.text import counted, four_digits
 
 UNSTEADY = frozenset({"unsteady", "wide_interval"})  # warnings of a figure that its windows leave open
 NOT_APPLICABLE = "not applicable"  # a check's text begins with it where there is nothing to check
-OWN_MODELS = {"resnet50_v1.5": "resnet", "fcn_hrnetw18": "hrnet"}  # and the benchmarks whose rules they have
+SEVERITY = (WARNING, UNKNOWN, FATAL)  # of runs that failed, in rising order
 LEAST_RUNS_WITH_A_DROP = 3  # of a result that drops its best and its worst run
 
 
@@ -118,11 +118,19 @@ def _training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
     stopped = [run for run in trained if run.record.status != "success"]
     if stopped:
         text = f"{_named(stopped, runs)} ended without success ({stopped[0].record.status})"
-        beyond = [group for group in groups if _failures(group) > allowed_failures(group, protocol)]
-        if not beyond:
-            text += "; the benchmark's rules drop as many of its runs"
         fix = "Read the ends of their logs for why they stopped."
-        yield Verdict(check="quality", status=FATAL if beyond else WARNING, found=text, fix=fix)
+        status = WARNING
+        for group in groups:
+            allowed = allowed_failures(group, protocol)
+            if allowed is None and _failures(group):
+                status = max(status, UNKNOWN, key=SEVERITY.index)
+            elif allowed is not None and _failures(group) > allowed:
+                status = FATAL
+        if status == WARNING:
+            text += "; the benchmark's rules drop as many of its runs"
+        if status == UNKNOWN:
+            text += "; how many may fail depends on the round of MLPerf, which the logs do not say"
+        yield Verdict(check="quality", status=status, found=text, fix=fix)
     elif trained and all(run.record.quality for run in trained):
         yield _final_quality(trained, runs)
 
@@ -133,18 +141,16 @@ def _failures(group: Group) -> int:
     return sum(status not in (None, "success") for status in statuses)
 
 
-def allowed_failures(group: Group, protocol: Protocol) -> int:
-    """Return how many runs of a group may fail.
+def allowed_failures(group: Group, protocol: Protocol) -> int | None:
+    """Return how many runs of a group may fail; None where that depends on the round of MLPerf, which logs do not say.
 
     MLPerf drops the slowest runs of a result, and a run that failed is the slowest: as many may fail, where the group
     has the runs that its benchmark asks for. Of what is no benchmark, an olympic mean drops one.
     """
-    model = group.record.model or ""
-    benchmark = OWN_MODELS.get(model, model)
-    for ruleset in reversed(rounds.rulesets()):
-        wanted = mlperf.submission_runs(benchmark, ruleset)
-        if wanted is not None:
-            return wanted.dropped if len(group.runs) >= wanted.runs else 0
+    by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")
+    allowed = {wanted.dropped if len(group.runs) >= wanted.runs else 0 for wanted in by_round.values()}
+    if allowed:
+        return allowed.pop() if len(allowed) == 1 else None
     least_runs = max(protocol.runs, LEAST_RUNS_WITH_A_DROP)
     drops_one = protocol.over_runs == "olympic_mean" and len(group.runs) >= least_runs
     return 1 if drops_one else 0
