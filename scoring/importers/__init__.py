@@ -56,7 +56,11 @@ class Fingerprint(NamedTuple):
 
 
 def recognise(path: str | os.PathLike[str]) -> str:
-    """Return the format of the log at `path`. Raises InputError for a log of no known format, or of two."""
+    """Return the name of the format of the log at `path`: the one of which a line of the log is a row.
+
+    All lines are read, as the log may hold rows of a second format. Raises InputError then, with the first row of each,
+    and where no line is a row of a known format.
+    """
     first_lines: dict[str, int] = {}  # the first row's line, by format
     number = 0
     with _opened(path) as stream:
@@ -72,7 +76,8 @@ def recognise(path: str | os.PathLike[str]) -> str:
     if len(first_lines) > 1:
         where = ", ".join(f"{name} (line {line})" for name, line in first_lines.items())
         raise InputError(f"{path}: lines of more than one format: {where}; say which one with --format")
-    return next(iter(first_lines))
+    [name] = first_lines
+    return name
 
 
 @contextlib.contextmanager

@@ -93,7 +93,7 @@ def learn(tables: Sequence[PublishedTable]) -> Loss:
     """
     figures = []
     for table in tables:
-        (fewest_nodes, base_rate), *more = table.images_per_s.items()
+        (fewest_nodes, base_rate), *more = table.images_per_s.items()  # ascending by nodes
         for nodes, rate in more:
             figures.append(
                 _LostThroughput(
