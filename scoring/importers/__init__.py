@@ -82,7 +82,10 @@ def recognise(path: str | os.PathLike[str]) -> str:
 
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Yield the bytes of the log at `path`, unpacked if it is a gzip file. Raises InputError where it cannot."""
+    """Yield a stream of the bytes of the log at `path`, unpacked if its first bytes are those of a gzip file.
+
+    Raises InputError where the log is no file that can be read, or turns out to be a broken gzip file as it is read.
+    """
     try:
         raw = open_log(path)
     except ValueError as error:
@@ -101,7 +104,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def _fingerprint(path: str | os.PathLike[str]) -> Fingerprint:
-    """Return digest and number of lines of the log's text, unpacked."""
+    """Return the SHA-256 and the number of lines of a log's text, unpacked; a last line without its end counts too."""
     digest = hashlib.sha256()
     newlines = 0
     last = b"\n"

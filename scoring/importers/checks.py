@@ -414,7 +414,7 @@ def _batch(record: Record) -> Check | None:
 
 
 def _summary(record: Record) -> Check | None:
-    """Compare the figure that the log closes with with the average of its rates; None where it has neither.
+    """Compare the log's closing figure with the average of its rates; None where it lacks the one or the other.
 
     Logs do not say which average theirs is. Mean, harmonic mean and median are tried, and the nearest one counts.
     """

@@ -86,10 +86,11 @@ class Lines:
             self._has_row = True
 
     def runs(self, restarts: Iterable[tuple[int, int]]) -> list[Span]:
-        """Return first and last line of each run of the log. A start that no row follows is no run.
+        """Return the first and the last line of each run of the log, in order; those of the whole log where it is one.
 
-        `restarts` are pairs of lines of successive rows between which the counters went back. Such a pair begins a run
-        unless a start was met between its two rows.
+        A run begins where a tool printed that it starts, if rows follow. It begins too where the counters of steps went
+        back: `restarts` are the lines of the row before and the row after. Such a row begins a run unless a start was
+        met between the two. The last line is None for a run that goes on to the end of the log.
         """
         firsts = list(self._first_lines)
         for before, row in restarts:

@@ -98,7 +98,10 @@ class MLLog(Table):
             self._window(logged, rank_times)
 
     def _header(self) -> None:
-        """Read the header of our own logs: sections, versions, and whether the GPUs were null ones."""
+        """Read the header of our own logs: its sections by name, and the versions of the packages in it.
+
+        Null GPUs, which stand in for real ones in tests and compute nothing, become a problem of the record.
+        """
         headers = self.events.headers
         self.header = {name: header.value for name, header in headers.items()}
         for name, version in (table_of(self.header.get("packages")) or {}).items():
@@ -172,7 +175,11 @@ class MLLog(Table):
         return result
 
     def _window(self, logged: Event, rank_times: schema.RankTimes | None) -> None:
-        """Read a `step_window`; one without steps or time is a problem and no window."""
+        """Add the window that a `step_window` event of our own logs tells: its steps, seconds, images, loss and so on.
+
+        `rank_times` says how far the times of the ranks lie apart in it, if they were logged. An event without steps or
+        time becomes a problem of the record and no window.
+        """
         table = table_of(logged.value) or {}
         steps = self._field(logged, "steps", table.get("steps"), whole)
         seconds = self._field(logged, "time_s", table.get("time_s"), amount)

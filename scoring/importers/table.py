@@ -166,7 +166,11 @@ class Table:
         """Take note of the first row."""
 
     def after(self, line: int, text: str) -> None:
-        """Read a line after the first row that is no row: an evaluation, an epoch's end or the log's."""
+        """Read a line after the first row that is no row itself.
+
+        It may print an evaluation, the summary of an epoch, the figure that the log closes with, or a word that only a
+        whole log has.
+        """
         self._evaluation(line, text)
 
         epoch_end = self.epoch_end.search(text) if self.epoch_end else None

@@ -156,7 +156,10 @@ def _median_error(results: Sequence[Mapping[str, Any]], prediction: str, factor:
 
 
 def back_test_lines(tested: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the back-test as lines: one for each figure, then how many are covered and the median errors."""
+    """Yield the back-test as lines: one for each figure, then how many are covered and the median errors.
+
+    `tested` has the `results` of `back_test`, how many of them are `covered` by their intervals, and `median_errors`.
+    """
     results = tested["results"]
     yield "From the fewest nodes of each published table to more, by what the other reports lost"
     form = "  {table:<60} {nodes:>2} nodes  published {published:>9.1f}  predicted {predicted:>9.1f} "

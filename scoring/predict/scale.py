@@ -381,7 +381,10 @@ def _size_or(size: object, fallback: int) -> int:
 
 
 def prediction_lines(planned: Mapping[str, Any]) -> list[str]:
-    """Return the predictions as lines of a table, with what they assume below."""
+    """Return what `plan` gives as lines: the measured shapes, a table of the predictions, assumptions and warnings.
+
+    The efficiency of a line is against the first node count of the table.
+    """
     shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in planned["measured"])
     loss = format(planned["model"]["loss"], ".1%")
     form = "{:>6} {:>8} {:>12} {:>25} {:>10} {:>9} {:>12} {:>12}"

@@ -305,7 +305,11 @@ def result(folder: Path, exports: dict[str, str]) -> Record | str:
 
 
 def plan_lines(campaign: Campaign, jobs: Sequence[Job]) -> Iterator[str]:
-    """Yield the plan for a reader: a line for each run with its published figure, then what is wrong with its logs."""
+    """Yield the plan of a campaign as lines, and at the end how many jobs there are and how long they take together.
+
+    Each job has a line with its state (done, skip or run), its trials and the time of one. Below it stand what is wrong
+    with the logs of missing trials, and why the job is skipped or the command that runs it.
+    """
     trials = collections.Counter[str]()
     seconds = 0.0
     for job in jobs:
