@@ -1,18 +1,13 @@
-"""Systems side by side: ratio, speedup and efficiency against the first, and whether they really differ.
-
-The devices of each are said by its log, by an option, or by its system description.
-"""
+"""Systems side by side: ratio, speedup and efficiency against the first, and whether they really differ."""
 
 import argparse
 import dataclasses
 import itertools
 import json
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from compliance import mlperf
 from runlog.text import safe_lines
@@ -23,9 +18,10 @@ from scoring.figure.levels import hosts_of_runs, in_words, independent_values
 from scoring.figure.protocols import Protocol
 from scoring.figure.repeats import once
 from scoring.figure.score import Score, add_score_options, counts, protocol_of, score
-from scoring.importers import MOST, count, jsonable, read_record
+from scoring.figure.systems import read_systems
+from scoring.importers import count, jsonable
 from scoring.importers.checks import REFUSED
-from scoring.record import InputError, Record, TooFewRunsError
+from scoring.record import InputError, TooFewRunsError
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,7 @@ class Comparison:
 
     @property
     def footnotes(self) -> list[str]:
-        """The notes on all systems' scores, each once, and that MLPerf results stand for no others."""
+        """Return the notes on all systems' scores, each once, and one that MLPerf results stand for no others."""
         notes = []
         named = []
         for row in self.rows:
@@ -84,93 +80,112 @@ class Comparison:
         }
 
 
-def compare(named: Sequence[tuple[str, Score]], known: BetweenRuns | None = None) -> Comparison:
-    """Set scores of one protocol side by side. Raises InputError for scores that have no common unit.
+def compare(named: Sequence[tuple[str, Score]], given: BetweenRuns | None = None) -> Comparison:
+    """Return systems side by side, each with its ratio to the first one, which is the base.
 
-    `known` says how far repeats of single runs lie apart; else the scores with repeats of the same system do.
+    `named` are pairs of a system's name and its score. `given` says how far repeats lie apart, for systems of a single
+    run; without it the scores that have repeats of the same system say it. Raises InputError for fewer than two
+    systems, for scores of different units or protocols, and where a run is in two of them.
     """
     if len(named) < 2:
         raise InputError("give two systems or more")
-    if len({(result.unit, result.protocol) for _, result in named}) > 1:
+    scores = [result for _, result in named]
+    if len({(result.unit, result.protocol) for result in scores}) > 1:
         shown = ", ".join(f"{name}: {result.unit} by {result.protocol.name}" for name, result in named)
         raise InputError(f"figures of different unit or protocol cannot be compared ({shown})")
-    scores = [result for _, result in named]
     records = list(itertools.chain.from_iterable(result.records for result in scores))
     once(records)
 
     base = scores[0]
     rows = []
-    warned = list(warnings.of_mixture(records))
+    found = list(warnings.of_mixture(records))
     for name, result in named:
-        row = _row(name, base, result, known or between_runs((base, result), scores))
+        row = _row(name, base, result, given or between_runs(base, result, scores))
         if row.efficiency is not None and row.devices != base.records[0].devices:
-            warned += warnings.of_efficiency(name, row.efficiency)
+            found += warnings.of_efficiency(name, row.efficiency)
             if row.efficiency > REFUSED:
                 row = dataclasses.replace(row, efficiency=None)
         rows.append(row)
-    return Comparison(protocol=base.protocol, rows=tuple(rows), warnings=tuple(warned))
+    return Comparison(protocol=base.protocol, rows=tuple(rows), warnings=tuple(found))
 
 
-def _row(name: str, base: Score, result: Score, apart: BetweenRuns | None) -> Row:
-    """The row of one system beside the base, its efficiency as it comes out."""
+def _row(name: str, base: Score, result: Score, between: BetweenRuns | None) -> Row:
+    """Return a system's row beside the base; `between` says how far single runs of it lie apart, if that is known.
+
+    A speedup over 1 is faster: of times to train it is one over their ratio. The efficiency may still be too high to
+    be true, which `compare` judges.
+    """
     ratio = result.value / base.value
-    interval = None
-    basis = "the base itself"
+    interval = RatioInterval(None, "the base itself")
     if result is not base:
-        interval, basis = ratio_interval(base, result, apart)
+        interval = ratio_interval(base, result, between)
     speedup = 1 / ratio if result.protocol.figure == "run_time" else ratio
     return Row(
         name=name,
         devices=result.records[0].devices,
         score=result,
         ratio=ratio,
-        ratio_interval_95=interval,
-        basis=basis,
-        different=_is_different(ratio, interval),
+        ratio_interval_95=interval.bounds,
+        basis=interval.basis,
+        different=_is_different(ratio, interval.bounds),
         speedup=speedup,
         efficiency=_efficiency(base, result, speedup),
     )
 
 
 def _is_different(ratio: float, interval: tuple[float, float] | None) -> bool | None:
-    """Whether two figures differ by more than like hosts do, and beyond the interval of their ratio; None unknown."""
+    """Tell whether two figures differ: by more than like hosts do, and beyond the interval of their ratio.
+
+    Returns None where there is no interval.
+    """
     if interval is None:
         return None
+    low, high = interval
     matters = abs(math.log(ratio)) >= smallest_difference()
-    return matters and not interval[0] <= 1 <= interval[1]
+    return matters and not low <= 1 <= high
 
 
 def _efficiency(base: Score, other: Score, speedup: float) -> float | None:
-    """Speedup a device; None where the two differ in more than devices, as far as their logs say."""
+    """Return the speedup over the base for each device more: 1 where 8 times the devices are 8 times as fast.
+
+    Returns None where the devices are not known, or where the two differ in more than devices, as far as their logs
+    say. Other versions of the software are allowed, another framework is not.
+    """
     records = (*base.records, *other.records)
     mixed = {warning.check for warning in warnings.of_mixture(records)} - {"mixed_software"}
     frameworks = {record.framework_name for record in records if record.framework}
-    base_devices, devices = base.records[0].devices, other.records[0].devices
+    base_devices = base.records[0].devices
+    devices = other.records[0].devices
     if mixed or len(frameworks) > 1 or not base_devices or not devices:
         return None
     return speedup * base_devices / devices
 
 
-def between_runs(pair: tuple[Score, Score], known: Sequence[Score]) -> BetweenRuns | None:
-    """The relative standard deviation over those of `known` that have repeats and are the system of both of `pair`."""
-    first, second = pair
-    count = 0
-    freedom = 0
-    squares = 0.0
-    for one in known:
-        values = [run.value for run in one.runs]
-        same = _same_system(one, first) and _same_system(one, second)
-        if same and len(values) > 1 and all(math.isfinite(value) for value in values):
-            count += len(values)
-            freedom += len(values) - 1
-            squares += (len(values) - 1) * (statistics.stdev(values) / statistics.fmean(values)) ** 2
-    if not freedom:
+def between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
+    """Return how far runs of the system that two scores have in common lie apart, by those of `scores` with repeats.
+
+    A score counts if its system is that of both `base` and `other` and all its runs converged. Returns None where no
+    such score has two runs or more.
+    """
+    repeats = []
+    for candidate in scores:
+        values = _values(candidate)
+        is_same_system = _same_system(candidate, base) and _same_system(candidate, other)
+        if is_same_system and len(values) > 1 and all(math.isfinite(value) for value in values):
+            repeats.append(values)
+    pooled = spread.pooled_sd(repeats)
+    if pooled is None:
         return None
-    return BetweenRuns(math.sqrt(squares / freedom), freedom, f"the spread of {count} runs of this system")
+    runs = sum(len(values) for values in repeats)
+    return BetweenRuns(pooled.relative_sd, pooled.freedom, f"the spread of {runs} runs of this system")
 
 
 def _same_system(one: Score, other: Score) -> bool:
-    """Whether repeats of the one tell of the other: both say the same devices and batch, and nothing else differs."""
+    """Tell whether the runs of two scores are repeats of one system, so that the spread of one holds for the other.
+
+    Both logs must say the devices and the batch, and machine and hardware must agree. Of the other facts those count
+    that both say.
+    """
     a = one.records[0]
     b = other.records[0]
     if a.devices is None or a.global_batch is None:
@@ -187,116 +202,75 @@ def _same_system(one: Score, other: Score) -> bool:
     return True
 
 
-def ratio_interval(
-    base: Score, other: Score, known: BetweenRuns | None = None
-) -> tuple[tuple[float, float] | None, str]:
-    """95 % interval of other / base, and what it is made of: the method of the protocol's mean, in spread.py.
+class RatioInterval(NamedTuple):
+    """The 95 % interval of a ratio of two figures."""
 
-    A single run's windows know nothing of how far repeats lie apart: without `known` there is no interval.
+    bounds: tuple[float, float] | None  # low, high; None where it is not known
+    basis: str  # what it is made of, or why there is none
+
+
+def ratio_interval(base: Score, other: Score, between: BetweenRuns | None = None) -> RatioInterval:
+    """Return the 95 % interval of other / base, by the method that suits the protocol's mean of several runs.
+
+    Where one side is a single run, `between` must say how far single runs lie apart: the run's own windows do not tell
+    it. Without it there is no interval.
     """
-    counts = (len(base.runs), len(other.runs))
-    a = [run.value for run in base.runs]
-    b = [run.value for run in other.runs]
-    if min(counts) < 2:
-        finite = all(math.isfinite(value) for value in [*a, *b])
-        if known is None or not finite or (base.protocol.over_runs != "mean" and max(counts) > 1):
-            how = "--between-runs-sd, or several runs of a system"
-            return None, f"one run: how far its repeats lie apart is unknown ({how})"
-        single = spread.single_run_interval(other.value / base.value, known.relative_sd, known.freedom, counts)
-        return single, f"one run against {max(counts)}: {known.source}"
-    over = f"over {counts[0]} and {counts[1]} runs"
+    runs = len(base.runs)
+    other_runs = len(other.runs)
+    if min(runs, other_runs) < 2:
+        return _interval_of_single_run(base, other, between)
+
+    over = f"over {runs} and {other_runs} runs"
     if base.protocol.over_runs == "median":
-        found = spread.median_ratio_interval(a, b)
-        return found, f"ordered quotients {over}" if found else f"too few runs {over} for ordered quotients"
+        bounds = spread.median_ratio_interval(_values(base), _values(other))
+        if bounds is None:
+            return RatioInterval(None, f"too few runs {over} for ordered quotients")
+        return RatioInterval(bounds, f"ordered quotients {over}")
     if base.protocol.over_runs == "olympic_mean":
         dropped = base.protocol.dropped_runs
-        olympic_base = spread.mean_of(a, dropped=dropped)
-        olympic_other = spread.mean_of(b, dropped=dropped)
+        olympic_base = spread.mean_of(_values(base), dropped=dropped)
+        olympic_other = spread.mean_of(_values(other), dropped=dropped)
         if olympic_base is None or olympic_other is None:
-            return None, f"too few runs {over} for an olympic mean's interval"
-        return spread.ratio_interval(olympic_base, olympic_other), f"Yuen's t {over}"
-
-    # Runs on one host lie closer together than hosts do: where both sides name several hosts, these are the repeats.
-    means_a = independent_values(a, hosts_of_runs(base.records))
-    means_b = independent_values(b, hosts_of_runs(other.records))
-    basis = f"Welch's t {over}"
-    if len(means_a) < len(a) or len(means_b) < len(b):
-        basis = f"Welch's t over {len(means_a)} and {len(means_b)} hosts"
-    mean_base = spread.mean_of(means_a)
-    mean_other = spread.mean_of(means_b)
-    assert mean_base is not None and mean_other is not None, "both sides have two values or more"
-    return spread.ratio_interval(mean_base, mean_other), basis
+            return RatioInterval(None, f"too few runs {over} for an olympic mean's interval")
+        return RatioInterval(spread.ratio_interval(olympic_base, olympic_other), f"Yuen's t {over}")
+    return _interval_of_means(base, other)
 
 
-def _logs_of(place: str, pattern: str = "*") -> list[Path]:
-    """The logs of one system: a file, or the `*.txt` and `*.log` files of a folder."""
-    path = Path(place)
-    if not path.is_dir():
-        return [path]
-    return sorted(file for file in path.glob(pattern) if file.suffix in (".txt", ".log") and file.is_file())
+def _interval_of_single_run(base: Score, other: Score, between: BetweenRuns | None) -> RatioInterval:
+    """Return the interval of a ratio of which one side or both are a single run, by the spread `between` runs.
 
-
-def _systems_of(place: str) -> list[str]:
-    """The place; of a folder without logs, as a submission's `results`, its SYSTEM or SYSTEM/BENCHMARK folders."""
-    if _logs_of(place):
-        return [place]
-    logs = _logs_of(place, "*/*") + _logs_of(place, "*/*/*")
-    if not logs:
-        raise InputError(f"{place}: no *.txt or *.log in the folder, nor in its systems' folders")
-    return sorted({str(log.parent) for log in logs})
-
-
-def _for_each(systems: Sequence[str], values: Sequence[int] | None, option: str) -> Sequence[int | None]:
-    """One number of an option for each system. Raises InputError where there are neither one nor as many."""
-    if values is None or len(values) == 1:
-        return [values[0] if values else None] * len(systems)
-    if len(values) != len(systems):
-        raise InputError(f"{option} gives {len(values)} numbers for {len(systems)} systems; give one, or one for each")
-    return values
-
-
-def read_systems(args: argparse.Namespace, places: Sequence[str]) -> list[tuple[str, list[Record]]]:
-    """The runs of each system, which is a log or a folder of them, as the options of `add_log_options` say."""
-    folders = list(itertools.chain.from_iterable(_systems_of(place) for place in places))
-    devices = _for_each(folders, args.devices, "--devices")
-    batches = _for_each(folders, args.batch, "--batch")
-    systems = []
-    for place, number, batch in zip(folders, devices, batches, strict=True):
-        told = {"format": args.format, "devices": number, "batch_per_device": batch, "segment": args.segment}
-        systems.append((place, [read_described(log, **told) for log in _logs_of(place)]))
-    return systems
-
-
-def read_described(log: str | Path, **options: Any) -> Record:
-    """The record of a log; its devices, where neither it nor `options` say them, as its system's description has them.
-
-    The description of SUBMITTER/results/SYSTEM/BENCHMARK/result_0.txt is SUBMITTER/systems/SYSTEM.json.
+    There is none without that spread, for runs that did not converge, nor for a single run against a median or an
+    olympic mean.
     """
-    record = read_record(log, **options)
-    parents = Path(log).absolute().parents
-    if record.devices is not None or len(parents) < 4 or parents[2].name != "results":
-        return record
-    file = parents[3] / "systems" / f"{parents[1].name}.json"
-    try:
-        description = json.loads(file.read_text(encoding="utf-8"))
-        nodes = int(description["number_of_nodes"])
-        devices = nodes * int(description["accelerators_per_node"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return record
-    if not (0 < nodes < MOST and 0 < devices < MOST):
-        return record
+    counts = (len(base.runs), len(other.runs))
+    all_converged = all(math.isfinite(value) for value in [*_values(base), *_values(other)])
+    has_other_mean = base.protocol.over_runs != "mean" and max(counts) > 1
+    if between is None or not all_converged or has_other_mean:
+        how = "--between-runs-sd, or several runs of a system"
+        return RatioInterval(None, f"one run: how far its repeats lie apart is unknown ({how})")
+    bounds = spread.single_run_interval(other.value / base.value, between.relative_sd, between.freedom, counts)
+    return RatioInterval(bounds, f"one run against {max(counts)}: {between.source}")
 
-    batch_per_device = record.batch_per_device
-    if record.batch_of_all and record.batch_of_all % devices == 0:
-        batch_per_device = record.batch_of_all // devices
-    return dataclasses.replace(
-        record,
-        nodes=nodes,
-        devices=devices,
-        batch_per_device=batch_per_device,
-        accelerator=str(description.get("accelerator_model_name") or "") or None,
-        described_by=f"systems/{file.name}",
-    )
+
+def _interval_of_means(base: Score, other: Score) -> RatioInterval:
+    """Return the interval of a ratio of means of several runs each, by Welch's t.
+
+    Runs on one host lie closer together than hosts do. So where a side names several hosts, their means are its
+    independent values in the place of the runs.
+    """
+    base_values = independent_values(_values(base), hosts_of_runs(base.records))
+    other_values = independent_values(_values(other), hosts_of_runs(other.records))
+    basis = f"Welch's t over {len(base.runs)} and {len(other.runs)} runs"
+    if len(base_values) < len(base.runs) or len(other_values) < len(other.runs):
+        basis = f"Welch's t over {len(base_values)} and {len(other_values)} hosts"
+    base_mean = spread.mean_of(base_values)
+    other_mean = spread.mean_of(other_values)
+    assert base_mean is not None and other_mean is not None, "both sides have two values or more"
+    return RatioInterval(spread.ratio_interval(base_mean, other_mean), basis)
+
+
+def _values(score: Score) -> list[float]:
+    return [run.value for run in score.runs]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -314,7 +288,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def between_runs_sd(text: str) -> BetweenRuns:
-    """`0.8/5`: 0.8 % over 5 runs."""
+    """Return the spread that the option --between-runs-sd gives: `0.8/5` is 0.8 % over 5 runs.
+
+    Raises ValueError for any other text.
+    """
     percent, _, runs = text.partition("/")
     if not (0 < float(percent) < 100 and count(runs) > 1):
         raise ValueError(text)
@@ -341,7 +318,8 @@ _VERDICTS = {True: "different", False: "not shown to differ", None: "cannot be t
 
 
 def comparison_lines(result: Comparison) -> list[str]:
-    lines = [f"protocol {result.protocol.name}: {result.protocol.describe()}"]
+    counts = [len(row.score.runs) for row in result.rows]
+    lines = [f"protocol {result.protocol.name}: {result.protocol.describe(counts)}"]
     base = result.rows[0]
     for row in result.rows:
         lines.append(f"{row.name}  (devices: {row.devices or 'not said'}, runs: {len(row.score.runs)})")
@@ -356,7 +334,7 @@ def comparison_lines(result: Comparison) -> list[str]:
 
 
 def _ratio_lines(row: Row) -> list[str]:
-    """The ratio with its verdict, and the speedup with the efficiency."""
+    """Return the lines of a system that compare it with the base: ratio and verdict, then speedup and efficiency."""
     verdict = _VERDICTS[row.different]
     interval = ""
     if row.ratio_interval_95 is not None:

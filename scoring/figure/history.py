@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import jinja2
 
@@ -28,6 +29,7 @@ from scoring.record import InputError, Record, nodes_of_header, section
 LEAST_RUNS = 3  # of the past, for a verdict
 VERSION = 1  # of the file; one made before versions has 0 and the same form
 MOST_IMAGES_PER_S = 1e15
+LOWER = "LOWER"  # the verdict that `check` fails on
 PAGE = Path(__file__).with_name("history.html")
 PAGE_START = "<!doctype html><meta charset=utf-8><title>History</title>"  # by which its pages are known
 
@@ -63,8 +65,15 @@ class Row:
 
     @property
     def series(self) -> "Series":
-        """The facts that must agree for runs to be repeats in time."""
+        """Return the facts that must agree for runs to be repeats in time."""
         return Series(system=self.system, workload=self.workload, precision=self.precision, protocol=self.protocol)
+
+
+class Added(NamedTuple):
+    """The numbers of runs that were written into the history."""
+
+    new: int
+    corrected: int  # those whose row said otherwise before
 
 
 COLUMNS = [field.name for field in dataclasses.fields(Row)]
@@ -72,39 +81,55 @@ TABLE = f"CREATE TABLE IF NOT EXISTS run ({', '.join(COLUMNS)}, record BLOB, PRI
 
 
 def row_of(result: Score, index: int, system: str | None) -> Row:
-    """One run of a score as a row; `system` names the machine where the log does not.
+    """Return the history's row of one run of a score, the one at `index`.
 
-    Raises InputError where nothing does: two machines must never share a trend.
+    `system` names the machine where the log does not. Raises InputError where neither does: runs of two machines must
+    never share a trend.
     """
     record = result.records[index]
-    seconds, date_of = _date_of(record)
+    started = _start_of(record)
+    date = datetime.datetime.fromtimestamp(started.seconds, datetime.timezone.utc)
     machine = system or record.machine
     if machine is None:
         raise InputError(f"{record.file}: the log does not say its hardware; name the machine by --system")
     commit = section(record, "source").get("commit")
     segment = ""
     if record.segment:
-        segment = f", lines {record.segment[0]} to {record.segment[1]}"
-    texts = {
-        "sha256": record.sha256 + segment,
-        "file": os.fsencode(Path(record.file).resolve()).decode("utf-8", "backslashreplace"),
-        "date": datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat(timespec="seconds"),
-        "date_of": date_of,
-        "revision": str(commit) if commit else None,
-        "system": f"{machine}, {record.devices or 'unknown'} devices, {record.framework_name}",
-        "workload": f"{record.model or 'model unsaid'}, batch {record.global_batch or 'unsaid'}",
-        "precision": record.math_mode or record.precision or "precision unsaid",
-        "protocol": f"{result.protocol.name}: {result.protocol.describe()}",
-        "unit": result.unit,
-    }
-    storable = {}
-    for name, text in texts.items():
-        storable[name] = text and text.encode("utf-8", "backslashreplace").decode()
-    return Row(images_per_s=result.runs[index].value, **storable)  # type: ignore[arg-type]
+        first_line, last_line = record.segment
+        segment = f", lines {first_line} to {last_line}"
+    return Row(
+        sha256=record.sha256 + segment,
+        file=os.fsencode(Path(record.file).resolve()).decode("utf-8", "backslashreplace"),
+        date=date.isoformat(timespec="seconds"),
+        date_of=started.source,
+        revision=_storable(str(commit)) if commit else None,
+        system=_storable(f"{machine}, {record.devices or 'unknown'} devices, {record.framework_name}"),
+        workload=_storable(f"{record.model or 'model unsaid'}, batch {record.global_batch or 'unsaid'}"),
+        precision=_storable(record.math_mode or record.precision or "precision unsaid"),
+        protocol=_storable(f"{result.protocol.name}: {result.protocol.describe()}"),
+        images_per_s=result.runs[index].value,
+        unit=result.unit,
+    )
 
 
-def _date_of(record: Record) -> tuple[float, str]:
-    """Unix time of the run's start, and what says it; stamps in text are local, and count from year 1."""
+def _storable(text: str) -> str:
+    """Return a log's text without what UTF-8 cannot hold, which SQLite refuses: it stands there as an escape."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+class Start(NamedTuple):
+    """The time at which a run started, as near as its log tells it."""
+
+    seconds: float  # Unix time
+    source: str  # see Row.date_of
+
+
+def _start_of(record: Record) -> Start:
+    """Return when a run started: by its run_start, else by its first row's stamp, else by its file's last change.
+
+    The stamps of rows are Unix times, or local times in seconds since the year 1. Only a time between 2001 and 2286
+    (1e9 to 1e10 s) is taken for a date; a clock that began at 0 says none.
+    """
     candidates = [(record.run_start_s, "run_start")]
     if record.windows and record.windows[0].end_s is not None:
         stamp = record.windows[0].end_s
@@ -112,77 +137,117 @@ def _date_of(record: Record) -> tuple[float, str]:
         candidates += [(stamp, "first_row"), (stamp - days_before_1970 * 86_400, "first_row")]
     for seconds, source in candidates:
         if seconds is not None and 1e9 < seconds < 1e10:
-            return seconds, source
-    return Path(record.file).stat().st_mtime, "file"
+            return Start(seconds, source)
+    return Start(Path(record.file).stat().st_mtime, "file")
 
 
 @contextmanager
 def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
-    """The history's file; made only where runs are added. Raises InputError for what is no history."""
+    """Yield a connection to the history's file; what was written is kept if no error ends it.
+
+    With `new` the file is made if it is not there, and may be written to. Else it is opened for reading. Raises
+    InputError for a file that is not there, is no history, or is locked by another process.
+    """
     if not new and not path.is_file():
         raise InputError(f"{path}: no history there; make it with `history add LOG...`, or give --file")
     mode = "rwc" if new else "ro"
     address = f"file:{urllib.parse.quote(os.fsencode(path.absolute()))}?mode={mode}"
     try:
         with closing(sqlite3.connect(address, uri=True)) as connection, connection:
-            _be_ours(connection, path, new)
+            if new:
+                _make_table(connection)
+            _refuse_other_files(connection, path)
             yield connection
     except sqlite3.Error as error:
         fix = "another process writes to it: try again" if "locked" in str(error) else "name another by --file"
         raise InputError(f"{path}: not a history that can be used ({error}); {fix}") from error
 
 
-def _be_ours(connection: sqlite3.Connection, path: Path, new: bool) -> None:
-    """Make the table in a new file. Raises InputError for a file of something else, or of a later version."""
-    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master ORDER BY name")]
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if new and not tables and version == 0:
+def _make_table(connection: sqlite3.Connection) -> None:
+    """Make the history's table in a file that is still empty."""
+    if not _tables(connection) and _version(connection) == 0:
         connection.execute(TABLE)
         connection.execute(f"PRAGMA user_version = {VERSION}")
-    columns = [column for _, column, *_ in connection.execute("PRAGMA table_info(run)")]
+
+
+def _refuse_other_files(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise InputError for a SQLite file that is no history, or that a later version of this code wrote.
+
+    A history has a table `run` with the columns of Row, and one for the whole record.
+    """
+    version = _version(connection)
     if version > VERSION:
         raise InputError(f"{path}: a history of version {version}; this code knows {VERSION}: use a newer one")
-    if columns != [*COLUMNS, "record"]:
-        holds = f"columns {', '.join(columns)}" if columns else f"tables {', '.join(tables) or 'none'}"
-        raise InputError(f"{path}: a SQLite file, but no history ({holds}); name another by --file")
+
+    columns = [column for _, column, *_ in connection.execute("PRAGMA table_info(run)")]
+    if columns == [*COLUMNS, "record"]:
+        return
+    holds = f"tables {', '.join(_tables(connection)) or 'none'}"
+    if columns:
+        holds = f"columns {', '.join(columns)}"
+    raise InputError(f"{path}: a SQLite file, but no history ({holds}); name another by --file")
+
+
+def _tables(connection: sqlite3.Connection) -> list[str]:
+    return [name for (name,) in connection.execute("SELECT name FROM sqlite_master ORDER BY name")]
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
 
 
 def rows_of(connection: sqlite3.Connection) -> list[Row]:
-    """All runs, oldest first. Raises InputError for a row that another program altered."""
+    """Return all runs of the history, oldest first. Raises InputError for a row that another program altered."""
     found = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM run ORDER BY date, sha256")
     rows = [Row(*values) for values in found]
     for row in rows:
         for name, value in vars(row).items():
-            good = isinstance(value, str) or (name == "revision" and value is None)
-            if name == "images_per_s":
-                good = isinstance(value, float) and 0 < value < MOST_IMAGES_PER_S
-            if not good:
+            if not _is_storable(name, value):
                 raise InputError(f"history: the run of SHA-256 {row.sha256!s:.12} has {name} {value!r}; delete its row")
     return rows
 
 
-def add(connection: sqlite3.Connection, result: Score, system: str | None) -> tuple[int, int]:
-    """Add a score's runs. Returns how many are new, and how many took the place of a row that said otherwise."""
-    known = {(row.sha256, row.protocol): row for row in rows_of(connection)}
+def _is_storable(column: str, value: object) -> bool:
+    """Tell whether a value is one that `add` writes into a column: SQLite itself takes any type."""
+    if column == "images_per_s":
+        return isinstance(value, float) and 0 < value < MOST_IMAGES_PER_S
+    if column == "revision" and value is None:
+        return True
+    return isinstance(value, str)
+
+
+def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Added:
+    """Add the runs of a score to the history, and return how many rows are new or changed.
+
+    A run is known by its log's digest and the protocol. The row of a known run is replaced where what it says differs,
+    but for the log's place and the date, which may be that of the file.
+    """
+    rows_there = {(row.sha256, row.protocol): row for row in rows_of(connection)}
     new = 0
     corrected = 0
     for index, record in enumerate(result.records):
         row = row_of(result, index, system)
-        old = known.get((row.sha256, row.protocol))
+        old = rows_there.get((row.sha256, row.protocol))
         if old is None:
             new += 1
         elif dataclasses.replace(old, file=row.file, date=row.date) == row:
             continue
         else:
             corrected += 1
-        values = [*vars(row).values(), zlib.compress(json.dumps(jsonable(record)).encode())]
+        packed_record = zlib.compress(json.dumps(jsonable(record)).encode())
+        values = [*vars(row).values(), packed_record]
         places = ", ".join("?" * len(values))
         connection.execute(f"INSERT OR REPLACE INTO run VALUES ({places})", values)
-    return new, corrected
+    return Added(new, corrected)
 
 
 def ratio(past: Sequence[float], new: Sequence[float]) -> tuple[float, float] | None:
-    """95 % interval of the new mean over the past one; None where too few runs say how far they lie apart."""
+    """Return the 95 % interval of the new mean over the past one, as (low, high).
+
+    One new run alone does not tell how far runs lie apart: then the past runs tell it for both. Returns None where
+    there are fewer than LEAST_RUNS past values.
+    """
     base = spread.mean_of(past)
     if base is None or len(past) < LEAST_RUNS:
         return None
@@ -194,23 +259,24 @@ def ratio(past: Sequence[float], new: Sequence[float]) -> tuple[float, float] | 
 
 
 def last_of_trend(rows: Sequence[Row], result: Score, last: int, system: str | None) -> list[Row]:
-    """The `last` rows of the trend of a new result, oldest first, without the new runs themselves.
+    """Return the `last` rows of the trend that a new result belongs to, oldest first.
 
-    Raises InputError where the new runs are of two trends.
+    `rows` are all of the history, oldest first. The new runs themselves are left out if they were added before. Raises
+    InputError where the new runs are of two trends.
     """
-    new = [row_of(result, index, system) for index in range(len(result.records))]
-    series = new[0].series
-    for row in new:
+    new_rows = [row_of(result, index, system) for index in range(len(result.records))]
+    series = new_rows[0].series
+    for row in new_rows:
         if row.series != series:
-            both = f"{series} in {new[0].file} and {row.series} in {row.file}"
+            both = f"{series} in {new_rows[0].file} and {row.series} in {row.file}"
             raise InputError(f"the new runs are of two series ({both}); check each by itself")
-    known = {row.sha256 for row in new}
-    past = [row for row in rows if row.series == series and row.sha256 not in known]
+    new_digests = {row.sha256 for row in new_rows}
+    past = [row for row in rows if row.series == series and row.sha256 not in new_digests]
     return past[-last:]
 
 
 def hosts_of_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[str] | None:
-    """The host that the record of each row names; None where one of them names none.
+    """Return the host of each row, as the stored record of its run names it; None where one of them names none.
 
     Raises InputError for a record that another program altered.
     """
@@ -230,38 +296,56 @@ def hosts_of_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[s
     return hosts
 
 
-def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> tuple[bool, str]:
-    """Tell whether a new result is lower than the `past` runs of its trend, and what is said of it.
+class Judgement(NamedTuple):
+    """The verdict on a new result beside the past ones."""
 
-    `hosts` names the host of each past run, None where that is not known. Where past runs or new ones name two hosts or
-    more, these are the repeats. What like hosts may differ by is not called lower.
+    is_lower: bool
+    text: str  # what is printed: the verdict, the new figure and what it was compared with
+
+
+def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Judgement:
+    """Judge whether a new result is lower than the `past` runs of its trend.
+
+    `hosts` names the host of each past run, and is None where that is not known. Runs on one host lie closer together
+    than hosts do: where the past runs or the new ones name two hosts or more, the means of the hosts are compared.
     """
     past_values = [row.images_per_s for row in past]
     new_values = [run.value for run in result.runs]
     past_repeats = independent_values(past_values, hosts)
     new_repeats = independent_values(new_values, hosts_of_runs(result.records))
-    mean = statistics.fmean(new_values)
-    figure = f"{mean:.6g} {result.unit} over {in_words(result.levels)}"
-    bounds = ratio(past_repeats, new_repeats)
-    if bounds is None:
+    new_mean = statistics.fmean(new_values)
+    figure = f"{new_mean:.6g} {result.unit} over {in_words(result.levels)}"
+
+    interval = ratio(past_repeats, new_repeats)
+    if interval is None:
         few = f"the history holds {len(past)} earlier runs of it, {LEAST_RUNS} are needed"
         if len(past_repeats) < LEAST_RUNS <= len(past):
             few = f"the {len(past)} earlier runs are of {len(past_repeats)} hosts, {LEAST_RUNS} are needed"
-        return False, f"cannot be told: {figure}; {few}"
+        return Judgement(False, f"cannot be told: {figure}; {few}")
 
-    share = mean / statistics.fmean(past_values)
-    in_doubt = bounds[1] >= 1
-    matters = -math.log(share) >= smallest_difference()
-    verdict = "LOWER" if matters and not in_doubt else "not shown to be lower"
-    if not matters and not in_doubt:
-        verdict = f"not called lower: like hosts differ by up to {smallest_difference():.1%}"
-    earlier = in_words(levels(past_values, [], hosts)[1:])
-    compared = f"{share:.4f} of the last {len(past)}, 95 % {bounds[0]:.4f} to {bounds[1]:.4f} ({earlier})"
-    return verdict == "LOWER", f"{verdict}: {figure}; {compared}"
+    share = new_mean / statistics.fmean(past_values)
+    low, high = interval
+    verdict = _verdict(share, high)
+    earlier_levels = in_words(levels(past_values, [], hosts)[1:])  # runs and hosts; the windows are not kept
+    compared = f"{share:.4f} of the last {len(past)}, 95 % {low:.4f} to {high:.4f} ({earlier_levels})"
+    return Judgement(verdict == LOWER, f"{verdict}: {figure}; {compared}")
+
+
+def _verdict(share: float, high: float) -> str:
+    """Return LOWER where a new mean is lower than the past one beyond doubt and by more than like hosts differ.
+
+    `share` is the new mean over the past one, `high` the upper end of its 95 % interval. Else the text says which of
+    the two is not so.
+    """
+    if high >= 1:
+        return "not shown to be lower"
+    if -math.log(share) < smallest_difference():
+        return f"not called lower: like hosts differ by up to {smallest_difference():.1%}"
+    return LOWER
 
 
 def page(rows: Sequence[Row]) -> str:
-    """The trend of each series as one static page: runs from zero up, and a line where the commit changes."""
+    """Return the HTML page of all trends: each series' runs from zero up, and a line where the commit changes."""
     environment = jinja2.Environment(
         autoescape=True, finalize=visible, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -288,27 +372,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Do it. Returns 1 where `check` finds a lower result."""
+    """Run one action of `history`: add, check, show or export. Returns 1 where `check` finds a lower result, else 0."""
     if args.action in ("add", "check"):
-        return _logs(args)
+        return _add_or_check(args)
     if len(args.logs) > 1 or (args.action == "export" and not args.logs):
         raise InputError(f"history {args.action} writes one file: name it")
     with opened(args.file) as connection:
         rows = rows_of(connection)
     out = Path(args.logs[0] if args.logs else "history.html")
     if args.action == "show":
-        _keep_others(out, ".html", PAGE_START)
+        _refuse_to_overwrite(out, ".html", PAGE_START)
         out.write_text(page(rows), encoding="utf-8")
     elif out.suffix == ".parquet":
         to_parquet([vars(row) for row in rows], out)
     else:
-        _keep_others(out, ".csv", ",".join(COLUMNS))
+        _refuse_to_overwrite(out, ".csv", ",".join(COLUMNS))
         out.write_text(csv_text(COLUMNS, map(vars, rows)), encoding="utf-8", newline="")
     print(f"{len(rows)} runs in {out}")
     return 0
 
 
-def _logs(args: argparse.Namespace) -> int:
+def _add_or_check(args: argparse.Namespace) -> int:
+    """Score the logs, then add their runs to the history or check them against it. Returns 1 where they are lower."""
     if not args.logs:
         raise InputError(f"history {args.action} takes logs of one system")
     protocol = protocol_of(args)
@@ -318,20 +403,26 @@ def _logs(args: argparse.Namespace) -> int:
     result = score(read_records(args), protocol, skip=args.skip, system=args.system)
     if args.action == "add":
         with opened(args.file, new=True) as connection:
-            new, corrected = add(connection, result, args.system)
-        replaced = f", and {corrected} took the place of what it said" if corrected else ""
-        print(f"{new} of {len(result.records)} runs are new in {args.file}{replaced}")
+            added = add(connection, result, args.system)
+        replaced = ""
+        if added.corrected:
+            replaced = f", and {added.corrected} took the place of what it said"
+        print(f"{added.new} of {len(result.records)} runs are new in {args.file}{replaced}")
         return 0
+
     with opened(args.file) as connection:
         past = last_of_trend(rows_of(connection), result, args.last, args.system)
         hosts = hosts_of_rows(connection, past) if past else None
-    lower, text = check(past, hosts, result)
-    print(safe_lines([text]))
-    return int(lower)
+    judgement = check(past, hosts, result)
+    print(safe_lines([judgement.text]))
+    return int(judgement.is_lower)
 
 
-def _keep_others(out: Path, suffix: str, start: str) -> None:
-    """Raises InputError where writing to `out` would cost a file that this command did not write."""
+def _refuse_to_overwrite(out: Path, suffix: str, start: str) -> None:
+    """Raise InputError where writing to `out` would cost a file that this command did not write.
+
+    Its own files have this suffix, and begin with the text `start`.
+    """
     if out.suffix != suffix:
         raise InputError(f"{out}: name a {suffix} file to write to")
     if out.exists() and not out.read_bytes().startswith(start.encode()):

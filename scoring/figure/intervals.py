@@ -27,28 +27,36 @@ class Intervals:
 
 
 def of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
-    """The two intervals of a single run; none where the widths were not calibrated for what was measured."""
+    """Return the two 95 % intervals of a single run: of its own mean, and of another run of the system.
+
+    Their widths are calibrated by published logs, for rates of windows alone. Where a figure is made of anything else,
+    or of too few or too uneven windows, there is no interval and `method` says why.
+    """
     if protocol.over_steps == "own_summary":
         return Intervals(deviation=None, method="none: the log says one figure")
     if protocol.over_steps in ("run_time", "between_stamps"):
         return Intervals(deviation=None, method="none: one run, and the protocol takes one difference of time stamps")
 
-    count = len(run.rates)
     deviation = spread.sd(run.rates)
     if record.cumulative and protocol.over_steps in ("mean_of_printed_rates", "mean_step_time"):
         return Intervals(deviation=deviation, method="none: running averages are no independent windows")
     if protocol.over_steps == "epoch_rates":
         return Intervals(deviation=deviation, method="none: widths are not calibrated for printed epochs")
+    return _calibrated(run, kind_of(record), deviation)
 
-    kind = kind_of(record)
-    run_width = width_for(calibration().run[kind], count)
-    repeat_width = width_for(calibration().repeat[kind], count)
+
+def _calibrated(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
+    """Return the intervals of a run by the widths that were calibrated for its `kind` of windows and their number."""
+    windows = len(run.rates)
+    run_width = width_for(calibration().run[kind], windows)
+    repeat_width = width_for(calibration().repeat[kind], windows)
     if run_width is None:
-        least = min((width.windows for width in calibration().run[kind]), default=None)
         method = f"none: widths are not calibrated for {kind}"
-        if least is not None:
+        if calibration().run[kind]:
+            least = min(width.windows for width in calibration().run[kind])
             method = f"none: fewer than {least} windows of one run"
         return Intervals(deviation=deviation, method=method)
+
     times = [1 / rate for rate in run.rates]  # not rates, as a stall makes one time very long
     run_half = run_width.half(spread.relative_sd(times))
     if run_half > 1 or run.windows_interval_95 is None:
@@ -57,24 +65,24 @@ def of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
     run_95 = spread.around(run.value, run_half)
     repeat_95 = None
     if repeat_width is not None:
-        repeat_95 = spread.around(run.value, repeat_width.half(spread.half_share(run.windows_interval_95)))
+        repeat_half = repeat_width.half(spread.half_share(run.windows_interval_95))
+        repeat_95 = spread.around(run.value, repeat_half)
     return Intervals(
         deviation=deviation,
         interval_95=run_95,
-        method=f"from {count} windows of one run",
+        method=f"from {windows} windows of one run",
         run_95=run_95,
         repeat_95=repeat_95,
     )
 
 
 def of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol) -> Intervals:
-    """The interval of the protocol's own mean of several runs.
+    """Return the 95 % interval of the protocol's mean, median or olympic mean of several runs, and how it was made.
 
-    Runs on one host lie closer together than hosts do. Where the logs name two hosts or more and some have several
-    runs, the means of the hosts are the independent values of an arithmetic mean.
+    Runs on one host lie closer together than hosts do. So where the logs name two hosts or more and some have several
+    runs, the interval of an arithmetic mean is made of the means of the hosts.
     """
     values = [run.value for run in runs]
-    deviation = spread.sd([value for value in values if math.isfinite(value)])
     hosts = hosts_of_runs(records)
     over = f"{len(runs)} runs"
     if hosts is not None and len(set(hosts)) == 1:
@@ -92,9 +100,9 @@ def of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protoc
         method = f"Yuen's t of the olympic mean over {over}"
         needed = f"an olympic mean's needs {2 * dropped + 2}"
     elif hosts is not None and 1 < len(set(hosts)) < len(runs):
-        by_host = independent_values(values, hosts)
-        interval = _around_mean_of_hosts(by_host, statistics.fmean(values))
-        method = f"t over the means of {len(by_host)} hosts, {over}"
+        means_of_hosts = independent_values(values, hosts)
+        interval = _around_mean_of_hosts(means_of_hosts, statistics.fmean(values))
+        method = f"t over the means of {len(means_of_hosts)} hosts, {over}"
         needed = "two hosts are needed"
     else:
         interval = _interval_of(spread.mean_of(values))
@@ -103,6 +111,10 @@ def of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protoc
 
     if interval is None:
         method = f"none: {over}, {needed}"
+    elif interval[0] == interval[1]:  # which would say that the figure is exact
+        interval = None
+        method = f"none: {over} print one and the same figure, in too few digits to tell how far they lie apart"
+    deviation = spread.sd([value for value in values if math.isfinite(value)])
     return Intervals(deviation=deviation, interval_95=interval, method=method)
 
 
@@ -110,10 +122,10 @@ def _interval_of(estimate: spread.Estimate | None) -> Bounds | None:
     return None if estimate is None else estimate.interval_95
 
 
-def _around_mean_of_hosts(by_host: Sequence[float], value: float) -> Bounds | None:
-    """The interval of the mean of hosts, moved to the figure `value`, in which a host may have more runs."""
-    interval = _interval_of(spread.mean_of(by_host))
+def _around_mean_of_hosts(means_of_hosts: Sequence[float], value: float) -> Bounds | None:
+    """Return the interval of the mean of hosts, moved to the figure `value`, in which hosts may have unequal runs."""
+    interval = _interval_of(spread.mean_of(means_of_hosts))
     if interval is None:
         return None
-    shift = value / statistics.fmean(by_host)
+    shift = value / statistics.fmean(means_of_hosts)
     return interval[0] * shift, interval[1] * shift

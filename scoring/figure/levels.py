@@ -26,13 +26,14 @@ class Level:
 
 
 def levels(values: Sequence[float], rates: Sequence[Sequence[float]], hosts: Sequence[str] | None) -> tuple[Level, ...]:
-    """The levels window, run and host of runs with the figures `values`.
+    """Return how far windows, runs and hosts lie apart, as the levels `window`, `run` and `host` in this order.
 
-    `rates` holds the window rates of each run, empty where it has none. `hosts` names the host of each run, and is None
-    where that is not known: the deviation of the runs then holds that of the hosts too.
+    `values` are the figures of the runs. `rates` holds the rates of each run's windows, empty where it has none.
+    `hosts` names the host of each run; it is None where that is not known. The deviation between runs is taken within
+    each host; without hosts it holds that between hosts too.
     """
-    windows = sum(len(of_run) for of_run in rates)
-    window = Level(name="window", count=windows or None, unknown="the figure is not made of windows")
+    windows = sum(len(rates_of_run) for rates_of_run in rates)
+    window = Level(name="window", count=None, unknown="the figure is not made of windows")
     if windows:
         window = _level("window", windows, rates, unknown="no run has two windows")
 
@@ -42,32 +43,33 @@ def levels(values: Sequence[float], rates: Sequence[Sequence[float]], hosts: Seq
 
     by_host = values_by_host(values, hosts)
     run = _level("run", len(values), list(by_host.values()), unknown="one run of each host")
-    means = [statistics.fmean(of_host) for of_host in by_host.values()]
+    means = [statistics.fmean(values_of_host) for values_of_host in by_host.values()]
     host = _level("host", len(means), [means], unknown="one host")
     return window, run, host
 
 
 def _level(name: str, count: int, sets: Sequence[Sequence[float]], *, unknown: str) -> Level:
-    """A level with the deviation within sets of its values, pooled over the sets."""
-    squares = 0.0
-    freedom = 0
+    """Return the level `name` of `count` values, with the deviation within the sets that they fall into.
+
+    Infinite values, of runs that did not converge, are left out. `unknown` says why there is no deviation where no set
+    has two values.
+    """
+    finite_sets = []
     for values in sets:
-        finite = [value for value in values if math.isfinite(value)]
-        deviation = spread.sd(finite)
-        if deviation is not None:
-            squares += (len(finite) - 1) * (deviation / statistics.fmean(finite)) ** 2
-            freedom += len(finite) - 1
-    if not freedom:
+        finite_sets.append([value for value in values if math.isfinite(value)])
+    pooled = spread.pooled_sd(finite_sets)
+    if pooled is None:
         return Level(name=name, count=count, unknown=unknown)
-    return Level(name=name, count=count, relative_sd=math.sqrt(squares / freedom))
+    return Level(name=name, count=count, relative_sd=pooled.relative_sd)
 
 
 def in_words(repeated: Sequence[Level]) -> str:
-    """The levels as one line: `40 windows +-1.2 %; 3 runs +-0.31 %; one host`."""
-    return "; ".join(_level_in_words(level) for level in repeated)
+    """Return levels as one line: `40 windows +-1.2 %; 3 runs +-0.31 %; one host`."""
+    return "; ".join(level_in_words(level) for level in repeated)
 
 
-def _level_in_words(level: Level) -> str:
+def level_in_words(level: Level) -> str:
+    """Return how many values a level has and their deviation, or why it has none: `3 runs +-0.31 %`, `one host`."""
     if level.count is None:
         return f"{level.name}s: {level.unknown}"
     if level.count == 1:
@@ -79,7 +81,7 @@ def _level_in_words(level: Level) -> str:
 
 
 def hosts_of_runs(records: Sequence[Record]) -> list[str] | None:
-    """The host, or the comma-separated hosts, that each run names; None where a log names none or not all."""
+    """Return the host of each run, or its hosts with commas between them; None where a log names none or not all."""
     named = []
     for record in records:
         hosts = hosts_of_nodes(nodes_of(record), record.nodes)
@@ -90,7 +92,10 @@ def hosts_of_runs(records: Sequence[Record]) -> list[str] | None:
 
 
 def hosts_of_nodes(nodes: Sequence[Mapping[str, object]], count: int | None) -> str | None:
-    """The comma-separated hosts of a run's header; None where it names fewer than its `count` of nodes."""
+    """Return the hosts that the nodes of a log's header name, sorted, with commas between them.
+
+    Returns None where they are fewer than `count`, the nodes of the run.
+    """
     hosts = {str(node["host"]) for node in nodes if node.get("host")}
     if not hosts or len(hosts) < (count or 1):
         return None
@@ -98,7 +103,7 @@ def hosts_of_nodes(nodes: Sequence[Mapping[str, object]], count: int | None) -> 
 
 
 def values_by_host(values: Sequence[float], hosts: Sequence[str]) -> dict[str, list[float]]:
-    """The values of each host, in the order in which the hosts first appear."""
+    """Return the values of each host, in the order in which the hosts first appear."""
     by_host: dict[str, list[float]] = {}
     for host, value in zip(hosts, values, strict=True):
         by_host.setdefault(host, []).append(value)
@@ -106,9 +111,10 @@ def values_by_host(values: Sequence[float], hosts: Sequence[str]) -> dict[str, l
 
 
 def independent_values(values: Sequence[float], hosts: Sequence[str] | None) -> Sequence[float]:
-    """The values that count as independent repeats of a system: means of hosts where two or more are named.
+    """Return the values that count as independent repeats of a system.
 
-    Runs on one host lie closer together than hosts do.
+    These are the runs' own `values`, or the means of the hosts where two hosts or more are named: runs on one host lie
+    closer together than hosts do.
     """
     if hosts is None or len(set(hosts)) < 2:
         return values

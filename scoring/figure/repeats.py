@@ -11,7 +11,10 @@ IN_COMMON = ("devices", "batch_per_device", "global_batch", "precision", "mode",
 
 
 def repeats_of_one_system(records: Sequence[Record]) -> None:
-    """Raises InputError where what two logs say differs, or where two logs are of one run."""
+    """Check that runs are repeats of one system. Raises InputError where two logs differ, or are of the same run.
+
+    A fact that only one of two logs says is no difference.
+    """
     for name in IN_COMMON:
         _in_common(name, records, [getattr(record, name) for record in records])
     frameworks = [record.framework_name if record.framework else None for record in records]
@@ -22,7 +25,7 @@ def repeats_of_one_system(records: Sequence[Record]) -> None:
 
 
 def _in_common(name: str, records: Sequence[Record], values: Sequence[object]) -> None:
-    """Raises InputError where two values that are said differ."""
+    """Check that the records' values of the fact `name` agree, None left out. Raises InputError where they differ."""
     first_file: dict[object, str] = {}
     for record, value in zip(records, values, strict=True):
         if value is not None:
@@ -34,7 +37,7 @@ def _in_common(name: str, records: Sequence[Record], values: Sequence[object]) -
 
 
 def once(records: Sequence[Record]) -> None:
-    """Raises InputError where two logs are of the same run, or the parts of a log that was rotated."""
+    """Check that each run counts once. Raises InputError for two logs of one run, or two parts of its log."""
     files: dict[object, str] = {}
     for record in records:
         if record.run_id in files:

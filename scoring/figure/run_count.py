@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 
 from compliance.mlperf import submission_runs_by_round
+from compliance.official.rounds import dropped_runs
 from scoring.figure.protocols import Protocol
 from scoring.figure.run import RunFigure
 from scoring.record import InputError, Record, TooFewRunsError
@@ -12,18 +13,26 @@ from scoring.record import InputError, Record, TooFewRunsError
 BENCHMARK_OF_MODEL = {"resnet50_v1.5": "resnet", "fcn_hrnetw18": "hrnet"}  # where a log of ours names no benchmark
 
 
+def benchmark_of(record: Record) -> str | None:
+    """Return the benchmark that a log names, or whose rules its model has; None where it names neither."""
+    return record.benchmark or BENCHMARK_OF_MODEL.get(record.model or "")
+
+
 def of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
     """Return the protocol with the number of runs, and of dropped ones, that MLPerf asks for of the logs' benchmark.
 
-    A protocol that says the number itself is returned as it is. The number may depend on the round of MLPerf, which
-    logs do not say, so it is known only where all rounds that have the benchmark agree. Raises InputError where they
-    do not, or where the log names no benchmark of MLPerf.
+    A protocol that says the number itself is returned as it is. A number that was asked for by an option stays, and the
+    benchmark decides how many of the runs are dropped. The number may depend on the round of MLPerf, which logs do not
+    say, so it is known only where all rounds that have the benchmark agree. Raises InputError where they do not, where
+    the log names no benchmark of MLPerf, or where a number that was asked for is all dropped.
     """
     record = records[0]
     if not protocol.by_benchmark or record.run_start_s is None:  # without run_start there is no figure anyway
         return protocol
 
-    benchmark = record.benchmark or BENCHMARK_OF_MODEL.get(record.model or "")
+    benchmark = benchmark_of(record)
+    if protocol.runs_given:
+        return _dropping(protocol, benchmark or "a benchmark")
     if benchmark is None:
         says = "names no benchmark, so the number of runs is not known"
         raise InputError(f"{record.file}: the log {says}; give --runs N")
@@ -38,6 +47,15 @@ def of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
         raise InputError(f"{record.file}: the log {says}; give --runs N")
     [wanted] = choices
     return dataclasses.replace(protocol, runs=wanted.runs, dropped_runs=wanted.dropped, by_benchmark=False)
+
+
+def _dropping(protocol: Protocol, benchmark: str) -> Protocol:
+    """Return a protocol of a given number of runs with as many dropped at each end as MLPerf drops of the benchmark."""
+    dropped = dropped_runs(benchmark)
+    if protocol.runs <= 2 * dropped:
+        says = f"drops {2 * dropped} runs of {benchmark}: --runs must be {2 * dropped + 1} or more"
+        raise InputError(f"protocol {protocol.name} {says}")
+    return dataclasses.replace(protocol, dropped_runs=dropped, by_benchmark=False)
 
 
 def missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> str | None:

@@ -136,7 +136,7 @@ class Score:
     @property
     def rule(self) -> str:
         """The protocol in words, with the runs that went in where they are more than it asks for."""
-        rule = dataclasses.replace(self.protocol, runs=max(self.protocol.runs, len(self.runs))).describe()
+        rule = self.protocol.describe([len(self.runs)])
         return f"{rule}; {self.chosen}" if self.chosen else rule
 
     def to_json(self) -> dict[str, Any]:
@@ -358,7 +358,7 @@ def protocol_of(args: argparse.Namespace) -> Protocol:
     if args.runs is not None:
         if protocol.over_runs == "olympic_mean" and args.runs < 3:
             raise InputError("an olympic mean drops two runs: --runs must be 3 or more")
-        protocol = dataclasses.replace(protocol, runs=args.runs, by_benchmark=False)
+        protocol = protocol.asking(args.runs)
     return protocol
 
 

@@ -3,7 +3,7 @@
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,6 +28,30 @@ def relative_sd(values: Sequence[float]) -> float:
     deviation = sd(values)
     assert deviation is not None, "a deviation takes two values or more"
     return deviation / (math.fsum(values) / len(values))
+
+
+class PooledSd(NamedTuple):
+    """A relative standard deviation within several sets of values."""
+
+    relative_sd: float
+    freedom: int  # degrees of freedom
+
+
+def pooled_sd(sets: Iterable[Sequence[float]]) -> PooledSd | None:
+    """Return the relative standard deviation within sets of values, pooled over the sets.
+
+    The squares of the sets' deviations are averaged, each with the weight of its degrees of freedom: one less than it
+    has values. Returns None where no set has two values.
+    """
+    squares = 0.0
+    freedom = 0
+    for values in sets:
+        if len(values) > 1:
+            squares += (len(values) - 1) * relative_sd(values) ** 2
+            freedom += len(values) - 1
+    if not freedom:
+        return None
+    return PooledSd(math.sqrt(squares / freedom), freedom)
 
 
 def t_interval(values: Sequence[float]) -> tuple[float, float] | None:

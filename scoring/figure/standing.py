@@ -10,27 +10,31 @@ from scoring.record import Record, config_of, section
 
 
 def standing_of(records: Sequence[Record]) -> Standing | None:
-    """The standing of a figure made of these runs; None where no log has the form of MLPerf logs."""
+    """Return the standing of a figure made of these runs; None where no log has the form of MLPerf logs."""
     standings = [mlperf.standing(_facts(record)) for record in records if record.format == "mllog"]
     return mlperf.standing_of_all(standings) if standings else None
 
 
 def _facts(record: Record) -> ResultFacts:
-    """The facts of one log. Those of others do not say of which round they are."""
+    """Return what decides whether a log's result is an MLPerf result: its benchmark, division, data set and target.
+
+    Our own logs have a header that describes the data set, and follow the ruleset OWN_RULESET. Logs of others have only
+    the MLPerf events for the samples, and do not say their round, so that their ruleset is None.
+    """
     dataset = section(record, "dataset")
-    own = bool(record.header)
-    train = real(dataset.get("train_samples"))
-    evaluation = real(dataset.get("eval_samples"))
+    is_ours = bool(record.header)
+    train_samples = real(dataset.get("train_samples"))
+    eval_samples = real(dataset.get("eval_samples"))
     synthetic = dataset.get("synthetic")
     return ResultFacts(
         benchmark=record.benchmark,
         division=record.division,
-        ruleset=OWN_RULESET if own else None,
+        ruleset=OWN_RULESET if is_ours else None,
         dataset=mlperf.dataset_name(dataset),
-        train_samples=record.train_samples if train is None else int(train),
-        eval_samples=record.eval_samples if evaluation is None else int(evaluation),
+        train_samples=record.train_samples if train_samples is None else int(train_samples),
+        eval_samples=record.eval_samples if eval_samples is None else int(eval_samples),
         bytes_of_parts=bytes_of_parts(dataset),
-        counts_samples=own,
+        counts_samples=is_ours,
         synthetic=synthetic if isinstance(synthetic, bool) else None,
         quality_target=_recipe_target(record),
         throughput_only=record.mode == "throughput",

@@ -14,10 +14,12 @@ RATE_GAP_SHARE = 0.001
 OUTLIER_SHARE = 0.01
 UNSTEADY_SHARE = 0.02
 SUMMARY_SHARE = 0.02
+WARM_UP_SHARE = 0.25  # by which a figure may lie off the whole run's, for the warm-up that its protocol leaves out
+MOST_PACKAGES = 5  # that a warning lists
 
 
 def warning(rule: str, message: str, record: Record | None = None, line: int | None = None) -> Verdict:
-    """A warning by its stable name, about a run where there is a `record`, about one of its lines where there is."""
+    """Return a warning with the stable name `rule`, about a run and a line of its log where they are given."""
     file = record.file if record else None
     where = file or ""
     if line is not None:
@@ -26,43 +28,57 @@ def warning(rule: str, message: str, record: Record | None = None, line: int | N
 
 
 def as_json(warnings: Iterable[Verdict]) -> list[dict[str, Any]]:
-    """A list of {rule, message, file, line}."""
+    """Return warnings as plain values: a list of {rule, message, file, line}."""
     return [{"rule": one.check, "message": one.found, **one.figures} for one in warnings]
 
 
 def of_summary(record: Record, value: float, lines: tuple[int, int]) -> Iterator[Verdict]:
-    """A figure far off the rows that it is of, or off the run's time, or by over 2 % off the log's summary."""
-    of_lines = f"the figure, of lines {lines[0]} to {lines[1]}, is"
-    by_rows = _rate_by_rows(record, lines)
-    if by_rows is not None and not 1 / REFUSED <= value / by_rows <= REFUSED:
+    """Warn where a run's figure lies far off what the same log says of the speed in another way.
+
+    `value` is the figure in images/s, `lines` the first and last line that it is made of. The other ways are the times
+    of the same rows, the time of the whole run, and the figure that the log closes with.
+    """
+    first_line, last_line = lines
+    figure_of_lines = f"the figure, of lines {first_line} to {last_line}, is"
+    rate_of_rows = _rate_by_rows(record, first_line, last_line)
+    if rate_of_rows is not None and not 1 / REFUSED <= value / rate_of_rows <= REFUSED:
         message = (
-            f"{of_lines} {value / by_rows:.3g} times what the same rows' own times make, {by_rows:.6g}: the clock "
-            "was set, or the run stood still in between"
+            f"{figure_of_lines} {value / rate_of_rows:.3g} times what the same rows' own times make, "
+            f"{rate_of_rows:.6g}: the clock was set, or the run stood still in between"
         )
-        yield warning("rows_disagree", message, record, lines[1])
-    run = run_rate(record)
-    said = any(check.what == EPOCHS_AND_RUN and not check.agree for check in record.checks)
-    if run is not None and not said and abs(value / run[1] - 1) > CLOCK_AGREES:
-        message = (
-            f"the figure, {value:.6g}, is {value / run[1] - 1:+.1%} off the whole run's: {run[0]}, warm-up included"
-        )
-        yield warning("ways_disagree", message, record, lines[1])
-    summary = record.summary_rate if record.rate_scope == "global" else None
-    if summary is not None and abs(value / summary - 1) > SUMMARY_SHARE:
-        message = (
-            f"{of_lines} {value / summary - 1:+.1%} off the log's own summary {summary:.6g}, which has a rule of its "
-            "own: see the protocol summary"
-        )
-        yield warning("own_summary_differs", message, record, record.field_lines["summary_rate"])
+        yield warning("rows_disagree", message, record, last_line)
+
+    whole_run = run_rate(record)
+    is_told_by_check = any(check.what == EPOCHS_AND_RUN and not check.agree for check in record.checks)
+    if whole_run is not None and not is_told_by_check:
+        off = value / whole_run.images_per_s - 1
+        if abs(off) > WARM_UP_SHARE:
+            message = f"the figure, {value:.6g}, is {off:+.1%} off the whole run's: {whole_run.text}, warm-up included"
+            yield warning("ways_disagree", message, record, last_line)
+
+    if record.summary_rate is not None and record.rate_scope == "global":
+        off = value / record.summary_rate - 1
+        if abs(off) > SUMMARY_SHARE:
+            message = (
+                f"{figure_of_lines} {off:+.1%} off the log's own summary {record.summary_rate:.6g}, which has a rule "
+                "of its own: see the protocol summary"
+            )
+            yield warning("own_summary_differs", message, record, record.field_lines["summary_rate"])
 
 
-def _rate_by_rows(record: Record, lines: tuple[int, int]) -> float | None:
-    """images/s by the own times of the rows between two lines; None where a row has none, or the batch is unknown."""
-    batch = record.global_batch or (record.batch_per_device if record.rate_scope == "device" else None)
+def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | None:
+    """Return the images/s of the rows after the first line up to the last one, by the rows' own times.
+
+    The rate is that of all devices, or of one where the log does not say how many there are. Returns None where a row
+    has no time, or the batch is unknown.
+    """
+    batch = record.global_batch
+    if not batch and record.rate_scope == "device":
+        batch = record.batch_per_device
     steps = 0
     seconds = 0.0
     for window in record.windows:
-        if lines[0] < window.line <= lines[1]:
+        if first_line < window.line <= last_line:
             time = row_s(record, window)
             if not window.steps or not time:
                 return None
@@ -80,7 +96,7 @@ def of_interval(value: float, interval: tuple[float, float] | None) -> Iterator[
 
 
 def of_efficiency(name: str, efficiency: float) -> Iterator[Verdict]:
-    """A device that does more among many than among few, by more than clocks may differ."""
+    """Warn of an efficiency over 1 by more than clocks differ: a device that does more among many than among few."""
     if efficiency <= 1 + CLOCK_AGREES:
         return
     message = f"{name}: {efficiency:.2f} times as much a device as the base: a clock, a count of devices or the machine"
@@ -91,7 +107,7 @@ def of_efficiency(name: str, efficiency: float) -> Iterator[Verdict]:
 
 
 def of_record(record: Record) -> Iterator[Verdict]:
-    """Warnings about a run as a whole."""
+    """Warn of what the importer of a log found: text that it could not read, contradictions, and TF32 called FP32."""
     for problem in record.problems[:3]:
         yield warning("option_contradicts_log" if "the options" in problem else "log_problem", problem, record)
     for check in record.checks:
@@ -103,12 +119,12 @@ def of_record(record: Record) -> Iterator[Verdict]:
 
 
 def of_runs(records: Sequence[Record], values: Sequence[float], unit: str) -> Iterator[Verdict]:
-    """The run that does not belong to the others by Grubbs' test, if it is over 1 % off the median too."""
+    """Warn of the run that does not belong to the others by Grubbs' test, if it is over 1 % off the median too."""
     finite = [(record, value) for record, value in zip(records, values, strict=True) if math.isfinite(value)]
-    at = outlier([value for _, value in finite])
-    if at is None:
+    index = outlier([value for _, value in finite])
+    if index is None:
         return
-    record, value = finite[at]
+    record, value = finite[index]
     middle = statistics.median(value for _, value in finite)
     if abs(value - middle) > OUTLIER_SHARE * abs(middle):
         yield warning("outlying_run", f"{value:.6g} {unit} lies far from the median {middle:.6g} of the runs", record)
@@ -128,38 +144,54 @@ def of_unsaid_machine(records: Sequence[Record]) -> Iterator[Verdict]:
 
 
 def of_mean(rates: Sequence[float]) -> Iterator[Verdict]:
-    """A mean of runs' rates that lies above their images over their time by more than 0.1 %."""
+    """Warn of a mean of runs' rates that lies above their images over their time by more than 0.1 %."""
     gap = statistics.fmean(rates) * statistics.fmean(1 / rate for rate in rates) - 1
     if gap > RATE_GAP_SHARE:
         yield warning("rates_averaged", f"the mean of the runs' rates is {gap:.2%} above their images over their time")
 
 
 def of_mixture(records: Sequence[Record]) -> Iterator[Verdict]:
-    """Models, batches, software, math modes and precisions that differ between runs that are set side by side."""
+    """Warn of runs set side by side that differ in model, batch, precision, math mode or software.
+
+    A run whose log does not say one of them is taken to agree, but for the precision.
+    """
     for rule, name, field in (
         ("mixed_model", "model", "model"),
         ("mixed_batch", "batch of one device", "batch_per_device"),
         ("mixed_precision", "precision", "precision"),
         ("mixed_math_mode", "math mode", "math_mode"),
     ):
-        values = [getattr(record, field) for record in records if getattr(record, field)]
-        spelled = {}  # a model may be written in many ways
-        for value in values:
-            spelled["".join(filter(str.isalnum, str(value).lower()))] = value
-        if field == "precision" and spelled and "fp32" not in values and len(values) < len(records):
-            spelled["unsaid"] = "not said"  # it may be FP32 beside the half precision of the others
-        if len(spelled) > 1:
-            yield warning(rule, f"{name} differs: {', '.join(map(str, sorted(spelled.values())))}")
+        values = _different_values(records, field)
+        if len(values) > 1:
+            yield warning(rule, f"{name} differs: {', '.join(values)}")
+
     different = []
     for name, versions in sorted(_versions(records).items()):
         if len(versions) > 1:
             different.append(f"{name} {' and '.join(sorted(versions))}")
     if different:
-        yield warning("mixed_software", f"software differs: {'; '.join(different[:5])}")
+        yield warning("mixed_software", f"software differs: {'; '.join(different[:MOST_PACKAGES])}")
+
+
+def _different_values(records: Sequence[Record], field: str) -> list[str]:
+    """Return the different values that the records have in a field, sorted, as text; empty where none says it.
+
+    Values that differ in case or punctuation alone are one, such as `ResNet-50` and `resnet50`. Where the others are of
+    half precision, a log that does not say its precision may be FP32 beside them, so it counts as a value of its own.
+    """
+    values = [getattr(record, field) for record in records if getattr(record, field)]
+    by_letters = {}  # the value by its letters and digits
+    for value in values:
+        letters = "".join(character for character in str(value).lower() if character.isalnum())
+        by_letters[letters] = value
+    some_unsaid = len(values) < len(records)
+    if field == "precision" and values and some_unsaid and "fp32" not in values:
+        by_letters["unsaid"] = "not said"
+    return [str(value) for value in sorted(by_letters.values())]
 
 
 def _versions(records: Sequence[Record]) -> dict[str, set[str]]:
-    """The versions of each package that the records name, the framework among them."""
+    """Return the versions of each package that the records name, the framework among them."""
     versions: dict[str, set[str]] = {}
     for record in records:
         name, _, version = (record.framework or "").rpartition(" ")

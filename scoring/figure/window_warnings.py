@@ -20,7 +20,11 @@ THROTTLE_SHARE = 0.03
 DRIFT_SHARE = 0.02
 STALL_SHARE = 0.05
 OUTLIER_SCORE = 3.5  # median absolute deviations: Iglewicz and Hoaglin's modified z-score
+DEVIATIONS_OF_MEDIAN_DISTANCE = 1.4826  # standard deviations of normal values, in their median absolute distances
 OUTLYING_WINDOW_SHARE = 0.2
+LEAST_FOR_LEVELS = 6  # windows in which a change of level or an outlier is sought
+LEAST_FOR_RUNNING_AVERAGES = 20
+NORMAL_QUANTILE_99 = 2.576  # of a normal value's distance from its mean, in deviations
 SWING = 1.25  # of the 95 % quantile of the step times to the 5 % one
 STRAGGLER_SHARE = 0.03  # of a window's time, over the median rank
 STRAGGLER_CHANCE = 0.01  # that a run of ranks that are alike has such a warning
@@ -28,7 +32,10 @@ STRAGGLER_WINDOWS = 4  # windows that are worth one of independent ones: (1 + r)
 
 
 def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) -> Iterator[Verdict]:
-    """Warnings about the measured windows of one run."""
+    """Warn of what the measured windows of one run show: a log that ends early, uneven times, waits for data or a rank.
+
+    `averages_rates` says that the figure is a mean of the windows' rates.
+    """
     if record.truncated:
         message = "the log ends before its run does: the figure is of the part that is there"
         yield warning("truncated", message, record, record.segment[1] if record.segment else record.lines)
@@ -47,7 +54,7 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
 
 
 def waiting_share(windows: Sequence[Window]) -> float | None:
-    """The share of the windows' time that rank 0 waited for input; None where none of them says it."""
+    """Return the share of the windows' time that rank 0 waited for input; None where none of them says it."""
     waited = 0.0
     total = 0.0
     for window in windows:
@@ -58,7 +65,11 @@ def waiting_share(windows: Sequence[Window]) -> float | None:
 
 
 def step_times(windows: Iterable[Window]) -> list[float]:
-    """Seconds a step (or a printed unit of equal work) of each window, as far as the log has them."""
+    """Return the seconds of a step in each window; those of windows whose rows do not tell a time are left out.
+
+    Rows that print no step have the seconds of an image, or of one over the printed rate: only ratios of the times
+    matter then.
+    """
     times = []
     for window in windows:
         if window.seconds is not None and window.images and not window.steps:
@@ -73,57 +84,71 @@ def step_times(windows: Iterable[Window]) -> list[float]:
 def _of_times(
     record: Record, windows: Sequence[Window], times: Sequence[float], averages_rates: bool
 ) -> Iterator[Verdict]:
-    """Warnings about the step times of all windows."""
+    """Warn of uneven step times: running averages, a change of level or a few outliers, a wide swing, unequal rates.
+
+    `times` are the seconds of a step in each window. `averages_rates` says that the figure is a mean of rates, which
+    lies above images over time where the windows are of unequal speed.
+    """
     if not record.cumulative and _looks_cumulative(times):
         message = "the windows look like running averages: ever smaller changes from row to row"
         yield warning("cumulative_windows", message, record)
-    if len(times) >= 6:
+    if len(times) >= LEAST_FOR_LEVELS:
         moved = _change_of_level(record, windows, times) or _outlying_windows(record, windows, times)
         if moved:
             yield moved
+
     ordered = sorted(times)
-    low = ordered[int(0.05 * len(times))]
-    high = ordered[int(0.95 * len(times))]
-    if high > SWING * low:
-        message = f"the slow windows take {high / low:.3g} times as long as the fast ones, 5 to 95 % of them"
+    fast = ordered[int(0.05 * len(times))]
+    slow = ordered[int(0.95 * len(times))]
+    if slow > SWING * fast:
+        message = f"the slow windows take {slow / fast:.3g} times as long as the fast ones, 5 to 95 % of them"
         yield warning("unsteady", message, record)
-    gap = statistics.fmean(1 / time for time in times) * weighted_mean(times, work(windows)) - 1
+
+    mean_rate = statistics.fmean(1 / time for time in times)
+    gap = mean_rate * weighted_mean(times, work(windows)) - 1
     if averages_rates and gap > RATE_GAP_SHARE:
         message = f"the mean of rates is {gap:.2%} above images over time: windows of unequal speed"
         yield warning("rates_averaged", message, record)
 
 
 def _outlying_windows(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
-    """A few windows that move the figure: far from the median step time, and over 1 % of the mean by themselves."""
+    """Return a warning of a few windows far from the median step time that move the mean by over 1 %; None without.
+
+    Where more than a tenth of the windows are far off, that is how the run goes, which is another warning.
+    """
     middle = statistics.median(times)
-    scale = 1.4826 * statistics.median([abs(time - middle) for time in times])  # a normal one's standard deviation
-    limit = max(OUTLIER_SCORE * scale, OUTLYING_WINDOW_SHARE * middle)
-    far = [index for index, time in enumerate(times) if abs(time - middle) > limit]
-    if not 0 < len(far) <= len(times) / 10:  # more of them are how the run goes: it is unsteady
+    distances = [abs(time - middle) for time in times]
+    deviation = DEVIATIONS_OF_MEDIAN_DISTANCE * statistics.median(distances)
+    limit = max(OUTLIER_SCORE * deviation, OUTLYING_WINDOW_SHARE * middle)
+    far = sum(distance > limit for distance in distances)
+    if far == 0 or far > len(times) / 10:
         return None
+
     weights = work(windows)
     near_times = []
     near_weights = []
-    for time, weight in zip(times, weights, strict=True):
-        if abs(time - middle) <= limit:
+    for time, weight, distance in zip(times, weights, distances, strict=True):
+        if distance <= limit:
             near_times.append(time)
             near_weights.append(weight)
     moved = weighted_mean(times, weights) / weighted_mean(near_times, near_weights) - 1
     if abs(moved) <= OUTLIER_SHARE:
         return None
 
-    distances = [abs(time - middle) for time in times]
-    worst = distances.index(max(distances))
+    farthest = distances.index(max(distances))
     longer = "longer" if moved > 0 else "shorter"
     message = (
-        f"{len(far)} of {len(windows)} windows, far from the others, make the mean step time {abs(moved):.1%} "
-        f"{longer}; the farthest takes {times[worst] / middle:.3g} times the median: see the median of the window rates"
+        f"{far} of {len(windows)} windows, far from the others, make the mean step time {abs(moved):.1%} {longer}; "
+        f"the farthest takes {times[farthest] / middle:.3g} times the median: see the median of the window rates"
     )
-    return warning("outlying_window", message, record, windows[worst].line)
+    return warning("outlying_window", message, record, windows[farthest].line)
 
 
 def _change_of_level(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
-    """Warm-up not over, throttling or drift: at most one of them explains a series."""
+    """Return a warning of warm-up that was not over, of throttling or of drift; None without them.
+
+    At most one of them explains a series, so the first one that is found is returned.
+    """
     return (
         _warm_up_not_over(record, windows, times)
         or _throttling(record, windows, times)
@@ -131,82 +156,106 @@ def _change_of_level(record: Record, windows: Sequence[Window], times: Sequence[
     )
 
 
-def change_point(values: Sequence[float], first: int, last: int) -> tuple[int, float, float] | None:
-    """The best split of `values` into two levels with `first` <= index <= last, and both; None without a clear one.
+class ChangeOfLevel(NamedTuple):
+    """The place at which a series of values changes from one level to another."""
 
-    Least squares on values clipped at 8 deviations (one spike is no level). Noise is the scaled median absolute
-    difference of neighbours, which a change of level or a slow drift hardly touches.
+    at: int  # index of the first value of the new level
+    before: float  # median of the values before it
+    after: float  # median of the values from it on
+
+
+def change_point(values: Sequence[float], first: int, last: int) -> ChangeOfLevel | None:
+    """Return where a series changes its level, at an index from `first` to `last`; None where it does not clearly.
+
+    Every split into two parts is tried. The one whose means lie farthest apart, in standard errors of their difference,
+    is taken if that is more than CHANGE_STRENGTH. Values are clipped at 8 deviations first: one spike is no level.
     """
-    noise = 1.4826 * statistics.median([abs(b - a) for a, b in itertools.pairwise(values)]) / math.sqrt(2)
+    noise = _noise(values)
     middle = statistics.median(values)
-    noise = max(noise, 1e-4 * abs(middle), 1e-12)  # printed digits hide smaller noise; all time may be waiting
     clipped = [min(max(value, middle - 8 * noise), middle + 8 * noise) for value in values]
     total = math.fsum(clipped)
     count = len(clipped)
-    best = 0.0  # in standard errors
-    at = 0
-    for index, left in enumerate(itertools.accumulate(clipped[:-1]), 1):
-        gap = left / index - (total - left) / (count - index)
-        strength = abs(gap) * math.sqrt(index * (count - index) / count) / noise
-        if first <= index <= last and strength > best:
-            best, at = strength, index
-    if best <= CHANGE_STRENGTH:
+    greatest_strength = 0.0
+    best_index = 0
+    for index, sum_before in enumerate(itertools.accumulate(clipped[:-1]), 1):
+        mean_before = sum_before / index
+        mean_after = (total - sum_before) / (count - index)
+        strength = abs(mean_before - mean_after) * math.sqrt(index * (count - index) / count) / noise
+        if first <= index <= last and strength > greatest_strength:
+            greatest_strength = strength
+            best_index = index
+    if greatest_strength <= CHANGE_STRENGTH:
         return None
-    return at, statistics.median(values[:at]), statistics.median(values[at:])
+    return ChangeOfLevel(best_index, statistics.median(values[:best_index]), statistics.median(values[best_index:]))
+
+
+def _noise(values: Sequence[float]) -> float:
+    """Return the standard deviation of a series about its level, by how much neighbours differ at the median.
+
+    A change of level or a slow drift hardly touches it. The difference of two values has sqrt(2) times the deviation of
+    one. The result is above 0 even where printed digits hide the noise, or all values are 0.
+    """
+    differences = [abs(after - before) for before, after in itertools.pairwise(values)]
+    noise = DEVIATIONS_OF_MEDIAN_DISTANCE * statistics.median(differences) / math.sqrt(2)
+    middle = statistics.median(values)
+    return max(noise, 1e-4 * abs(middle), 1e-12)
 
 
 def _warm_up_not_over(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
-    """A slower level at the start."""
+    """Return a warning where the measured windows begin with a level that is slower by over 1 %; None where not."""
     count = len(times)
     change = change_point(times, 1, count // 2)
-    if change is None:
-        return None
-    at, slow, usual = change
-    if slow <= usual * (1 + WARM_UP_SHARE):
+    if change is None or change.before <= change.after * (1 + WARM_UP_SHARE):
         return None
     message = (
-        f"the first {at} of {count} measured windows are {slow / usual - 1:.1%} slower "
-        f"than the rest: warm-up was not over at the cut; try to skip {at} more"
+        f"the first {change.at} of {count} measured windows are {change.before / change.after - 1:.1%} slower "
+        f"than the rest: warm-up was not over at the cut; try to skip {change.at} more"
     )
-    return warning("warm_up_not_over", message, record, windows[at].line)
+    return warning("warm_up_not_over", message, record, windows[change.at].line)
 
 
 def _throttling(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
-    """A slower level of the computation to the end: a step rather than a ramp, and no wait for data."""
+    """Return a warning where the computation slows down by over 3 % and stays slow to the end; None where not.
+
+    The wait for data is taken off the times. The change must be a step: where the times rise slowly before or after
+    it, the run drifts, which is another warning.
+    """
     count = len(times)
     compute = []
     for window, time in zip(windows, times, strict=True):
-        waits = 0.0
+        waiting = 0.0
         if window.data_wait_s and window.seconds:
-            waits = min(window.data_wait_s / window.seconds, 1.0)
-        compute.append(time * (1 - waits))
+            waiting = min(window.data_wait_s / window.seconds, 1.0)
+        compute.append(time * (1 - waiting))
     change = change_point(compute, max(1, count // 10), count - max(3, count // 5))
     if change is None:
         return None
-    at, usual, slow = change
-    is_step = max(_ramp(compute[:at]), _ramp(compute[at:])) < THROTTLE_SHARE / 2
-    if not (is_step and slow > usual * (1 + THROTTLE_SHARE) > 0):
+
+    steepest_ramp = max(_ramp(compute[: change.at]), _ramp(compute[change.at :]))
+    is_step = steepest_ramp < THROTTLE_SHARE / 2
+    is_slower = change.after > change.before * (1 + THROTTLE_SHARE) > 0
+    if not (is_step and is_slower):
         return None
     message = (
-        f"from window {at + 1} of {count} on steps take {slow / usual - 1:.1%} longer, to the end: "
-        f"throttling, or another job on the machine{_power_note(windows, at)}"
+        f"from window {change.at + 1} of {count} on steps take {change.after / change.before - 1:.1%} longer, to "
+        f"the end: throttling, or another job on the machine{_power_note(windows, change.at)}"
     )
-    return warning("throttling", message, record, windows[at].line)
+    return warning("throttling", message, record, windows[change.at].line)
 
 
 def _drift(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
-    """A trend through the run."""
+    """Return a warning where step times rise or fall through the whole run by over 2 %; None where they do not."""
     third = len(times) // 3
     first = statistics.median(times[:third])
     last = statistics.median(times[-third:])
-    if abs(last / first - 1) <= DRIFT_SHARE or not _monotone(times):
+    if abs(last / first - 1) <= DRIFT_SHARE or not _has_trend(times):
         return None
     message = f"step time drifts by {last / first - 1:+.1%} from the first to the last third of the run"
     return warning("drift", message, record, windows[len(times) - third].line)
 
 
 def _ramp(values: Sequence[float]) -> float:
-    """How much the second half of a stretch differs from the first, as a share."""
+    """Return how much the median of the second half of a stretch differs from that of the first, as a share of it."""
     half = len(values) // 2
     if not half:
         return 0.0
@@ -215,29 +264,38 @@ def _ramp(values: Sequence[float]) -> float:
     return abs(second / first - 1) if first else 0.0
 
 
-def _monotone(values: Sequence[float]) -> bool:
-    """Mann-Kendall's test on at most 200 evenly chosen values: a trend at 1 %."""
+def _has_trend(values: Sequence[float]) -> bool:
+    """Tell whether values rise or fall through a series, by the test of Mann and Kendall at 1 %.
+
+    The test counts the pairs that rise and those that fall; 200 to 399 evenly chosen values keep the pairs few.
+    """
     chosen = values[:: max(1, len(values) // 200)]
     count = len(chosen)
-    sign = 0
-    for one, other in itertools.combinations(chosen, 2):
-        sign += (other > one) - (other < one)
-    return abs(sign) > 2.576 * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    rising_less_falling = 0
+    for before, after in itertools.combinations(chosen, 2):
+        rising_less_falling += (after > before) - (after < before)
+    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)  # without a trend
+    return abs(rising_less_falling) > NORMAL_QUANTILE_99 * deviation
 
 
 def _looks_cumulative(times: Sequence[float]) -> bool:
-    """Running averages change ever less, and little from row to row beside their whole range."""
-    if len(times) < 20:
+    """Tell whether the step times look like running averages rather than windows of their own.
+
+    Running averages change ever less: the last quarter of their changes is small beside the first. And neighbours
+    differ little beside the whole range, which von Neumann's ratio tells: mean square of the changes over variance,
+    about 2 for independent values.
+    """
+    if len(times) < LEAST_FOR_RUNNING_AVERAGES:
         return False
-    differences = [abs(b - a) for a, b in itertools.pairwise(times)]
-    quarter = len(differences) // 4
-    early = statistics.fmean(differences[:quarter])
-    late = statistics.fmean(differences[-quarter:])
+    changes = [abs(after - before) for before, after in itertools.pairwise(times)]
+    quarter = len(changes) // 4
+    early = statistics.fmean(changes[:quarter])
+    late = statistics.fmean(changes[-quarter:])
     variance = statistics.pvariance(times)
     if variance == 0 or early == 0:
         return False
-    ratio = statistics.fmean([d * d for d in differences]) / variance  # von Neumann's; 2 for independent values
-    return ratio < 0.3 and late < early / 3
+    von_neumann_ratio = statistics.fmean([change * change for change in changes]) / variance
+    return von_neumann_ratio < 0.3 and late < early / 3
 
 
 def _power_note(windows: Sequence[Window], index: int) -> str:
@@ -249,26 +307,26 @@ def _power_note(windows: Sequence[Window], index: int) -> str:
 
 
 def _straggler(record: Record, windows: Sequence[Window], kind: str, what: str) -> Iterator[Verdict]:
-    """A rank that the others wait for: slowest by over 3 % of the time, and in more windows than chance gives.
+    """Warn of a rank that all others wait for: slower than the median rank by over 3 % of the time, again and again.
 
-    Of R ranks that are alike each is the slowest of a window with probability 1/R. That one, not named before, is the
-    slowest in a share s of n windows has at most the probability R exp(-n KL(s, 1/R)), by Chernoff's bound. Windows are
-    correlated, so that n is a fourth of them.
+    `kind` is the time that is looked at, compute or data_wait; `what` says it in words. Some rank is always the
+    slowest, so the rank must be it in more windows than chance gives among ranks that are alike.
     """
     slowest = _slowest_ranks(windows, kind)
     if not slowest or not record.devices or record.devices < 2:
         return
 
-    often, count = Counter((one.rank, one.host) for one in slowest).most_common(1)[0]
+    times_slowest = Counter((window.rank, window.host) for window in slowest)
+    (rank, host), count = times_slowest.most_common(1)[0]
     chance = _chance_of_slowest(count, len(slowest), record.devices)
-    rows = [one for one in slowest if one.rank == often[0]]
-    over = statistics.median(row.over for row in rows)
+    its_windows = [window for window in slowest if window.rank == rank]
+    over = statistics.median(window.over for window in its_windows)
     if chance < STRAGGLER_CHANCE and over > STRAGGLER_SHARE:
         message = (
-            f"rank {often[0]} on {often[1]} {what} {over:.1%} of the time longer than the median rank, and is the "
+            f"rank {rank} on {host} {what} {over:.1%} of the time longer than the median rank, and is the "
             f"slowest in {count} of {len(slowest)} windows: all others wait for it"
         )
-        yield warning("straggler", message, record, rows[0].line)
+        yield warning("straggler", message, record, its_windows[0].line)
 
 
 class SlowestRank(NamedTuple):
@@ -281,31 +339,38 @@ class SlowestRank(NamedTuple):
 
 
 def _slowest_ranks(windows: Sequence[Window], kind: str) -> list[SlowestRank]:
-    """The slowest rank of each window that has the ranks' times; `kind`: compute or data_wait."""
-    found = []
+    """Return the slowest rank of each window that has the ranks' times of a kind: compute or data_wait."""
+    slowest = []
     for window in windows:
         over = over_median(window, kind)
         if over is not None:
             rank = getattr(window.rank_times, f"{kind}_rank")
             host = getattr(window.rank_times, f"{kind}_host")
-            found.append(SlowestRank(rank=rank, host=host, over=over, line=window.line))
-    return found
+            slowest.append(SlowestRank(rank=rank, host=host, over=over, line=window.line))
+    return slowest
 
 
 def _chance_of_slowest(count: int, windows: int, ranks: int) -> float:
-    """The most probability with which one of `ranks` that are alike is the slowest in `count` of `windows`."""
+    """Return an upper bound of the chance that one of `ranks` that are alike is the slowest in `count` of `windows`.
+
+    Each of R ranks is the slowest of a window with probability 1/R. That some rank is it in a share s of n windows has
+    at most the probability R exp(-n KL(s, 1/R)), by Chernoff's bound. Windows are correlated, so n is a fourth of them.
+    """
     share = count / windows
-    alike = 1 / ranks
-    if share <= alike:
+    expected_share = 1 / ranks
+    if share <= expected_share:
         return 1.0
-    divergence = share * math.log(share / alike)
+    divergence = share * math.log(share / expected_share)
     if share < 1:
-        divergence += (1 - share) * math.log((1 - share) / (1 - alike))
+        divergence += (1 - share) * math.log((1 - share) / (1 - expected_share))
     return ranks * math.exp(-windows / STRAGGLER_WINDOWS * divergence)
 
 
 def over_median(window: Window, kind: str) -> float | None:
-    """How much longer the slowest rank takes than the median one, of the time; `kind`: compute or data_wait."""
+    """Return how much longer the slowest rank of a window takes than the median one, as a share of the window's time.
+
+    `kind` is the time that is compared, compute or data_wait. Returns None where the log does not say the ranks' times.
+    """
     if window.rank_times is None or not window.seconds:
         return None
     most = getattr(window.rank_times, f"{kind}_most_s")

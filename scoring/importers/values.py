@@ -15,8 +15,13 @@ def amount(value: Any) -> float | None:
 
 def whole(value: Any) -> int | None:
     """Return a whole number above 0; None for anything else."""
+    return whole_or_zero(value) or None
+
+
+def whole_or_zero(value: Any) -> int | None:
+    """Return a whole number of 0 or more, as the number of a first epoch may be; None for anything else."""
     as_real = real(value)
-    if as_real is None or as_real != int(as_real) or not 0 < as_real < MOST:
+    if as_real is None or as_real != int(as_real) or not 0 <= as_real < MOST:
         return None
     return int(as_real)
 

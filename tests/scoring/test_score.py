@@ -299,6 +299,15 @@ def test_what_the_spread_of_runs_says(tmp_path: Path) -> None:
     assert command("score", logs[0], "--protocol", "window")[1]["more_runs_for_1_percent"] is None
 
 
+def test_runs_that_print_the_same_figure_have_no_interval_of_no_width(tmp_path: Path) -> None:
+    """An interval of 512.000 to 512.000 would say that the figure is exact."""
+    logs = sorted(folder_of(tmp_path, "like", [1, 1, 1]).iterdir())
+    _, result, _ = command("score", *logs, "--protocol", "window")
+    assert result["interval_95"] is None and result["spread"] == 0
+    says = "print one and the same figure, in too few digits to tell how far they lie apart"
+    assert result["interval_method"] == f"none: 3 runs {says}"
+
+
 def test_of_more_runs_than_five_the_median_set_is_scored(tmp_path: Path) -> None:
     texts = [samples.mllog(samples.run_of([s] * 40)) for s in (0.9, 0.55, 0.51, 0.52, 0.53, 0.5, 0.1)]
     logs = [write(tmp_path, f"{at}.txt", text) for at, text in enumerate(texts)]

@@ -23,6 +23,7 @@ from scoring.published.table import figures_of, nearest, read_cards, read_publis
 from tests import jobs
 from tests.program import programs
 from tools import inspect
+from tools import roofline as rooflines
 
 GOLDEN_FILE = Path(__file__).with_name("golden") / "programs.json"
 # Precision, images a device and ranks of each figure of Paddle's on one node that says its precision, where it says AMP
@@ -158,7 +159,7 @@ def test_traffic_adds_what_a_second_kernel_reads() -> None:
     (norm, *_) = (work for _, work in found if work.kind == "fused_batch_norm_act")
     assert norm.traffic_bytes(on_chip_bytes=0) == norm.moved_bytes + sum(norm.again_bytes)
     assert norm.traffic_bytes(on_chip_bytes=2**40) == norm.moved_bytes
-    by_class = inspect.traffic_gb(inspect.in_order((main,)), V100_32)
+    by_class = inspect.traffic_gb(rooflines.in_order((main,)), V100_32)
     assert {"convolution", "convolution gradient", "batch norm gradient", "optimizer", "all-reduce"} <= set(by_class)
 
 
@@ -177,8 +178,8 @@ def test_synchronized_statistics_are_read_for_apart_and_a_transpose_is_counted()
 
 
 def roofline(main_or_update: Any, *, card: Any = V100_32, tf32: bool = False, batch: int = 4, ranks: int = 8) -> Any:
-    operators = inspect.in_order(main_or_update)
-    return inspect.roofline(operators, tf32=tf32, batch=batch, ranks=ranks, card=card)
+    operators = rooflines.in_order(main_or_update)
+    return rooflines.roofline(operators, tf32=tf32, batch=batch, ranks=ranks, card=card)
 
 
 def test_the_roofline_counts_every_micro_step() -> None:
@@ -208,8 +209,56 @@ def test_the_roofline_knows_what_a_device_lacks_and_what_hides_behind_the_backwa
     assert plain["flops_time_s"] == pytest.approx(156 / 19.5 * tf32["flops_time_s"])
 
 
+def test_all_reduces_beside_the_backward_pass_cost_less_than_alone_and_more_on_a_narrow_network() -> None:
+    """The first and the last row by hand."""
+    operators = rooflines.in_order(programs.build(name="amp_o2", device="gpu", ranks=8).update)
+    summed_bytes = sum(operation.summed_bytes or 0 for operation in operators)
+    narrow, wide = (
+        rooflines.scaling(operators, tf32=False, card=V100_32, network_bytes_per_s=rate) for rate in (1e8, 1e12)
+    )
+    assert [row["gpus"] for row in narrow] == [8, 16, 32, 64]
+    first, last = narrow[0], narrow[-1]
+    assert first["all_reduce_s"] == pytest.approx(2 * 7 / 8 * summed_bytes / V100_32.link_bytes_per_s)
+    assert last["all_reduce_s"] == pytest.approx(2 * 63 / 64 * summed_bytes / 1e8)
+    assert wide[-1]["all_reduce_s"] == pytest.approx(2 * 63 / 64 * summed_bytes / V100_32.link_bytes_per_s)
+    alone_s = first["step_time_s"] - first["exposed_all_reduce_s"]
+    assert last["of_linear"] == pytest.approx(first["step_time_s"] / (alone_s + last["exposed_all_reduce_s"]))
+    unhidden = (alone_s + first["all_reduce_s"]) / (alone_s + last["all_reduce_s"])
+    assert last["of_linear_nothing_hidden"] == pytest.approx(unhidden)
+    for row in (*narrow, *wide):
+        assert 0 < row["exposed_all_reduce_s"] < row["all_reduce_s"]
+    assert last["of_linear"] < narrow[1]["of_linear"] < wide[1]["of_linear"] <= 1
+    assert (
+        rooflines.scaling(
+            rooflines.in_order(programs.build(device="gpu", ranks=8).update),
+            tf32=True,
+            card=V100_32,
+            network_bytes_per_s=1e9,
+        )
+        is None
+    )
+
+
+def test_a_captured_step_hides_nothing() -> None:
+    operators = rooflines.in_order(programs.build(name="amp_o2", device="gpu", ranks=8, knobs="cuda_graph=1").update)
+    for row in rooflines.scaling(operators, tf32=False, card=V100_32, network_bytes_per_s=1e9):
+        assert row["exposed_all_reduce_s"] == pytest.approx(row["all_reduce_s"])
+        assert row["of_linear"] == pytest.approx(row["of_linear_nothing_hidden"])
+
+
+def test_published_scaling_is_that_of_the_card_and_precision() -> None:
+    """Perf's 39,972.131 on four nodes of 10,936.815."""
+    (perf,) = (
+        table
+        for table in rooflines.published_scaling(V100_32, model="resnet50_v1.5", precision="amp_o2")
+        if "perf_rn50" in table["table"]
+    )
+    assert perf["of_linear"] == {4: pytest.approx(39972.131 / (4 * 10936.815))}
+    assert rooflines.published_scaling(A100_40, model="resnet50_v1.5", precision="amp_o2") == []
+
+
 def test_the_command_prints_json() -> None:
-    job = ("--system", "DGXA100", "--workload", "rn50", "--precision", "amp_o2", "--batch", "32")
+    job = ("--system", "DGXA100", "--workload", "rn50", "--precision", "amp_o2", "--batch", "32", "--network", "1600")
     talks = {"UCX_LOG_LEVEL": "info"}  # a library that does
     done = jobs.run([sys.executable, "-m", "tools.inspect", *job, "--json"], **talks)
     assert done.returncode == 0, done.stderr
@@ -221,6 +270,7 @@ def test_the_command_prints_json() -> None:
     assert [e["device"] for e in found["estimate"]] == ["V100 16 GB", "V100 32 GB", "A100 40 GB", "A100 80 GB"]
     assert all("not measured" in e["kind"] for e in found["estimate"])
     assert all(set(e["traffic_gb"]) >= {"convolution gradient", "optimizer"} for e in found["estimate"])
+    assert all([row["gpus"] for row in e["scaling"]] == [8, 16, 32, 64] for e in found["estimate"])
     refused = jobs.run([sys.executable, "-m", "tools.inspect", "--system", "NONE"])
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1), refused.stderr
     shown = yaml.safe_load(inspect.text(found))
@@ -237,6 +287,8 @@ def test_the_command_prints_json() -> None:
         ("--system DGXA100 --batch 1000000000", "cuDNN takes tensors of 2147483647 at most: lower "),
         ("--system CPU --batch 1000000000", "cuDNN takes tensors of 2147483647 at most: lower "),
         ("--system DGXA100 --strategy fuse_bn_act_ops=1 --precision fp32", "takes FP16 in NHWC only"),
+        ("--system DGXA100 --network 0", "--network 0: must be above 0, as 100"),
+        ("--system DGXA100 --network 100 --ranks 1", "--network: the program of one rank has no all-reduce"),
         ("--system DGXA100 --strategy localsgd=1", "localsgd is refused"),
         ("--system DGX1 --precision amp_o1 --strategy auto --ranks 4", "STRATEGY=auto: "),
     ],

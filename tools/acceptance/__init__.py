@@ -1,11 +1,12 @@
 """The checks that a user runs first on a new machine: does it compute right, and how fast?"""
 
-# The checks of each job, in the order in which they run: the figures first, as a crash costs the lines after it. A
-# capture binds its process, so nothing may come after it.
-EACH, LAST = ("losses", "throughput", "memory", "evaluation"), ("captured",)
+# The checks of each job, in the order in which they run: the figures first, as a crash costs the lines after it.
+# `lars` sets cuDNN's repeatable algorithms for the rest of the process. A capture binds its process, so nothing may
+# come after it.
+EACH, LAST = ("losses", "throughput", "memory", "evaluation"), ("lars", "captured")
 CHECKS = {
     "fp32": ("sensors", *EACH, "layout", "pooling", "all-reduce", "input", *LAST),
     "tf32": (*EACH, *LAST),
-    "amp_o1": (*EACH, *LAST),
-    "amp_o2": (*EACH, "pooling", "all-reduce", "input", *LAST),
+    "amp_o1": (*EACH, "units", *LAST),
+    "amp_o2": (*EACH, "units", "pooling", "all-reduce", "input", *LAST),
 }

@@ -128,7 +128,7 @@ def main() -> int:
     args = parser.parse_args()
     named_files.check_options(args)
     if env.is_rank():
-        return ranks_main("tools.acceptance.checks", short=args.short)
+        return ranks_main("tools.acceptance.rank", short=args.short)
 
     job, _ = env.read()
     if job.model.package != config.__package__:

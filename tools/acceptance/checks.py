@@ -20,9 +20,7 @@ import paddle
 from paddle import static
 from PIL import Image
 
-from harness import memory, nvidia, ranks
-from harness.hooks.watchdog import WATCHDOG
-from harness.job import Job, Origins
+from harness import nvidia
 from harness.loader import ReaderConfig
 from paddle_rn50 import config, data
 from paddle_rn50.folder import ImageList
@@ -30,10 +28,8 @@ from paddle_rn50.train import ResNet50
 from program import count, ops
 from program.arrays import Array
 from program.passes import edit, gradients
-from runlog.schema import as_json
 from runlog.verdict import Verdict, judged
-from tools.acceptance import CHECKS, evaluation, speed
-from tools.acceptance.machine import BATCH, GOLDEN, SEED, Lines, Machine, NotPossible
+from tools.acceptance.machine import BATCH, GOLDEN, SEED, Machine, NotPossible
 
 SENSORS = ("memory_mib", "power_w", "temperature_c", "utilization_percent")
 POOLED_SIDE, POOLED_CHANNELS = 7, 2048  # of the image whose mean ResNet-50 classifies
@@ -91,6 +87,15 @@ def judge_losses(check: str, found: Array, wanted: Array, tolerance: Tolerance) 
     allowed = f"at most {tolerance.early:.0e} off to step {EARLY_STEPS}, then {tolerance.late:.0e}: {tolerance.why}"
     figures = {"losses": found.tolist(), "wanted": wanted.tolist(), "off": off.tolist()}
     return judged(check, good, said, allowed, figures=figures)
+
+
+def why_untrained(losses: Array, kind: str) -> str:
+    """Return why the losses [ranks, steps] are not those of a training; empty where they are. `kind` names the step."""
+    if not np.isfinite(losses).all():
+        return f"a {kind} step's loss is not finite"
+    if (losses[:, 1:] == losses[:, :-1]).all():
+        return f"{losses.shape[1]} losses are alike, and none differs from the one before: nothing was trained"
+    return ""
 
 
 def sensors(machine: Machine) -> Verdict:
@@ -228,12 +233,14 @@ def one_batch_each(
 
     Returns the two batches of normalized images; `copied` brings each of them to the host.
     """
-    read = []
-    for kind in ({"augment": recipe.augmentation}, {"resize": recipe.eval_resize}):
-        all_at_once = iter([(1, np.arange(len(images)), np.ones(len(images), dtype=bool))])
-        with contextlib.closing(data.Loader(images, all_at_once, reader, **kind)) as source:
-            read.append(copied(next(source).image))
-    return read
+    sample_numbers = np.arange(len(images))
+    all_are_valid = np.ones(len(images), dtype=bool)
+    batches = []
+    for settings in ({"augment": recipe.augmentation}, {"resize": recipe.eval_resize}):
+        one_step = iter([(1, sample_numbers, all_are_valid)])  # a sampling.Plan: the epoch, the samples, the valid ones
+        with contextlib.closing(data.Loader(images, one_step, reader, **settings)) as source:
+            batches.append(copied(next(source).image))
+    return batches
 
 
 def copied(machine: Machine, image: Any) -> Array:
@@ -331,58 +338,19 @@ def same_bits(launched: Array, replayed: Array) -> Verdict:
     """
     steps = launched.shape[1]
     differ = (launched.view(np.int32) != replayed.view(np.int32)).any(axis=0)  # [steps]
+    untrained = why_untrained(launched, "launched")
     good = False
     if not np.isfinite(launched).all():
-        found = "a launched step's loss is not finite"
+        found = untrained
     elif differ.any():
         first = int(np.argmax(differ))
         off = np.max(np.abs(replayed[:, first] - launched[:, first]) / np.abs(launched[:, first]))
         found = f"{differ.sum()} of {steps} losses differ, first at step {first + 1}, by {off:.1e} of it"
-    elif (launched[:, 1:] == launched[:, :-1]).all():
-        found = f"{steps} losses are alike, and none differs from the one before: nothing was trained"
+    elif untrained:
+        found = untrained
     else:
         good = True
         found = f"{steps} of {steps} losses alike bit for bit"
     wanted = "STRATEGY=cuda_graph=1 has the losses of the launched step, bit for bit, by cuDNN's repeatable algorithms"
     figures = {"launched": launched.tolist(), "replayed": replayed.tolist()}
     return judged("captured", good, found, wanted, figures=figures)
-
-
-FUNCTIONS: dict[str, Callable[[Machine], Verdict]] = {
-    "sensors": sensors,
-    "losses": losses,
-    "throughput": speed.throughput,
-    "memory": speed.peak_memory,
-    "layout": layout,
-    "pooling": pooling,
-    "all-reduce": all_reduce,
-    "evaluation": evaluation.evaluation,
-    "input": input_pipeline,
-    "captured": captured,
-}
-
-
-def main(job: Job, origins: Origins, *, short: bool = False) -> None:
-    """Run the checks of the job's precision on this rank, together with the other ranks.
-
-    The first rank writes each verdict as a line of the job's file, and prints it. A check that fails does not stop the
-    ones after it; RunError ends all where a rank hangs in one (see `machine.on_all`).
-    """
-    me = ranks.start(job.cluster)
-    lines = Lines(Path(job.trials.result_file) if me.is_first else None, job.model.precision)
-    ranks.connect(job.cluster, me)
-    paddle.enable_static()
-    machine = Machine(job, origins, me, short=short)
-    lines.note({"nodes": as_json(machine.nodes)})
-    for name in CHECKS[job.model.precision]:
-        WATCHDOG.beat(f"checking {name}")
-        # Its own communicator: what one rank left unread in a check that failed is not read in the next.
-        machine.me = replace(me, comm=me.comm.Dup())
-        lines.run(me, name, functools.partial(_check, machine, name))
-
-
-def _check(machine: Machine, name: str) -> Verdict:
-    """Run the check of that name on this rank. Raises NotPossible where the machine lacks what the check needs."""
-    machine.possible(name)
-    with memory.explained(machine.job.model.batchsize), ranks.lost_peer():
-        return FUNCTIONS[name](machine)

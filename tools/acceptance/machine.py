@@ -35,6 +35,7 @@ Images = list[tuple[Array, Array]]  # image [N, 3, H, W] float32 and label [N, 1
 # PaddleClas starts from it too. A dynamic scale finds its size by skipping steps, and the recorded job skips none.
 LOSS_SCALE = 128
 TF32_CAPABILITY = 80
+UNIT_CAPABILITIES = range(80, 90)  # cuDNN's fused operations, which `resnet_unit` is made of
 LEAVE_S = 60.0  # in which the other ranks leave a check that one rank could not do
 STEPS, SHORT_STEPS = 20, 4  # of the recorded job
 # Checks that need none of Paddle's kernels: DALI, NVML and NCCL have their own.
@@ -63,13 +64,15 @@ class Machine:
         self.kernels = job.cluster.device == "cpu" or bool(doctor_checks.code_for(self.capability))
 
     def possible(self, check: str) -> None:
-        """Whether this device can do a check. Raises NotPossible where it lacks what the check needs."""
+        """Raise NotPossible where this device lacks what a check needs; the message says what."""
         if self.job.cluster.device == "cpu" and check in ON_A_GPU:
             raise NotPossible(f"{ON_A_GPU[check]}: DEVICE=cpu")
         if check not in WITHOUT_KERNELS and not self.kernels:
             raise NotPossible(f"this Paddle has no kernels for compute capability {self.capability / 10}")
         if self.job.model.precision == "tf32" and self.capability < TF32_CAPABILITY:
             raise NotPossible("TF32 needs compute capability 8.0 or later")
+        if check == "units" and self.capability not in UNIT_CAPABILITIES:
+            raise NotPossible(f"resnet_unit needs compute capability 8.0 to 8.9, not {self.capability / 10}")
 
     def of_earlier(self, check: str) -> Any:
         """Return what an earlier check measured. Raises RunError where it measured nothing."""
@@ -82,13 +85,16 @@ class Machine:
         return workload.plan_of(with_values(self.job, strategy=strategy, layout=layout, loss_scale=LOSS_SCALE))
 
     def recorded(self) -> tuple[config.Recipe, folder.ImageList, Schedule]:
-        """Recipe, images and schedule of the recorded job."""
-        recipe = config.recipe("recorded", global_batch=BATCH, image_size=SIDE)
+        """Return recipe, images and schedule of the recorded job."""
+        return self.on_recorded_images(config.recipe("recorded", global_batch=BATCH, image_size=SIDE))
+
+    def on_recorded_images(self, recipe: config.Recipe) -> tuple[config.Recipe, folder.ImageList, Schedule]:
+        """Return the recipe, the images of the recorded job and the schedule that the recipe has on these."""
         images = self.images("train", recipe)
         return recipe, images, recipe.make_schedule(samples=len(images), global_batch=BATCH)
 
     def images(self, part: str, recipe: config.Recipe) -> folder.ImageList:
-        """The embedded data set's."""
+        """Return the images of a part of the embedded data set, "train" or "val", with a recipe's classes."""
         return folder.read_list(self.root, part, recipe.classes)
 
     def reader(self, image: data.ImageFormat, device: str = "cpu") -> loader.ReaderConfig:
@@ -104,18 +110,18 @@ class Machine:
             # Copies: the pipeline's buffers are good until the next batch only.
             return [(np.array(batch.image), np.array(batch.label)) for batch in itertools.islice(source, steps)]
 
-    def train(self, plan: build.Plan) -> Array:
+    def train(self, plan: build.Plan, other_recipe: config.Recipe | None = None) -> Array:
         """Train the first steps of the recorded job by `plan`, and return the losses of all ranks.
 
         The recorded job is the one whose losses paddle_rn50/golden.json holds. Its first weights come from the CPU,
         as a GPU draws others from the same seed. Each rank reads the same images, so that the gradients' mean over the
-        ranks is that of one rank.
+        ranks is that of one rank. Where another recipe is given it takes the place of the job's.
 
         Returns float32 [ranks, steps]; each loss is read after its step.
         """
-        recipe, images, schedule = self.recorded()
+        recipe, images, schedule = self.on_recorded_images(other_recipe) if other_recipe else self.recorded()
         cpu_batches = self.batches(images, recipe, self.steps)
-        weights = _first_weights(recipe)  # before a capture, which binds the process to its GPU
+        weights = first_weights(recipe)  # before a capture, which binds the process to its GPU
         model = ResNet50(recipe, plan, batch=BATCH)
         losses = []
         with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
@@ -124,7 +130,7 @@ class Machine:
             feeds = [self._feed(image, label, model.image) for image, label in cpu_batches]
             step = self._step(plan, training, feeds[0])
             state.set_weights(training.main, weights)
-            step.capture()
+            step.capture()  # of a CUDA graph; a launched step does nothing here
             for number, feed in enumerate(feeds, 1):
                 WATCHDOG.beat("training the recorded steps")
                 step.send_rate(number)
@@ -198,8 +204,8 @@ def weights_of(main: static.Program) -> dict[str, Array]:
     return {name: np.array(tensor) for name, tensor in state.tensors(main)}
 
 
-def _first_weights(recipe: config.Recipe) -> dict[str, Array]:
-    """Return the weights with which the recorded job begins, by name, as the CPU draws them."""
+def first_weights(recipe: config.Recipe) -> dict[str, Array]:
+    """Return ResNet-50's first weights by a recipe, by name, as the CPU draws them from the recorded job's seed."""
     with cpu_network(recipe, BATCH) as (main, _):
         return weights_of(main)
 

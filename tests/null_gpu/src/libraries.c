@@ -121,7 +121,9 @@ NO_BYTES(cudnnGetBatchNormalizationTrainingExReserveSpaceSize, in h, int mode, i
 
 int cudnnConvolutionForward(in h, in alpha, in x, in px, in w) { return work(__func__, x, w); }
 int cudnnConvolutionBackwardData(in h, in alpha, in w, in pw, in dy) { return work(__func__, dy, w); }
-int cudnnConvolutionBackwardFilter(in h, in alpha, in x, in px, in dy) { return work(__func__, x, dy); }
+int cudnnConvolutionBackwardFilter(in h, in alpha, in x, in px, in dy, in pdy, in conv, int algorithm, in space, size_t bytes, in beta, in dw) {
+  return work(__func__, x, dw);
+}
 int cudnnPoolingForward(in h, in pooling, in alpha, in x, in px, in beta, in y) { return work(__func__, x, y); }
 int cudnnPoolingBackward(in h, in pooling, in alpha, in y, in py, in dy, in pdy, in x) { return work(__func__, x, dy); }
 int cudnnBatchNormalizationForwardInference(in h, int mode, in alpha, in beta, in x) { return work(__func__, x, NULL); }

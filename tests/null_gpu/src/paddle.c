@@ -192,11 +192,14 @@ void **PLATFORM(21CudaEventResourcePool3NewEi)(void **out, void *self, int devic
 }
 void **PLATFORM(22CudaStreamResourcePool3NewEi)(void **out, void *self, int device) { return shared(out, new_stream("pool")); }
 
+/* The stream of a phi::GPUContext, by Paddle's own function. */
+#define CONTEXT_STREAM(SELF) ((void *(*)(const void *))next("_ZNK3phi10GPUContext6streamEv"))(SELF)
+
 /* paddle::platform::DeviceEvent of the executor: nothing is ever pending */
 void PLATFORM(21DeviceEventCreateCUDAEPNS0_11DeviceEventERKN3phi5PlaceEj)(void *event, const struct place *place, unsigned flag) {}
 void PLATFORM(21DeviceEventRecordCUDAEPNS0_11DeviceEventEPKN3phi13DeviceContextE)(void *event, const void *context) {
   ng_hit(ng_counter("event", "record"), 0);
-  ng_trace("record\tevent %p\tcontext %p", event, context);
+  ng_trace("record\tstream %d\tevent %p", ng_stream_number(CONTEXT_STREAM(context)), event);
 }
 int PLATFORM(20DeviceEventQueryCUDAEPKNS0_11DeviceEventE)(const void *event) { return 1; }
 void PLATFORM(21DeviceEventFinishCUDAEPKNS0_11DeviceEventE)(const void *event) { ng_hit(ng_counter("sync", "event"), 0); }
@@ -204,15 +207,13 @@ void PLATFORM(26DeviceEventSetFinishedCUDAEPKNS0_11DeviceEventE)(const void *eve
 void PLATFORM(14EventResetCUDAEPKNS0_11DeviceEventE)(const void *event) {}
 void PLATFORM(23DeviceEventCUDAWaitCUDAEPKNS0_11DeviceEventEPKN3phi13DeviceContextE)(const void *event, const void *context) {
   ng_hit(ng_counter("event", "wait"), 0);
-  ng_trace("wait\tevent %p\tcontext %p", event, context);
+  ng_trace("wait\tstream %d\tevent %p", ng_stream_number(CONTEXT_STREAM(context)), event);
 }
 void PLATFORM(22DeviceEventCPUWaitCUDAEPKNS0_11DeviceEventEPKN3phi13DeviceContextE)(const void *event, const void *context) {
   ng_hit(ng_counter("sync", "event"), 0);
 }
 
 /* ---- phi::GPUContext's own waits and events */
-void *_ZNK3phi10GPUContext6streamEv(const void *self); /* Paddle's */
-#define CONTEXT_STREAM(SELF) ((void *(*)(const void *))next("_ZNK3phi10GPUContext6streamEv"))(SELF)
 void _ZNK3phi10GPUContext4WaitEv(const void *self) {
   ng_hit(ng_counter("sync", "context"), 0);
   if (ng_capturing) ng_hit(ng_counter("graph", "refused"), 0);

@@ -1,0 +1,125 @@
+"""The logs of systems that are set side by side: a log or a folder each, or the folders of a submission.
+
+The devices of each are said by its log, by an option, or by its system description.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scoring.importers import MOST, read_record
+from scoring.record import InputError, Record
+
+
+def read_systems(args: argparse.Namespace, places: Sequence[str]) -> list[tuple[str, list[Record]]]:
+    """Return each system that `places` name with the records of its runs.
+
+    A place is a log or a folder; the options are those of `add_log_options`. Raises InputError where an option gives
+    neither one number nor one for each system.
+    """
+    folders = list(itertools.chain.from_iterable(_systems_of(place) for place in places))
+    devices = _for_each(folders, args.devices, "--devices")
+    batches = _for_each(folders, args.batch, "--batch")
+    systems = []
+    for place, number, batch in zip(folders, devices, batches, strict=True):
+        options = {"format": args.format, "devices": number, "batch_per_device": batch, "segment": args.segment}
+        systems.append((place, [read_described(log, **options) for log in _logs_of(place)]))
+    return systems
+
+
+def _logs_of(place: str, pattern: str = "*") -> list[Path]:
+    """Return the logs of one system: the file itself, or the `*.txt` and `*.log` files of a folder."""
+    path = Path(place)
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.glob(pattern) if file.suffix in (".txt", ".log") and file.is_file())
+
+
+def _systems_of(place: str) -> list[str]:
+    """Return the folders of the systems that `place` names: itself, where it is a log or a folder of logs.
+
+    A folder without logs, such as a submission's `results`, stands for its SYSTEM or SYSTEM/BENCHMARK folders. Raises
+    InputError where they hold no logs either.
+    """
+    if _logs_of(place):
+        return [place]
+    logs = _logs_of(place, "*/*") + _logs_of(place, "*/*/*")
+    if not logs:
+        raise InputError(f"{place}: no *.txt or *.log in the folder, nor in its systems' folders")
+    return sorted({str(log.parent) for log in logs})
+
+
+def _for_each(systems: Sequence[str], values: Sequence[int] | None, option: str) -> Sequence[int | None]:
+    """Return an option's number for each system: the one for all of them, or one each; None where it is not given.
+
+    Raises InputError where there are neither one nor as many as systems.
+    """
+    if values is None:
+        return [None] * len(systems)
+    if len(values) == 1:
+        return [values[0]] * len(systems)
+    if len(values) != len(systems):
+        raise InputError(f"{option} gives {len(values)} numbers for {len(systems)} systems; give one, or one for each")
+    return values
+
+
+class SystemDescription(NamedTuple):
+    """The devices of a system as its description in an MLPerf submission has them."""
+
+    file: Path
+    nodes: int
+    devices: int
+    accelerator: str | None
+
+
+def read_described(log: str | Path, **options: Any) -> Record:
+    """Return the record of a log, with its devices by the system description of the submission if it says none itself.
+
+    `options` are those of `read_record`. The description gives nodes and accelerator too. Where the log says the batch
+    of all devices, that of one device follows. A log without a description is returned as it was read.
+    """
+    record = read_record(log, **options)
+    if record.devices is not None:
+        return record
+    description = _read_description(log)
+    if description is None:
+        return record
+
+    batch_per_device = record.batch_per_device
+    if record.batch_of_all and record.batch_of_all % description.devices == 0:
+        batch_per_device = record.batch_of_all // description.devices
+    return dataclasses.replace(
+        record,
+        nodes=description.nodes,
+        devices=description.devices,
+        batch_per_device=batch_per_device,
+        accelerator=description.accelerator,
+        described_by=f"systems/{description.file.name}",
+    )
+
+
+def _read_description(log: str | Path) -> SystemDescription | None:
+    """Return the description of the system that a submission's log is of; None where there is none to be read.
+
+    The description of SUBMITTER/results/SYSTEM/BENCHMARK/result_0.txt is SUBMITTER/systems/SYSTEM.json.
+    """
+    parents = Path(log).absolute().parents
+    if len(parents) < 4 or parents[2].name != "results":
+        return None
+    system_folder = parents[1]
+    submitter_folder = parents[3]
+    file = submitter_folder / "systems" / f"{system_folder.name}.json"
+    try:
+        table = json.loads(file.read_text(encoding="utf-8"))
+        nodes = int(table["number_of_nodes"])
+        devices = nodes * int(table["accelerators_per_node"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+    if not (0 < nodes < MOST and 0 < devices < MOST):
+        return None
+    accelerator = str(table.get("accelerator_model_name") or "")
+    return SystemDescription(file, nodes, devices, accelerator or None)

@@ -1,0 +1,79 @@
+"""What the verdict of `python -m scoring report` says of runs that failed, are unsteady, or of unsaid origin."""
+
+from pathlib import Path
+
+import pytest
+
+from compliance import mlperf
+from compliance.mlperf import SubmissionRuns
+from runlog.verdict import UNKNOWN
+from scoring.figure import protocols
+from scoring.importers import read_record
+from scoring.report.build import build
+from tests.scoring.pages import findings_of, page_of, report, values_of, write_log
+
+
+def test_a_run_that_the_benchmarks_rules_drop_is_no_end_of_the_result(published_logs: Path, tmp_path: Path) -> None:
+    """Five runs of ResNet of which one was aborted; of four runs, or of two aborted ones, the result is none."""
+    runs = sorted((published_logs / "mlperf_v2.1_dgxa100_resnet").glob("result_*.txt"))
+
+    def quality(*logs: Path) -> str:
+        verdict = values_of(*logs, "--protocol", "window")["verdict"]
+        return next(check["status"] for check in verdict["checks"] if check["check"] == "quality")
+
+    assert quality(*runs) == "warning"
+    text = report(*runs, "--protocol", "window").stdout
+    assert "the benchmark's rules drop as many" in text
+    assert r"28.65 min: time to train: run\_start to run\_stop, median of 4 runs that ended with success, of 5" in text
+    assert "window: skip 20 steps, images over time; mean of 5 runs" in text
+    assert "| devices not said |" in text  # the figure of a device, which was measured
+    assert quality(*runs[:4]) == "fatal"
+    second = tmp_path / "result_0.txt"
+    second.write_text(runs[0].read_text().replace('"status": "success"', '"status": "aborted"'))
+    assert quality(second, *runs[1:]) == "fatal"
+
+
+def test_how_many_runs_may_fail_is_open_where_rounds_ask_for_other_numbers(
+    published_logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The logs do not say their round, so the number of the newest one may be wrong."""
+
+    def more_since_round_3(benchmark: str, ruleset: str) -> SubmissionRuns:
+        return SubmissionRuns(runs=5 if ruleset < "3" else 10, dropped=1)
+
+    monkeypatch.setattr(mlperf, "submission_runs", more_since_round_3)
+    runs = sorted((published_logs / "mlperf_v2.1_dgxa100_resnet").glob("result_*.txt"))
+    records = [read_record(run) for run in runs]
+    made = build(records, protocols.find("window"), skip=None, findings={}, logs={}, folders={})
+    [quality] = [check for check in made.checks if check.check == "quality"]
+    assert quality.status == UNKNOWN
+    assert "how many may fail depends on the round of MLPerf, which the logs do not say" in quality.found
+
+
+def test_foreign_logs_of_unsaid_origin_do_not_stand(published_logs: Path) -> None:
+    log = published_logs / "mmseg_v100_gpu8_fp32_bs8.log"
+    verdict = values_of(log)["verdict"]
+    [origin] = [check for check in verdict["checks"] if check["check"] == "provenance"]
+    assert verdict["status"] == origin["status"] == "unknown"
+    assert origin["found"] == "the logs do not say system or date or organisation or commit"
+    text = report(log).stdout
+    assert "compliance (–): not applicable" in text and "Nothing is open" not in text and "package it" not in text
+
+
+def test_unsteady_run_does_not_simply_stand(tmp_path: Path) -> None:
+    logs = [write_log(tmp_path / f"{n}.txt", seed=n, windows=30, unsteady=n == 1) for n in (1, 2)]
+    findings = findings_of(tmp_path / "f", dict.fromkeys(logs, "pass"))
+    verdict = values_of(*logs, "--findings", findings)["verdict"]
+    assert verdict["status"] == "warning" and "not steady" in verdict["text"] and "stands" not in verdict["text"]
+    steadiness = next(check for check in verdict["checks"] if check["check"] == "steadiness")
+    assert "the 95 % interval is" in steadiness["found"]
+    page = page_of(tmp_path, *logs)
+    assert "the slow windows take 2.04 times as long as the fast ones" in " ".join(page.text)
+    assert "measure again" in page.by_id["verdict"]
+
+
+def test_throughput_runs_need_no_check(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.txt", mode="throughput")
+    values = values_of(log)
+    assert "not applicable" in values["verdict"]["checks"][0]["found"]
+    assert values["groups"][0]["score"]["windows"] == 8  # the measured ones
