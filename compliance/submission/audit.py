@@ -106,7 +106,7 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
 
 @dataclass
 class _Tree:
-    """What a results repository holds: its logs by their folder, its descriptions by name, its factors by folder.
+    """The files of a results repository: its logs by their folder, its descriptions by name, its factors by folder.
 
     In the place of a file that cannot be read stands a text that says why.
     """
