@@ -84,7 +84,7 @@ def main() -> int:
         for name, count in found.items():
             totals[name] += count
         done = totals["repetitions"]
-        bound = f"below {3 / done:.2%} at 95 %" if not totals["alarms"] else "no bound: look at the alarms"
+        bound = f"below {min(1.0, 3 / done):.2%} at 95 %" if not totals["alarms"] else "no bound: look at the alarms"
         print(
             f"{totals['alarms']} alarms in {done} repetitions of {RANKS} ranks ({bound}), {totals['false']} false "
             f"verdicts in {starts} starts, {time.monotonic() - began:.0f} s",
