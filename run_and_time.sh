@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The job of one node: set up, train NEXP trials, check each log, score them, print a table.
 #   ./run_and_time.sh [--dry-run | --check | --fleet | --acceptance [--short]]        what may be set: docs/settings.md
-# --check: is the machine fit for the job?   --fleet: which node, or rank of one node, is slow?
+# --check: is the machine fit for the job?   --fleet: which node, or rank of one node, is slow or wrong?
 # --acceptance: does it compute right, and how fast? (15 minutes at most)
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # of `sh run_and_time.sh`
 set -euo pipefail

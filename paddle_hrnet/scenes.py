@@ -25,7 +25,11 @@ INK = 0.25  # from this share of full ink on a pixel is the digit's
 
 
 def write(folder: Path) -> None:
-    """Write the images, their labels and both lists."""
+    """Write the embedded scenes of digits into a folder as a segmentation set in Cityscapes' layout, with its lists.
+
+    Each scene is an image and a label, both PNG. A line of train.txt and val.txt is `image label`, as paths below the
+    folder. The scenes are the same at each call: their random numbers are seeded by their number.
+    """
     digits = embedded.digits()
     for part, numbers, scenes in (
         ("train", digits.train, SCENES_TRAIN),

@@ -32,10 +32,11 @@ SAFE |= {"sin"}  # of perturb_input
 
 
 def prepare(main: static.Program, rate: str) -> None:
-    """Keep what a step is fed in place, and look the learning rate, the variable `rate`, up on the device.
+    """Change a training program so that replays of its captured step find their inputs and learning rate on the device.
 
-    The first operators of a step read entry STEP of the table RATES, then count STEP up. STEP has no dimension, so that
-    the rate keeps the shape in which a checkpoint holds it.
+    The variables that a step is fed become persistable, so that they stay at one address. The learning rate, in the
+    variable `rate`, is no longer fed: two operators at the program's start copy entry STEP of the table RATES into it
+    and count STEP up. STEP has no dimension, so that the rate keeps the shape in which a checkpoint holds it.
     """
     block = main.global_block()
     for variable in main.list_vars():
@@ -49,9 +50,10 @@ def prepare(main: static.Program, rate: str) -> None:
 
 
 def check(main: static.Program) -> str:
-    """Prove that a step of this program may be captured; return the proof in words.
+    """Prove that a step of this program can be captured as a CUDA graph and replayed; return the proof in words.
 
-    Raises Refused where an operator reads or copies on the host, computes elsewhere, or its memory may move.
+    Every operator must be known to run on the GPU alone, on the stream that computes, and what a step is fed must lie
+    where it lay. Raises Refused for the first operator or variable of which that is not so.
     """
     block = main.global_block()
     for op in block.ops:

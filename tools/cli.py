@@ -9,18 +9,20 @@ import importlib.util
 import os
 import re
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
 from compliance import COMMANDS as COMPLIANCE
 from scoring.commands import COMMANDS as SCORING
 
-# {command: (module with `main() -> int`, what it does)}; the first two modules have commands of their own
+# {command: (module with `main() -> int`, what it does)}
 PUBLISHING = {
     **{name: ("compliance.__main__", what) for name, what in COMPLIANCE.items()},
     **{name: ("scoring.__main__", what) for name, (_, what) in SCORING.items()},
     "watch": ("tools.watch", "the newest run under a folder, while it goes on"),
 }
+WITH_SUBCOMMANDS = ("compliance.__main__", "scoring.__main__")  # modules that read the command's name by themselves
 TRAINING = {
     "doctor": ("tools.doctor.__main__", "what will fail in a run, before it"),
     "inspect": ("tools.inspect", "the training program of a configuration, without a GPU"),
@@ -32,11 +34,18 @@ TRAINING = {
 
 
 def usage() -> str:
-    """Every command with what it does."""
-    lines = ["usage: paddle-reference COMMAND ...       its options: paddle-reference COMMAND --help"]
-    for title, commands in (("", PUBLISHING), ("in a checkout, with the packages of [train]:", TRAINING)):
-        lines += ["", *filter(None, [title]), *(f"  {name:15}{what}" for name, (_, what) in commands.items())]
-    return "\n".join([*lines, "", "  --version"])
+    """Return the text of --help: every command with what it does."""
+    lines = ["usage: paddle-reference COMMAND ...       its options: paddle-reference COMMAND --help", ""]
+    lines += _listed(PUBLISHING)
+    lines += ["", "in a checkout, with the packages of [train]:"]
+    lines += _listed(TRAINING)
+    lines += ["", "  --version"]
+    return "\n".join(lines)
+
+
+def _listed(commands: Mapping[str, tuple[str, str]]) -> list[str]:
+    """Return a line for each command: its name and what it does, in two columns."""
+    return [f"  {name:15}{what}" for name, (_, what) in commands.items()]
 
 
 def version() -> str:
@@ -50,21 +59,26 @@ def version() -> str:
 
 
 def main() -> int:
-    """Runs a command; its exit status, or 2 for wrong use or where its packages are missing."""
+    """Run the command that the first word of the command line names, and return its exit status.
+
+    The other words are the command's own. The status is 2 for a command that is not there, or whose packages are
+    missing.
+    """
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
-    if answer := {"-h": usage, "--help": usage, "--version": version}.get(name):
-        try:
-            print(answer(), flush=True)
-        except BrokenPipeError:  # the reader, such as `| head`, has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if name in ("-h", "--help"):
+        _print(usage())
         return 0
-    known = PUBLISHING | TRAINING
-    if name not in known:
-        print(f"error: {name}: no such command: use one of {', '.join(known)}", file=sys.stderr)
+    if name == "--version":
+        _print(version())
+        return 0
+    commands = PUBLISHING | TRAINING
+    if name not in commands:
+        print(f"error: {name}: no such command: use one of {', '.join(commands)}", file=sys.stderr)
         return 2
-    module, _ = known[name]
-    if module not in ("compliance.__main__", "scoring.__main__"):
-        sys.argv[:2] = [f"paddle-reference {name}"]
+
+    module, _ = commands[name]
+    if module not in WITH_SUBCOMMANDS:
+        sys.argv[:2] = [f"paddle-reference {name}"]  # the module finds its options behind its name
     try:
         if name in TRAINING and importlib.util.find_spec("paddle") is None:
             raise ModuleNotFoundError(name="paddle")
@@ -73,6 +87,14 @@ def main() -> int:
         where = "in a checkout pip install -e '.[train]' brings it, or launch/setup.sh"
         print(f"error: {name} needs the package {missing.name}: {where}", file=sys.stderr)
         return 2
+
+
+def _print(text: str) -> None:
+    """Print a text; a reader that has seen enough, such as `| head`, may end before it."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

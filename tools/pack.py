@@ -1,10 +1,10 @@
 """Packs an image folder into MXNet's RecordIO, `train.rec` and `val.rec` with their indices, in the order of its lists.
 
 Each file is decoded once by training's decoder. A record holds its bytes, so that training gives the same losses as
-from the folder. A pack that was
-stopped goes on where it was: beside the growing file lies a journal, a line for each record. At the end each record is
-read back from the disk as training reads it, and compared with what the file of the source held. The width and height
-of the largest image, which a GPU's decoder is told, lie beside in `<part>.sizes.json`; `--sizes` only finds these.
+from the folder. A pack that was stopped goes on where it was: beside the growing file lies a journal, a line for each
+record. At the end each record is read back from the disk as training reads it, and compared with what the file of the
+source held. The width and height of the largest image, which a GPU's decoder is told, lie beside in
+`<part>.sizes.json`; `--sizes` only finds these.
 """
 
 import argparse
@@ -106,7 +106,7 @@ def _warn(note: str) -> None:
 
 
 def _digest(source: Path, images: folder.ImageList) -> str:
-    """SHA-256 of the list, or of what class folders hold."""
+    """Return the SHA-256 of a part's list, or of the list that its class folders make."""
     list_file = source / folder.LIST.format(images.part)
     if list_file.is_file():
         return hashlib.sha256(list_file.read_bytes()).hexdigest()
@@ -114,7 +114,7 @@ def _digest(source: Path, images: folder.ImageList) -> str:
 
 
 def _known(sizes: Path) -> dict[str, Any]:
-    """Return what a file of sizes says, if there is one."""
+    """Return what a file of sizes says; nothing where there is no file. Raises ValueError where it is damaged."""
     try:
         return dict(json.loads(sizes.read_bytes())) if sizes.exists() else {}
     except (TypeError, ValueError) as error:
@@ -122,25 +122,43 @@ def _known(sizes: Path) -> dict[str, Any]:
 
 
 def _resumed(growing: BinaryIO, journal: Path, listed: str) -> list[Entry]:
-    """The records that an earlier pack of the same list has written; what is behind the last whole one is cut off."""
-    text = journal.read_text(errors="replace") if journal.exists() else ""
-    first, *lines = text[: text.rfind("\n") + 1].splitlines() or [listed]
-    if first != listed:
+    """Return the records that an earlier pack has written, and set the file so that the next record follows them.
+
+    The journal has the digest of the list in its first line, which must be `listed`, and then a line for each record.
+    The pack may have been stopped within a record or a line: a line that is cut off does not count, and the last record
+    of the file is written again. All behind the kept records is cut off, in the file and in the journal.
+
+    Raises ValueError where the file was begun from another list, or the journal is damaged.
+    """
+    first_line, *lines = _whole_lines(journal) or [listed]
+    if first_line != listed:
         begun = f"{growing.name}: was begun from another list"
         raise ValueError(f"{begun}: remove it with {journal}, or take another TARGET")
-    size = growing.seek(0, os.SEEK_END)
     try:
         entries = [Entry(*map(int, line.split())) for line in lines]
     except (TypeError, ValueError) as error:
         raise ValueError(f"{journal}: is damaged: remove it with {growing.name}, and pack anew") from error
-    found = [entry for entry in entries if entry.offset < size]
-    end = found.pop().offset if found else 0  # the last one may be cut off, and is written again
+
+    size = growing.seek(0, os.SEEK_END)
+    kept = [entry for entry in entries if entry.offset < size]
+    end = 0
+    if kept:
+        last = kept.pop()
+        end = last.offset
     growing.truncate(end)
     growing.seek(end)
     with journal.open("w") as file:
-        for line in ([listed], *found):
-            print(*line, file=file)
-    return found
+        print(listed, file=file)
+        for entry in kept:
+            print(*entry, file=file)
+    return kept
+
+
+def _whole_lines(file: Path) -> list[str]:
+    """Return the lines of a file that end with a newline; none where there is no file."""
+    text = file.read_text(errors="replace") if file.exists() else ""
+    end = text.rfind("\n") + 1
+    return text[:end].splitlines()
 
 
 class Made(NamedTuple):
@@ -156,9 +174,10 @@ _DECODERS = threading.local()
 
 
 def _record(images: folder.ImageList, number: int) -> Made:
-    """Make the record of a sample, of a file that training's decoder decodes.
+    """Make the record of the sample `number` of a list, after training's decoder has decoded its file.
 
-    Raises ValueError where the file is not whole, or cannot be decoded.
+    Returns the record with the CRC-32 and the size of the file. Raises ValueError where the file is not whole, cannot
+    be decoded, or has a label that a record cannot hold.
     """
     ((name, content),) = images.encoded(number)
     if not hasattr(_DECODERS, "decoder"):
@@ -174,7 +193,7 @@ def _record(images: folder.ImageList, number: int) -> Made:
 
 
 def _size(name: str, content: bytes) -> folder.Size:
-    """Width and height in pixels, by the header alone. Raises ValueError where the file is no image."""
+    """Return width and height of an image in pixels, by its header. Raises ValueError where the file is no image."""
     try:
         with Image.open(io.BytesIO(content)) as opened:
             size: folder.Size = opened.size
@@ -184,7 +203,7 @@ def _size(name: str, content: bytes) -> folder.Size:
 
 
 def _check(packed: Records, entries: list[Entry], labels: Array, part: str) -> None:
-    """Raises RunError where a record is not what was written."""
+    """Read each record back from the disk. Raises RunError where one is not what was written."""
     for ids in _shown(f"check {part}", len(packed)):
         images, found = packed.read(ids)
         for i, image, label in zip(ids, images, found, strict=True):
@@ -198,7 +217,10 @@ def _write_sizes(file: Path, sizes: list[tuple[int, int]], more: dict[str, Any])
 
 
 def find_sizes(source: Path, part: str) -> str:
-    """Reads the header of each image of `part` and writes the largest one's size beside them."""
+    """Read the header of each image of a part, and write the largest one's size beside them.
+
+    Returns the file that was written and its content, for a person.
+    """
     file = source / data.SIZES.format(part)
     known = _known(file)
     images = data.find(source, part, recordio.MOST_CLASSES)
@@ -211,15 +233,17 @@ def find_sizes(source: Path, part: str) -> str:
 
 
 def _shown(what: str, total: int, *, done: int = 0) -> Iterator[Array]:
-    """The sample numbers from `done`, some at once, with a bar where there is a terminal."""
+    """Yield the sample numbers from `done` on, AT_ONCE at a time, with a progress bar where there is a terminal."""
     for start in progress.track(range(done, total, AT_ONCE), what, disable=not sys.stdout.isatty()):
         yield np.arange(start, min(start + AT_ONCE, total))
 
 
 def write_lists(source: Path, labels: Path | None) -> list[str]:
-    """Write the lists of a folder whose images lie in class folders; `labels` names and labels those of a flat val/.
+    """Write train_list.txt and val_list.txt of a folder whose images lie in class folders, as train/n01440764/x.JPEG.
 
-    Returns what came out, for a person. Raises ValueError where a list is there already, or nothing tells the labels.
+    A val/ may hold its images without class folders: then `labels` is a file that names and labels them. Both lists are
+    made before one is written. Returns a line on each list for a person. Raises ValueError where a list is there
+    already, or nothing tells the labels.
     """
     contents: dict[str, bytes] = {}
     for part in PARTS:
@@ -233,18 +257,19 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
             _warn(images.passed_over)
             contents[part] = folder.list_text(images)
 
-    said = []
+    written = []
     for part, text in contents.items():
         list_file = source / folder.LIST.format(part)
         list_file.write_bytes(text)
-        said.append(f"{list_file}: {text.count(NEWLINE)} images")
-    return said
+        written.append(f"{list_file}: {text.count(NEWLINE)} images")
+    return written
 
 
 def _flat_list(images: Path, labels: Path) -> bytes:
-    """Make the list of images in one folder, by a file of lines `name label`, the name with or without a folder.
+    """Make the list of the images in one folder, by a file of lines `name label`; return its text.
 
-    Raises ValueError where a line has no label, or names no file.
+    The line "x.JPEG 7", or "anything/x.JPEG 7", becomes "val/x.JPEG 7" of the folder val. Raises ValueError where a
+    line has no label, or names no file of the folder.
     """
     if not labels.is_file():
         raise ValueError(f"{labels}: no such file: give lines 'name label' of the images in {images}")
@@ -254,7 +279,7 @@ def _flat_list(images: Path, labels: Path) -> bytes:
         line = folder.LINE.fullmatch(text)
         if line is None:
             raise ValueError(f"{where}: {text!r} has no label: write 'name label', the label a number from 0")
-        name = line["path"].rpartition("/")[2]
+        _, _, name = line["path"].rpartition("/")
         fault = folders.fault(name)
         if fault:
             raise ValueError(f"{where}: {images / name} {fault}: restore it or remove the line")
@@ -273,7 +298,8 @@ def main() -> int:
     parser.add_argument("--labels", type=Path, help="with --lists: lines 'name label' of the images in a flat val/")
     args = parser.parse_args()
     named_files.check_options(args)
-    if (args.target is not None) + args.sizes + args.lists != 1 or (args.labels and not args.lists):
+    duties = [args.target is not None, args.sizes, args.lists]
+    if duties.count(True) != 1 or (args.labels and not args.lists):
         parser.error("give SOURCE and TARGET, or --sizes and SOURCE, or --lists and SOURCE")
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a path need not be UTF-8
     try:

@@ -76,16 +76,20 @@ def _data_wait(records: Sequence[Record]) -> str:
 
 
 def _rows(records: Sequence[Record], figure: Score, *, throughput: bool) -> dict[str, str]:
-    """Return the table's rows about the runs themselves."""
+    """Return the rows of the printed table that say what the runs measured, as names and texts.
+
+    Runs of `throughput` have no rows on quality and time to train.
+    """
     rows: dict[str, str] = {}
     if not throughput:
-        rows |= _training_rows(records, figure)
+        rows.update(_training_rows(records, figure))
     if figure.standing is not None:
         rows["result"] = figure.standing.name
         rows["data set"] = f"{figure.standing.dataset_in_words}; target {figure.standing.target_in_words}"
     interval = "no interval"
     if figure.interval_95:
-        interval = "95 % interval {:.2f} to {:.2f}".format(*figure.interval_95)
+        low, high = figure.interval_95
+        interval = f"95 % interval {low:.2f} to {high:.2f}"
     rows["throughput"] = f"{figure.value:.2f} {figure.shown_unit}, {interval} ({figure.interval_method})"
     rows["data wait"] = _data_wait(records)
     return rows
@@ -108,9 +112,12 @@ def _print_errors(report: Report) -> None:
 
 
 def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
-    """Print the table of the runs; return 1 where a log fails its check.
+    """Score and check the logs of a job's runs, write their report beside them, and print a table of it all.
 
-    Raises ValueError where a log measured nothing.
+    Each log is read once and held in memory. The check's findings go to findings.json, and the report to report.html,
+    in the first log's folder. Runs of `throughput` are not checked: they are no training result.
+
+    Returns the exit status: 1 where a log fails its check, else 0. Raises ValueError where a log measured nothing.
     """
     logs = [HeldLog.read(path) for path in paths]
     records = [read_record(log) for log in logs]
@@ -118,25 +125,25 @@ def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
     rows = _rows(records, figure, throughput=throughput)
 
     folder = logs[0].parent
-    logs_by_name = {str(log): log for log in logs}
-    page_file = folder / "report.html"
-    reports: list[Report] = []
-    checked: dict[str, dict[str, Any]] = {}  # the findings as the report's page reads them
-    page_command = list(logs_by_name)  # by which the page can be made again
+    log_by_name = {str(log): log for log in logs}
+    checks: list[Report] = []
+    findings_by_file: dict[str, dict[str, Any]] = {}
+    page_command = list(log_by_name)  # the words by which the page can be made again
     if throughput:
         rows["check"] = "not applicable: a throughput run is no training result"
     else:
-        reports = check_logs(logs, rules.load(RULESET), receipt=True)
-        findings = folder / "findings.json"
-        findings.write_text(as_json(reports), encoding="utf-8")
-        verdicts = ["pass" if report.passed else "fail" for report in reports]
+        checks = check_logs(logs, rules.load(RULESET), receipt=True)
+        findings_file = folder / "findings.json"
+        findings_file.write_text(as_json(checks), encoding="utf-8")
+        findings_by_file = read_findings(str(findings_file), records)
+        verdicts = ["pass" if check.passed else "fail" for check in checks]
         rows["check"] = f"{', '.join(verdicts)} (ruleset {RULESET})"
-        checked = read_findings(str(findings), records)
-        page_command += ["--findings", str(findings)]
-    rows["log"] = "\n".join(logs_by_name)
-    rows["report"] = str(page_file)
+        page_command += ["--findings", str(findings_file)]
 
-    report = build(records, None, skip=None, findings=checked, logs=logs_by_name, folders={})
+    page_file = folder / "report.html"
+    rows["log"] = "\n".join(log_by_name)
+    rows["report"] = str(page_file)
+    report = build(records, None, skip=None, findings=findings_by_file, logs=log_by_name, folders={})
     page = render.page(report, [*page_command, "--html", str(page_file)])
     page_file.write_text(render.html(page), encoding="utf-8")
 
@@ -145,13 +152,13 @@ def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
         print(f"warning: {warning.check}: {warning.found}")
     for note in figure.footnotes:
         print(note)
-    for check in reports:
+    for check in checks:
         _print_errors(check)
-    return 0 if all(check.passed for check in reports) else 1
+    return 0 if all(check.passed for check in checks) else 1
 
 
 def main() -> int:
-    """Print the table of the logs that the command line names."""
+    """Summarize the logs that the command line names; return the exit status, 1 where one is at fault."""
     parser = argparse.ArgumentParser(prog="python -m tools.summarize", description=__doc__)
     parser.add_argument("logs", nargs="+", metavar="LOG", type=Path)
     parser.add_argument("--throughput", action="store_true", help="runs of MODE=throughput: no quality, no check")

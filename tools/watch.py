@@ -97,30 +97,42 @@ def target_of(run: Run) -> Any:
     return None
 
 
+def _left_s(run: Run, windows: list[dict[str, Any]], sums: Sums) -> float | None:
+    """Return the seconds that a run still takes, by the time of a step in its last windows.
+
+    It is an upper bound: a run to a target may end earlier. None where the run has ended, or does not say its steps.
+    """
+    total = total_steps(run)
+    step = real(windows[-1].get("step")) if windows else None
+    if run.phase in ENDED or not total or step is None or not sums.time_s or not sums.steps:
+        return None
+    step_s = sums.time_s / sums.steps
+    return round((total - step) * step_s, 1)
+
+
 def state_of(run: Run) -> dict[str, Any]:
-    """Return what is shown of a run. Its throughput is images / time over the last windows, as steps differ."""
+    """Return what is shown of a run, for JSON; what the log does not say is None.
+
+    Throughput and wait for data are over the last windows together, by their times: steps differ. What of an event is
+    logged more than once is the last one.
+    """
     windows = last_windows(run)
     last: dict[str, Any] = windows[-1] if windows else {}
     sums = summed(windows)
-    step = last.get("step")
-    total = total_steps(run)
-    left_s = None
-    if total and step is not None and real(step) is not None and sums.time_s and sums.steps and run.phase not in ENDED:
-        left_s = round((total - step) * sums.time_s / sums.steps, 1)
     reason = run.last_value(schema.ABORT_REASON)
     rank_times = list(run.rank_times.values())
     return {
         "phase": run.phase,
         "reason": None if reason is None else str(reason),
         "epoch": last.get("epoch_num"),
-        "step": step,
-        "total_steps": total,
+        "step": last.get("step"),
+        "total_steps": total_steps(run),
         "loss": last.get("loss"),
         "images_per_s": sums.images / sums.time_s if sums.time_s else None,
         "data_wait_share": sums.data_wait_s / sums.time_s if sums.time_s else None,
         "quality": run.last_value(schema.EVAL_ACCURACY),
         "target": target_of(run),
-        "left_s": left_s,
+        "left_s": _left_s(run, windows, sums),
         "rank_times": vars(rank_times[-1]) if rank_times else None,
         "last_event_s": None if run.last_ms is None else run.last_ms / 1000,
         "checkpoint": run.last_value(schema.CHECKPOINT),

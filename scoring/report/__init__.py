@@ -32,7 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Write the forms asked for. Returns 1 where a figure is missing, or is not the one that the protocol asks for."""
+    """Write the report in each form that was asked for (CSV, JSON, HTML, Markdown); Markdown is printed by default.
+
+    Returns the exit status: 1 where a figure is missing, or is not the one that the protocol asks for, else 0.
+    """
     report = _report_of(args)
     if args.csv:
         _write(args.csv, as_csv(report))
@@ -53,13 +56,16 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _report_of(args: argparse.Namespace) -> Report:
-    """Return the report of the runs given. Raises InputError for options that do not go together."""
+    """Read the runs that the command line names, and return their report.
+
+    Raises InputError for options that do not go together, and for a form that would be written over a run's log.
+    """
     records: list[Record] = []
-    folders: dict[str, str] = {}  # by a record's file: the folder that was given in its place
-    for place, runs in read_systems(args, args.logs):
-        records += runs
+    folders: dict[str, str] = {}  # the folder that was given in a run's place, by the run's file
+    for place, records_of_place in read_systems(args, args.logs):
+        records += records_of_place
         if Path(place).is_dir():
-            folders.update({record.file: place for record in runs})
+            folders.update({record.file: place for record in records_of_place})
 
     logs = {os.path.realpath(record.file) for record in records}
     for form in (args.html, args.markdown, args.csv):
@@ -87,7 +93,11 @@ def args_of(args: argparse.Namespace) -> list[str]:
 
 
 def _write(file: str, text: str) -> None:
-    """Write a form; a file is whole or absent, `-` is standard output, a pipe or device is written to directly."""
+    """Write a form of the report to a file; `-` is standard output.
+
+    A file is written under another name first, so that it is whole or absent. A pipe or a device cannot be replaced so,
+    and is written to directly. Raises InputError where the file's folder is not there.
+    """
     path = Path(file).resolve()
     if file == "-":
         sys.stdout.write(text)
@@ -96,21 +106,24 @@ def _write(file: str, text: str) -> None:
     elif path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8", newline="")
     else:
-        half = path.with_name(f".{path.name}.half")
+        unfinished = path.with_name(f".{path.name}.half")
         try:
-            half.write_text(text, encoding="utf-8", newline="")
-            half.replace(path)
+            unfinished.write_text(text, encoding="utf-8", newline="")
+            unfinished.replace(path)
         finally:
-            half.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
 
 
 def values(report: Report) -> dict[str, Any]:
-    """Return all of the report as JSON values; what is not known is null."""
+    """Return all of a report as JSON values, as `report --json` prints them; what is not known is null.
+
+    `headline` is the index of the group whose figure stands first.
+    """
     checks = [check.as_dict() for check in report.checks]
     return {
         "verdict": {"status": report.verdict.status, "text": report.verdict.text, "checks": checks},
         "headline": report.groups.index(report.headline),
-        "groups": [_group(group) for group in report.groups],
+        "groups": [_group_values(group) for group in report.groups],
         "scaling": [_scaling(rows) for rows in report.scaling],
         "published": [_curve(curve) for curve in report.curves],
         "published_note": report.curves_note,
@@ -134,7 +147,7 @@ def _curve(curve: Curve) -> dict[str, Any]:
     return {"label": curve.label, "source": curve.rows[0].source, "points": points}
 
 
-def _group(group: Group) -> dict[str, Any]:
+def _group_values(group: Group) -> dict[str, Any]:
     """Return a group and its runs as JSON values."""
     step_time = None
     if group.step_time is not None:
@@ -144,23 +157,28 @@ def _group(group: Group) -> dict[str, Any]:
         "score": group.score.to_json() if group.score else None,
         "problem": group.problem,
         "step_time": step_time,
-        "runs": [_run(run) for run in group.runs],
+        "runs": [_run_values(run) for run in group.runs],
     }
 
 
-def _run(run: ReportedRun) -> dict[str, Any]:
-    """Return a run as JSON values: its record's facts, its figure, and how it ended."""
+def _run_values(run: ReportedRun) -> dict[str, Any]:
+    """Return a run as JSON values: its record's facts, its figure, and how it ended.
+
+    What is not known is null. A value that comes from one line of the log stands beside the number of that line.
+    """
     record = run.record
     values: dict[str, Any] = {"run": run.number}
-    values.update({name: getattr(record, name) for name in ("file", "sha256", "format", *FACTS)})
-    values.update({name: getattr(run.figure, name, None) for name in ("value", "windows", "first_line", "last_line")})
+    for name in ("file", "sha256", "format", *FACTS):
+        values[name] = getattr(record, name)
+    for name in ("value", "windows", "first_line", "last_line"):
+        values[name] = getattr(run.figure, name, None)  # a run may have no figure
     values["run_time_s"] = record.run_time_s
     values["status"] = record.status
 
-    quality = record.quality[-1] if record.quality else None
-    values["quality_name"] = getattr(quality, "name", None)
-    values["quality"] = getattr(quality, "value", None)
-    values["quality_line"] = getattr(quality, "line", None)
+    final_quality = record.quality[-1] if record.quality else None
+    values["quality_name"] = final_quality.name if final_quality else None
+    values["quality"] = final_quality.value if final_quality else None
+    values["quality_line"] = final_quality.line if final_quality else None
 
     memory_mib: list[float] = values_of(record.windows, "gpu_memory_mib")
     values["most_gpu_memory_mib"] = max(memory_mib, default=None)
@@ -177,7 +195,7 @@ def as_csv(report: Report) -> str:
     for group in report.groups:
         unit = group.score.unit if group.score else None
         for run in group.runs:
-            rows.append({"run": run.number, "group": group.name, "unit": unit} | _run(run))
+            rows.append({"run": run.number, "group": group.name, "unit": unit} | _run_values(run))
     rows.sort(key=_run_number)
     return csv_text(list(rows[0]), rows)
 

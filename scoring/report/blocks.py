@@ -173,24 +173,27 @@ def run_link(run: ReportedRun) -> Text:
 
 
 def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:
-    """Return a field of the record as a link to its line, or with the other place that it was taken from.
+    """Return a field of a run's record as text for the page, with where its value comes from.
 
-    `shown` replaces the field's own text.
+    That is a link to the line of the log that says it, or a note: that it was given on the command line, or which
+    description of the log has it. `name` is an attribute of the record; `shown` is the text to show, the value itself
+    if None. A field that is not known is the text "not said".
     """
-    value = getattr(run.record, name)
+    record = run.record
+    value = getattr(record, name)
     if value is None:
         return NOT_SAID
     if shown is None:
         shown = str(value)
-    if name in run.record.from_options:
+    if name in record.from_options:
         return [shown, Text(text=" (from the command line)", look="small")]
-    if run.record.described_by and name in FROM_DESCRIPTION:
-        return [shown, Text(text=f" ({run.record.described_by})", look="small")]
-    return at_line(run, run.record.field_lines.get(name), shown)
+    if record.described_by and name in FROM_DESCRIPTION:
+        return [shown, Text(text=f" ({record.described_by})", look="small")]
+    return at_line(run, record.field_lines.get(name), shown)
 
 
 def quoted(block: object) -> Iterator[QuotedLine]:
-    """Yield each log line that a block, or any block within a list, links to."""
+    """Yield each log line that a block of the page links to, or any block within it, within a list of blocks too."""
     if isinstance(block, Text):
         if block.run is not None and block.line is not None:
             yield QuotedLine(block.run, block.line)

@@ -1,6 +1,5 @@
-"""The first screen: what ran, its figure, whether it stands, all runs in one plot, and what to do next."""
+"""The first screen: what ran, its figure, whether it stands, and all runs in a table; `overlay.py` has its plots."""
 
-import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -12,11 +11,10 @@ from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure.score import Score
 from scoring.record import nodes_of, section
 from scoring.report import blocks, plots
-from scoring.report.blocks import NOT_SAID, Cell, Figure, Inline, Paragraph, Table, Text, at_line, field
-from scoring.report.content import NOT_LOGGED, Group, Point, Report, ReportedRun, timeline
-from scoring.report.text import bounds, counted, four_digits, interval, number
+from scoring.report.blocks import NOT_SAID, Cell, Inline, Table, Text, at_line, field
+from scoring.report.content import NOT_LOGGED, Group, Report, ReportedRun
+from scoring.report.text import counted, four_digits, interval, number
 
-MOST_OVERLAID = 16  # runs in one plot: more have no marker and dash of their own
 MOST_NAMED = 8  # systems in the title
 COMMIT_DIGITS = 12
 # What each status looks like: a mark that is told apart without colour, and its word.
@@ -61,13 +59,16 @@ def of_group(group: Group, text: str) -> Inline:
 
 
 def facts(report: Report) -> list[tuple[str, Inline]]:
-    """Return what ran, when and where, as names and values."""
+    """Return what ran, when and where, as the names and values that stand on top of the page.
+
+    What the runs share is taken from the first run of the headline's group.
+    """
     run = report.headline.runs[0]
     shown: list[tuple[str, Inline]] = []
-    counts = [len(group.runs) for group in report.groups]
-    result = report.headline.score.standing if report.headline.score else None
-    if result is not None:
-        shown += [("result", result.name), ("data set", result.dataset_in_words)]
+    run_counts = [len(group.runs) for group in report.groups]
+    standing = report.headline.score.standing if report.headline.score else None
+    if standing is not None:
+        shown += [("result", standing.name), ("data set", standing.dataset_in_words)]
     return [
         *shown,
         ("system", _systems(report.groups)),
@@ -75,7 +76,7 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
         ("organisation", _organisation(run)),
         ("commit", _commit(run)),
         ("framework", field(run, "framework")),
-        ("protocol", f"{report.protocol.name}: {report.protocol.describe(counts)}"),
+        ("protocol", f"{report.protocol.name}: {report.protocol.describe(run_counts)}"),
     ]
 
 
@@ -90,18 +91,22 @@ def _systems(groups: Sequence[Group]) -> Inline:
 
 
 def _dates(runs: Sequence[ReportedRun]) -> Inline:
-    """Return the day on which the runs began, or the first and the last of several days."""
+    """Return the day on which the runs began, or the first and the last of several: "2024-05-01 to 2024-05-03".
+
+    Each day is a link to the line that says it, in the log of the run that began last on it.
+    """
     starts = []
     for run in runs:
         start = run.preamble.get("start_s", NOT_LOGGED)
         if start.line is not None and _day(start.value):
             starts.append(_Start(start.value, start.line, run))
     starts.sort(key=_time_and_line)
-    days: dict[str, Inline] = {}  # the last link to a day stands
-    for begun in starts:
-        day = _day(begun.unix_s)
-        days[day] = at_line(begun.run, begun.line, day)
-    links = list(days.values())
+
+    link_of_day: dict[str, Inline] = {}  # a later start on the same day replaces the link
+    for start_of_run in starts:
+        day = _day(start_of_run.unix_s)
+        link_of_day[day] = at_line(start_of_run.run, start_of_run.line, day)
+    links = list(link_of_day.values())
     if len(links) > 2:
         links = [links[0], links[-1]]
     return _joined(links, " to ") or NOT_SAID
@@ -179,7 +184,10 @@ class Tile(NamedTuple):
 
 
 def tiles(report: Report) -> list[Tile]:
-    """Return what is set large: the headline's figure, its runs, their time and quality."""
+    """Return the tiles, the few values that the page sets large: the headline's figure, runs, time and quality.
+
+    Where there is no figure, a tile says why. Time and quality have none where the logs do not say them.
+    """
     group = report.headline
     system = f"{group.name}: " if len(report.groups) > 1 else ""
     shown = []
@@ -216,23 +224,24 @@ def _runs_tile(group: Group, score: Score) -> Tile:
 
 
 def _time_tile(group: Group) -> Tile | None:
-    """Return the tile of the median time to train, over the runs that were not stopped.
+    """Return the tile of the median time to train of a group's runs; an aborted run has none.
 
-    None where the logs do not say it, or where the figure itself is that time.
+    None where the logs do not say it, or where the group's figure itself is that time.
     """
-    if group.record.mode == "throughput" or (group.score is not None and group.score.unit == "minutes"):
+    figure_is_the_time = group.score is not None and group.score.unit == "minutes"
+    if group.record.mode == "throughput" or figure_is_the_time:
         return None
     timed = [run.record for run in group.runs if run.record.run_time_s is not None]
-    ended = [record for record in timed if record.status in (None, "success")]  # an aborted run has no time to train
+    ended = [record for record in timed if record.status in (None, "success")]
     times_s = [record.run_time_s for record in ended if record.run_time_s is not None]
     if not times_s:
         return None
     unit = plots.time_unit(max(times_s))
-    several = f", median of {len(times_s)} runs" if len(times_s) > 1 else ""
+    of_several = f", median of {len(times_s)} runs" if len(times_s) > 1 else ""
     if len(ended) < len(timed):
-        several += f" that ended with success, of {len(timed)}"
+        of_several += f" that ended with success, of {len(timed)}"
     median = Text(text=number(statistics.median(times_s) / unit.seconds), href="times")
-    return Tile(median, unit.name, f"time to train: run_start to run_stop{several}.")
+    return Tile(median, unit.name, f"time to train: run_start to run_stop{of_several}.")
 
 
 def _quality_tile(group: Group) -> Tile | None:
@@ -251,117 +260,17 @@ def _final_quality(run: ReportedRun) -> float:
     return run.record.quality[-1].value
 
 
-# ---- all runs in one plot
-
-
-NO_RATES = "Throughput over time: not shown; the logs have neither rates nor images and seconds (give --batch)."
-
-
-class _Drawn(NamedTuple):
-    """A run in the plot of all runs."""
-
-    run: ReportedRun
-    points: list[Point]
-    axis: str
-
-
-def overlay(report: Report) -> Figure | Paragraph:
-    """Return a plot of all runs from zero, as far as they share an axis; a sentence where there are no rates."""
-    figure = _overlay(report, from_zero=True)
-    if figure is None:
-        return Paragraph(text=NO_RATES, absent=True)
-    return figure
-
-
-def zoomed(report: Report) -> list[Figure]:
-    """Return a plot of the runs as high as their measured windows differ; none where no window was measured."""
-    figure = _overlay(report, from_zero=False)
-    return [figure] if figure else []
-
-
-def _overlay(report: Report, *, from_zero: bool) -> Figure | None:
-    """Return the plot of all runs that share the first one's axis; None where no run has rates.
-
-    The zoomed plot has the measured windows alone: the warm-up would press them flat.
-    """
-    drawn = []
-    for run in report.runs:
-        points, axis = timeline(run)
-        if not from_zero:
-            points = [point for point in points if point.measured]
-        if points:
-            drawn.append(_Drawn(run, points, axis))
-    if not drawn:
-        return None
-
-    first = drawn[0]
-    unit = unit_of(first.run)
-    shared = [other for other in drawn if other.axis == first.axis][:MOST_OVERLAID]
-    ranges = "; ".join(_range_of(run.run, run.points) for run in shared)
-    left_out = ""
-    if len(report.runs) > len(shared):
-        left_out = f"; {len(report.runs) - len(shared)} more below"
-
-    title = "Throughput of all runs over time" if len(shared) > 1 else "Throughput over time"
-    name = "overlay"
-    head = f"Throughput in {unit}"
-    if not from_zero:
-        title = f"{title}, measured windows enlarged"
-        name = "overlay-zoomed"
-        head = f"Measured windows in {unit}, on an axis that does not start at 0"
-    return Figure(
-        name=name,
-        title=title,
-        caption=f"{head}: {ranges}{left_out}.",
-        draw=functools.partial(
-            plots.throughput,
-            runs=[(_label(report, run.run), run.points) for run in shared],
-            axis=first.axis,
-            unit=unit,
-            value=_only_figure(report),
-            from_zero=from_zero,
-        ),
-    )
-
-
-def _range_of(run: ReportedRun, points: Sequence[Point]) -> str:
-    """Return the least and the greatest rate of a run in words."""
-    return f"run {run.number} {bounds(point.images_per_s for point in points)}"
-
-
-def _only_figure(report: Report) -> float | None:
-    """Return the throughput of a report of one system, which the plot shows as a level; None of several systems."""
-    score = report.headline.score
-    if len(report.groups) != 1 or report.protocol.figure != "throughput" or score is None:
-        return None
-    return score.value
-
-
-def _label(report: Report, run: ReportedRun) -> str:
-    """Return a run's name in a legend, with its devices where the runs differ in them."""
-    if len(report.groups) > 1 and run.record.devices:
-        return f"run {run.number} ({run.record.devices} dev.)"
-    return f"run {run.number}"
-
-
-def unit_of(run: ReportedRun) -> str:
-    """Return the unit of the rates of a run's windows."""
-    if run.record.rate_scope == "device" and run.record.devices is None:
-        return "images/s per device"
-    return "images/s"
-
-
 # ---- the tables
 
 
 def tables(report: Report) -> list[Table]:
-    """Return a table of the runs, one of the systems where there are several, and one of the warnings."""
-    units: dict[int, str] = {}  # of the figure, by the number of its run
+    """Return the tables of the first screen: the runs, the systems where there are several, and the warnings if any."""
+    unit_of_run: dict[int, str] = {}  # the unit of its figure, by the number of a run
     for group in report.groups:
         if group.score:
-            units.update({run.number: group.score.shown_unit for run in group.runs})
+            unit_of_run.update({run.number: group.score.shown_unit for run in group.runs})
     caption = "Each run under the protocol, and the lines that its figure comes from"
-    rows = [_cells_of_run(run, units.get(run.number, "")) for run in report.runs]
+    rows = [_cells_of_run(run, unit_of_run.get(run.number, "")) for run in report.runs]
     shown = [blocks.table(caption, rows, id="runs")]
     if len(report.groups) > 1:
         systems = [_cells_of_group(group) for group in report.groups]
@@ -374,7 +283,7 @@ def tables(report: Report) -> list[Table]:
 
 
 def _cells_of_run(run: ReportedRun, unit: str) -> list[Cell]:
-    """Return the row of a run, whose figure is in `unit`."""
+    """Return the row of a run in the table of runs; `unit` is that of its figure."""
     return [
         Cell("run", blocks.run_link(run)),
         Cell("figure", _figure(run, unit), numeric=True),

@@ -78,14 +78,19 @@ def build(
     logs: Mapping[str, os.PathLike[str]],
     folders: Mapping[str, str],
 ) -> Report:
-    """Return the report of `records`; without a protocol, `window` over as many runs as each system has.
+    """Return the report of runs: grouped by what they repeat, scored, compared over device counts, and judged.
 
-    MLPerf logs of which none has a window are scored by `mlperf` instead: their time to train is all that they say.
+    Args:
+        records: One for each run, in the order in which the report numbers them.
+        protocol: How figures are made. None: the protocol `window` over as many runs as each group has, or `mlperf`
+            where the logs say a time to train and nothing else.
+        skip: How many windows to drop at the start of a run, in place of the protocol's number.
+        findings: What the compliance check found in a run, by its file.
+        logs: The path to read a run's log from, by its file; a file that is not there is read by its own path.
+        folders: The folder that the user gave in a file's place, by the file: runs of two folders are two systems.
 
-    `findings`, `logs` and `folders` are by a record's file: what the check found; the path to read where it is another,
-    as for a log that is held in memory; and the folder that was given in the file's place, since runs of two
-    folders are two systems.
-    Raises InputError where one log is given twice.
+    Raises:
+        InputError: One log is given twice.
     """
     once(records)
     if protocol is None and all(_says_run_time_alone(record) for record in records):
@@ -93,18 +98,16 @@ def build(
     asked = _Asked(protocol, skip)
     runs = []
     for number, record in enumerate(records, 1):
-        runs.append(_run(number, record, findings.get(record.file), logs.get(record.file, record.file)))
+        runs.append(_reported_run(number, record, findings.get(record.file), logs.get(record.file, record.file)))
 
     systems = _by_system(_groups(runs, asked, folders))
-    timed: list[Group] = []
-    for members in systems:
-        timed += members
+    groups = list(itertools.chain.from_iterable(systems))
     scaling = _scaling(systems)
-    published = _published_curves(timed)
-    shown_protocol = asked.protocol_for(timed[-1].runs)
-    verdicts = tuple(checks(timed, shown_protocol))
+    published = _published_curves(groups)
+    shown_protocol = asked.protocol_for(groups[-1].runs)
+    verdicts = tuple(checks(groups, shown_protocol))
     return Report(
-        groups=tuple(timed),
+        groups=tuple(groups),
         protocol=shown_protocol if skip is None else shown_protocol.skipping(skip),
         checks=verdicts,
         verdict=overall(verdicts),
@@ -125,21 +128,23 @@ def _says_run_time_alone(record: Record) -> bool:
 
 
 def _groups(runs: Sequence[ReportedRun], asked: _Asked, folders: Mapping[str, str]) -> list[Group]:
-    """Return the scored groups of runs that repeat each other, by devices.
+    """Put runs that repeat each other together, score each group, and return the groups by number of devices.
 
-    Groups whose names would be equal have their folder's name, too.
+    `folders` has the folder that was given in place of a run's file, by the file. A group's name says the machine where
+    the runs are of several. Groups whose names would be equal have their folder's name added.
     """
-    repeats: dict[_Repeated, list[ReportedRun]] = {}
+    runs_by_kind: dict[_Repeated, list[ReportedRun]] = {}
     for run in runs:
-        repeats.setdefault(_repeated(run.record, folders.get(run.record.file)), []).append(run)
+        kind = _repeated(run.record, folders.get(run.record.file))
+        runs_by_kind.setdefault(kind, []).append(run)
     machines = {run.record.machine for run in runs}
-    groups = [_scored(members, asked, name_machine=len(machines) > 1) for members in repeats.values()]
+    groups = [_scored(members, asked, name_machine=len(machines) > 1) for members in runs_by_kind.values()]
 
-    names = Counter(group.name for group in groups)
+    name_counts = Counter(group.name for group in groups)
     named = []
     for group in groups:
         folder = folders.get(group.record.file)
-        if names[group.name] > 1 and folder:
+        if name_counts[group.name] > 1 and folder:
             group = replace(group, name=f"{group.name}, {visible(folder, 80)}")
         named.append(group)
     return sorted(named, key=_devices_of)
@@ -164,11 +169,17 @@ def _repeated(record: Record, folder: str | None) -> _Repeated:
 
 
 def _system(record: Record) -> _System:
-    """Return what a run shares with the other sizes of its system."""
-    # A submission's batch follows its size, and its platform is a name of that size.
+    """Return what a run shares with runs of its system on other numbers of devices.
+
+    A log of another's submission to MLPerf has no header of ours. Its batch changes with the number of devices and its
+    platform is named after it, so neither can tell systems apart: the kind of accelerator does.
+    """
     is_submission = record.format == "mllog" and not record.header
+    framework_name = None
+    if record.framework:
+        framework_name = record.framework.split()[0]  # without its version
     return _System(
-        framework=record.framework.split()[0] if record.framework else None,
+        framework=framework_name,
         model=record.model,
         batch_per_device=None if is_submission else record.batch_per_device,
         precision=record.precision,
@@ -200,7 +211,10 @@ def _name(record: Record, *, name_machine: bool) -> str:
 
 
 def _scored(runs: Sequence[ReportedRun], asked: _Asked, *, name_machine: bool) -> Group:
-    """Return a group of runs with its figure, or with what stands against one."""
+    """Return a group of runs with its figure, or with the problem that stands against one.
+
+    Where there are too few runs for the protocol, the group has both: the figure of those there are, and the problem.
+    """
     protocol = asked.protocol_for(runs)
     result: Score | None = None
     problem = None
@@ -230,13 +244,15 @@ def _with_figures(runs: Sequence[ReportedRun], result: Score, protocol: Protocol
 
 
 def _span(record: Record, figure: RunFigure, protocol: Protocol) -> tuple[int, int]:
-    """Return the first and the last line of the windows that a figure is made of."""
-    first = figure.first_line
+    """Return the first and the last line of the log that may hold a window which a run's figure is made of."""
+    first_line = figure.first_line
     if protocol.over_steps == "between_stamps":
-        first += 1  # the row of the first stamp ends before the measurement begins
-    elif protocol.over_steps == "epoch_rates":  # an epoch's row follows its windows
-        first = max((epoch.line for epoch in record.epochs if epoch.line < first), default=0) + 1
-    return first, figure.last_line
+        first_line += 1  # the row of the first stamp ends before the measurement begins
+    elif protocol.over_steps == "epoch_rates":
+        # The figure's first line is the row of an epoch, which follows the epoch's windows.
+        earlier_epochs = [epoch.line for epoch in record.epochs if epoch.line < first_line]
+        first_line = max(earlier_epochs, default=0) + 1
+    return first_line, figure.last_line
 
 
 def _by_system(groups: Iterable[Group]) -> list[list[Group]]:
@@ -275,8 +291,14 @@ def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
 # ------------------------------------------------------------------------------------------------- reading
 
 
-def _run(number: int, record: Record, findings: dict[str, Any] | None, log: str | os.PathLike[str]) -> ReportedRun:
-    """Return a run with its record, and with what an MLLOG log says up to run_start."""
+def _reported_run(
+    number: int, record: Record, findings: dict[str, Any] | None, log: str | os.PathLike[str]
+) -> ReportedRun:
+    """Return a run of the report: its record, and what its log says before the run starts.
+
+    Of an MLPerf log that is the line of each section of the header, the time of the first event, and the events that
+    are logged once, each with its line. Another log has none of them. The first line of each name counts.
+    """
     header_lines: dict[str, int] = {}
     preamble: dict[str, Logged] = {}
     for entry in _first_entries(record, log):
@@ -301,23 +323,24 @@ def _first_entries(record: Record, log: str | os.PathLike[str]) -> Iterator[obje
 
 
 def read_findings(path: str, records: Sequence[Record]) -> dict[str, dict[str, Any]]:
-    """Return each run's entry of `compliance check --json`, by its file.
+    """Read a file that `compliance check --json` made, and return the entry of each run by the run's file.
 
-    Raises InputError for a file of another form, or of other logs.
+    The check may have been given the same logs by other names: files are compared by their real paths. Raises
+    InputError for a file of another form, or of logs that are not in this report.
     """
     try:
-        by_file = _entries_by_file(json.loads(Path(path).read_text("utf-8")))
+        by_real_path = _entries_by_file(json.loads(Path(path).read_text("utf-8")))
     except (ValueError, KeyError, TypeError, RecursionError):
         make = f"{called('compliance')} check --json LOG... > {path}"
         raise InputError(f"{path}: no findings; make the file with `{make}`") from None
     findings = {}
     for record in records:
-        entry = by_file.pop(os.path.realpath(record.file), None)
+        entry = by_real_path.pop(os.path.realpath(record.file), None)
         if entry is not None:
             findings[record.file] = entry
-    if by_file:
-        other = next(iter(by_file))
-        raise InputError(f"{path}: speaks of {other}, which is no run of this report; check the same logs")
+    others = list(by_real_path)
+    if others:
+        raise InputError(f"{path}: speaks of {others[0]}, which is no run of this report; check the same logs")
     return findings
 
 

@@ -257,7 +257,12 @@ class _Axis(NamedTuple):
 
 
 def timeline(run: ReportedRun) -> Timeline:
-    """Return the throughput of a run over time in at most about SHOWN_POINTS points; none without rates."""
+    """Return the throughput of a run over time as points to draw, none where its log has no rates.
+
+    A window, the steps that one row of the log is about, is a point. A log of more than SHOWN_POINTS windows has
+    neighbouring ones put together, so that there are about so many points. A point is of measured windows alone, or of
+    others (warm-up) alone.
+    """
     windows: list[Window] = []
     rates: list[float] = []
     for window in run.record.windows:
@@ -270,15 +275,16 @@ def timeline(run: ReportedRun) -> Timeline:
 
     axis = _axis(windows, run.record)
     measured_lines = {window.line for window in run.measured}
-    rated = []
+    rated_windows = []
     for window, rate, (start, end) in zip(windows, rates, axis.spans, strict=True):
-        rated.append(_RatedWindow(window, rate, start, end, window.line in measured_lines))
+        is_measured = window.line in measured_lines
+        rated_windows.append(_RatedWindow(window, rate, start, end, is_measured))
 
-    size = math.ceil(len(rated) / SHOWN_POINTS)  # windows that one point stands for
+    windows_of_a_point = math.ceil(len(rated_windows) / SHOWN_POINTS)
     points = []
-    for stretch in stretches(rated):  # so that no point is of both
-        for first in range(0, len(stretch), size):
-            points.append(_put_together(stretch[first : first + size]))
+    for stretch in stretches(rated_windows):
+        for first in range(0, len(stretch), windows_of_a_point):
+            points.append(_put_together(stretch[first : first + windows_of_a_point]))
     return Timeline(points, axis.unit)
 
 
@@ -293,24 +299,38 @@ def stretches(items: Sequence[_Measurable]) -> list[list[_Measurable]]:
 
 
 def _put_together(neighbours: Sequence[_RatedWindow]) -> Point:
-    """Return one point for neighbouring windows, with their rate over the time that they take together."""
-    windows = tuple(row.window for row in neighbours)
-    weights = work(windows)
-    units = math.fsum(weight / row.images_per_s for weight, row in zip(weights, neighbours, strict=True))
-    mean = sum(weights) / units  # times of like work add up
-    return Point(neighbours[0].start, neighbours[-1].end, mean, neighbours[0].measured, windows)
+    """Return one point for neighbouring windows, with their rate over the time that they take together.
+
+    A window's share of that time is its work over its rate; its work is its steps, or 1 where not all say them.
+    """
+    windows = tuple(rated.window for rated in neighbours)
+    amounts = work(windows)
+    time = math.fsum(amount / rated.images_per_s for amount, rated in zip(amounts, neighbours, strict=True))
+    mean_rate = sum(amounts) / time
+    return Point(neighbours[0].start, neighbours[-1].end, mean_rate, neighbours[0].measured, windows)
 
 
 def _axis(windows: Sequence[Window], record: Record) -> _Axis:
-    """Return the places of windows on the best axis that the log allows: time, steps, or its rows."""
-    ends: list[float] = values_of(windows, "end_s")
-    if len(ends) == len(windows) and ends == sorted(ends) and ends[0] != ends[-1]:
-        return _Axis("s", _spans_of_time(windows, ends, record.run_start_s))
-    lengths: list[float] = values_of(windows, "seconds")
-    if len(lengths) == len(windows):
-        return _Axis("s", list(itertools.pairwise(itertools.accumulate(lengths, initial=0.0))))
+    """Return start and end of each window on the best axis that the log allows.
+
+    It is the first of these that all windows say: the time at their end, how long they took (put one after the other),
+    the step at their end. Times and steps that go backwards do not count. Where none is said, windows are counted.
+    """
+    ends_s: list[float] = values_of(windows, "end_s")
+    all_say_their_end = len(ends_s) == len(windows)
+    time_goes_on = ends_s == sorted(ends_s) and len(set(ends_s)) > 1
+    if all_say_their_end and time_goes_on:
+        return _Axis("s", _spans_of_time(windows, ends_s, record.run_start_s))
+
+    lengths_s: list[float] = values_of(windows, "seconds")
+    if len(lengths_s) == len(windows):
+        bounds_s = itertools.accumulate(lengths_s, initial=0.0)
+        return _Axis("s", list(itertools.pairwise(bounds_s)))
+
     steps: list[int] = values_of(windows, "step")
-    if len(steps) == len(windows) and steps == sorted(set(steps)):
+    all_say_their_step = len(steps) == len(windows)
+    steps_rise = steps == sorted(set(steps))
+    if all_say_their_step and steps_rise:
         return _Axis("step", _spans_of_steps(windows, steps))
     return _Axis("row", [(float(at), at + 1.0) for at in range(len(windows))])
 

@@ -109,15 +109,19 @@ class _Curves(NamedTuple):
 
 
 def _curves(report: Report, read: Callable[[Window], float | None]) -> _Curves:
-    """Return the finite values that `read` gives for the windows of each run; runs without any are left out."""
+    """Return a curve for each run: one quantity over its windows. Runs without any value are left out.
+
+    A window is the steps that one row of the log is about. `read` gives its quantity, or None; values that are not
+    finite are left out. The curves are over the steps done. A run whose log does not say them all is over the rows that
+    it printed, counted from 1, and the axis is named so.
+    """
     curves = []
-    all_by_step = True
+    axis = "step"
     for run in report.runs:
-        steps_done = positions(run.record)
-        places: Sequence[int | None] = steps_done
-        if None in steps_done:
-            all_by_step = False
-            places = range(1, len(steps_done) + 1)
+        places: Sequence[int | None] = positions(run.record)  # the steps done at the end of each window
+        if None in places:
+            axis = "printed row"
+            places = range(1, len(places) + 1)
         curve = _Curve(run, [], [])
         for place, window in zip(places, run.record.windows, strict=True):
             value = read(window)
@@ -126,11 +130,11 @@ def _curves(report: Report, read: Callable[[Window], float | None]) -> _Curves:
                 curve.windows.append(window)
         if curve.points:
             curves.append(curve)
-    return _Curves(curves, "step" if all_by_step else "printed row")
+    return _Curves(curves, axis)
 
 
 def _loss(report: Report) -> Figure | Paragraph:
-    """Return the plot of the training loss."""
+    """Return the plot of each run's training loss; a sentence where the logs print no loss."""
     curves, axis = _curves(report, _loss_of)
     if not curves:
         return Paragraph(text=f"Loss: {NOT_MEASURED}; the logs print none.", absent=True)
@@ -163,7 +167,10 @@ def _cells_of_loss(curve: _Curve) -> list[Cell]:
 
 
 def _quality(report: Report) -> Figure | Paragraph:
-    """Return the plot of the evaluations, a series for each run and measure, and the target where all share it."""
+    """Return the plot of the quality at each evaluation; a sentence where the logs hold no evaluation.
+
+    There is a series for each run and each measure, such as accuracy. The target is drawn where all runs have the same.
+    """
     evaluated = [run for run in report.runs if run.record.quality]
     if not evaluated:
         return Paragraph(text=f"Quality: {NOT_MEASURED}; the logs hold no evaluation.", absent=True)
@@ -173,15 +180,15 @@ def _quality(report: Report) -> Figure | Paragraph:
     series = _quality_series(evaluated, measures)
     words = "; ".join(f"{name} {_both_ends(points)}" for name, points in series)
     aim = f"; target {target:g}" if target is not None else ""
+    axis_name = visible(measures[0], 40) if len(measures) == 1 else "quality"
     rows = []
     for run in evaluated:
         rows += [_cells_of_quality(run, quality) for quality in run.record.quality]
-    y = visible(measures[0], 40) if len(measures) == 1 else "quality"
     return Figure(
         name="quality",
         title="Quality after each evaluation",
         caption=f"{' and '.join(measures)}, first and last: {words}{aim}.",
-        draw=functools.partial(plots.lines, series=series, x="epoch", y=y, target=target),
+        draw=functools.partial(plots.lines, series=series, x="epoch", y=axis_name, target=target),
         numbers=blocks.table("Every evaluation", rows),
     )
 
@@ -234,7 +241,7 @@ def _cells_of_quality(run: ReportedRun, quality: Quality) -> list[Cell]:
 
 
 def telemetry(report: Report) -> Section:
-    """Return GPU memory, power, energy and temperature, where the logs have them."""
+    """Return the section on GPU memory, power, energy, temperature and slow ranks, as far as the logs have them."""
     slowest = "of the slowest rank beyond the median one"
     figures = [
         _telemetry_figure(report, "memory", "GPU memory", "MiB", _memory_mib),
@@ -296,7 +303,10 @@ def _telemetry_figure(
 
 
 def _most_memory(run: ReportedRun) -> Inline:
-    """Return the most GPU memory of any window; of several with as much, the link leads to the last."""
+    """Return the most GPU memory of any window in MiB, as a link to its line in the log.
+
+    Where several windows have as much, the link leads to the last of them.
+    """
     most_mib = -math.inf
     line = None
     for window in run.record.windows:
@@ -330,7 +340,11 @@ NO_POWER_METRIC = "not given: next to an MLPerf result only power by the rules o
 
 
 def _joules(run: ReportedRun) -> Inline:
-    """Return the energy of an image in the measured windows, from power and time of each; none of an MLPerf result."""
+    """Return the energy of an image in J, as a link to the first measured window; "not measured" where it is unknown.
+
+    It is the sum of power x time over the measured windows, by their images; each of them must say all three. Next to
+    an MLPerf result no energy may stand, by the guidelines of MLPerf on messages: there it is a sentence that says so.
+    """
     standing = standing_of([run.record])
     if standing is not None and standing.uses_the_name:
         return NO_POWER_METRIC
@@ -343,14 +357,15 @@ def _joules(run: ReportedRun) -> Inline:
         images.append(window.images)
     if not joules:
         return NOT_MEASURED
-    return at_line(run, run.measured[0].line, f"{number(math.fsum(joules) / math.fsum(images))} J")
+    joules_per_image = math.fsum(joules) / math.fsum(images)
+    return at_line(run, run.measured[0].line, f"{number(joules_per_image)} J")
 
 
 # ---- variance
 
 
 def variance(report: Report) -> Section:
-    """Return how much windows, runs and hosts differ."""
+    """Return the section with two tables of how far windows, runs and hosts differ, a row for each group of runs."""
     rows = []
     level_rows = []
     for group in report.groups:
@@ -364,10 +379,10 @@ def variance(report: Report) -> Section:
     by_level = blocks.table(
         "How far windows of a run, runs of a host, and hosts lie apart, by their standard deviation", level_rows
     )
-    result = report.headline.score
+    headline = report.headline.score
     gist = ""
-    if result is not None and result.spread is not None and result.value:
-        gist = f"standard deviation {percent(result.spread / result.value)} over {result.spread_over}"
+    if headline is not None and headline.spread is not None and headline.value:
+        gist = f"standard deviation {percent(headline.spread / headline.value)} over {headline.spread_over}"
     return Section(key="variance", title="Variance", gist=gist, blocks=[table, by_level])
 
 

@@ -34,7 +34,16 @@ SURFACE = "#010104"
 SERIES = ("#010201", "#010202", "#010203", "#010204", "#010205", "#010206", "#010207", "#010208")
 _VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", SURFACE: "surface"}
 _VARIABLES.update({color: f"series-{number}" for number, color in enumerate(SERIES, 1)})
-MARKERS = {"o": "●○", "s": "■□", "^": "▲△", "D": "◆◇", "v": "▼▽", "P": "✚✙", "X": "✖✕", "*": "★☆"}  # full and hollow
+MARKERS = {  # {matplotlib's marker: the characters that show it in the legend, full and hollow}
+    "o": ("●", "○"),
+    "s": ("■", "□"),
+    "^": ("▲", "△"),
+    "D": ("◆", "◇"),
+    "v": ("▼", "▽"),
+    "P": ("✚", "✙"),
+    "X": ("✖", "✕"),
+    "*": ("★", "☆"),
+}
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
 DASHED = (0, (5, 2))
 DOTTED = (0, (1, 1.5))
@@ -82,20 +91,31 @@ class Plot:
         if entry not in self.legend:
             self.legend.append(entry)
 
-    def series(self, index: int, label: str, points: Sequence[tuple[float, float]], **look: Any) -> None:
-        """Draw a line with the marker, colour and dash of the series of that index, from 0."""
-        cycle = index // len(SERIES)  # how often the colours were used up before
-        marker = list(MARKERS)[index % len(MARKERS)]
+    def series(self, index: int, label: str, points: Sequence[tuple[float, float]], **style: Any) -> None:
+        """Draw a line through points (x, y) in the style of the series number `index`, and add it to the legend.
+
+        Series are told apart by marker and colour. Where there are more series than colours, those of the next round
+        have hollow markers and another dash. `style` replaces any of it, by names of matplotlib's `plot`.
+        """
+        round_number = index // len(SERIES)
+        is_hollow = round_number % 2 == 1
         color = SERIES[index % len(SERIES)]
-        is_hollow = cycle % 2 == 1
-        usual: dict[str, Any] = {"color": color, "marker": marker, "linestyle": DASHES[cycle % len(DASHES)]}
-        usual["markerfacecolor"] = "none" if is_hollow else None
+        marker = list(MARKERS)[index % len(MARKERS)]
+        full_mark, hollow_mark = MARKERS[marker]
+        look: dict[str, Any] = {
+            "color": color,
+            "marker": marker,
+            "markerfacecolor": "none" if is_hollow else None,
+            "linestyle": DASHES[round_number % len(DASHES)],
+        }
+        look.update(style)
+
         most_markers = MOST_MARKERS if index == 0 else MOST_MARKERS_OF_LATER_LINES
         every = math.ceil(len(points) / most_markers)  # markers of a long line stand apart
         xs = [x for x, _ in points]
         ys = [_drawable(y) for _, y in points]
-        self.axes.plot(xs, ys, markevery=every, **(usual | look))
-        self.key(MARKERS[marker][is_hollow], color, label)
+        self.axes.plot(xs, ys, markevery=every, **look)
+        self.key(hollow_mark if is_hollow else full_mark, color, label)
 
     def level(self, y: float) -> None:
         """Draw a dashed level over the whole width."""
@@ -215,58 +235,72 @@ def throughput(
     value: float | None,
     from_zero: bool = True,
 ) -> None:
-    """Draw throughput of runs over time; what was not measured is hollow and grey, one run's measured part shaded.
+    """Draw the throughput of runs over time: a line for each, whose warm-up is grey with hollow markers.
 
-    `runs` has the label and the points of each, `value` is a level to show. The vertical axis starts at 0, or else it
-    holds just the rates and the figure.
+    Args:
+        drawing: The panel to draw on.
+        runs: The label and the points of each run. Of a single run the measured part is shaded.
+        axis: What the points' starts and ends count: "s", "step" or "row". Seconds are shown as s, min or h.
+        unit: The unit of the rates.
+        value: The figure, drawn as a dashed level; None for none.
+        from_zero: Whether the vertical axis starts at 0; if not, it holds just the rates and the figure.
     """
-    points_of_all: list[Point] = []
-    for _, points in runs:
-        points_of_all += points
-    name = axis
+    is_single = len(runs) == 1
+    axis_name = axis
     scale = 1.0  # of the points' unit in one unit of the axis
     if axis == "s":
         time = time_unit(max(points[-1].end for _, points in runs))
         scale = time.seconds
-        name = f"time in {time.name}"
+        axis_name = f"time in {time.name}"
 
+    rates: list[float] = []
     for index, (label, points) in enumerate(runs):
-        _draw_run(drawing, index, label if len(runs) > 1 else "measured", points, scale, shaded=len(runs) == 1)
-    values = [point.images_per_s for point in points_of_all]
+        shown_label = "measured" if is_single else label
+        _draw_run(drawing, index, shown_label, points, scale, shaded=is_single)
+        rates += [point.images_per_s for point in points]
+    levels = rates
     if value is not None:
         drawing.level(value)
-        drawing.key("╌", INK, "figure of the run" if len(runs) == 1 else "figure")
-        values.append(value)
+        drawing.key("╌", INK, "figure of the run" if is_single else "figure")
+        levels = [*rates, value]
     if from_zero:
-        drawing.from_zero(values)
-        drawing.axes.set_xlim(left=min(0.0, *(points[0].start / scale for _, points in runs)))
+        drawing.from_zero(levels)
+        starts = [points[0].start / scale for _, points in runs]
+        drawing.axes.set_xlim(left=min(0.0, *starts))
     else:
-        drawing.close_to(values)
-    drawing.label(x=name, y=unit)
+        drawing.close_to(levels)
+    drawing.label(x=axis_name, y=unit)
 
 
 def _draw_run(drawing: Plot, index: int, label: str, points: Sequence[Point], scale: float, *, shaded: bool) -> None:
-    """Draw the stretches of a run one by one: each is measured as a whole, or not at all."""
-    for stretch in stretches(points):
+    """Draw a run's rates over time: its measured points as the series number `index`, the others grey and hollow.
+
+    Each point is drawn at the middle of its time, divided by `scale`. The time of measured points is `shaded` on
+    request.
+    """
+    for stretch in stretches(points):  # each is measured as a whole, or not at all
         middles = [((point.start + point.end) / 2 / scale, point.images_per_s) for point in stretch]
-        if not stretch[0].measured:
+        if stretch[0].measured:
+            drawing.series(index, label, middles)
+            if shaded:
+                start = stretch[0].start / scale
+                end = stretch[-1].end / scale
+                drawing.axes.axvspan(start, end, color=SERIES[0], alpha=0.1, linewidth=0)
+        else:
             marker = "o" if len(middles) <= MOST_MARKERS else None
             xs = [x for x, _ in middles]
             ys = [y for _, y in middles]
             drawing.axes.plot(xs, ys, marker=marker, color=MUTED, markerfacecolor="none", linewidth=0.8)
             drawing.key("○", MUTED, "warm-up or not measured")
-            continue
-        drawing.series(index, label, middles)
-        if shaded:
-            start = stretch[0].start / scale
-            end = stretch[-1].end / scale
-            drawing.axes.axvspan(start, end, color=SERIES[0], alpha=0.1, linewidth=0)
 
 
 def lines(
     drawing: Plot, *, series: Series, x: str, y: str, target: float | None = None, from_zero: bool = False
 ) -> None:
-    """Draw named series of (x, y) over whole numbers, and a level to reach."""
+    """Draw named series of points whose x are whole numbers, such as steps or epochs, and a level to reach.
+
+    `x` and `y` name the axes. `target` is drawn as a dashed level; the vertical axis starts at 0 where `from_zero`.
+    """
     from matplotlib.ticker import MaxNLocator
 
     for index, (label, points) in enumerate(series):
@@ -289,12 +323,17 @@ def _values_of(series: Series) -> list[float]:
 
 
 def scaling(drawing: Plot, *, ours: Series, published: Series, y: str, logarithmic: bool, first: int) -> None:
-    """Draw our curves bold over the device count, the published ones thin and dotted, in colours from `first` on."""
+    """Draw throughput or efficiency over the number of devices: our curves bold, published ones thin and dotted.
+
+    `y` names the vertical axis. It is logarithmic, for throughput, or starts at 0 and has a level at 100 %, for
+    efficiency. The published curves take their colours from the series number `first` on, so that a curve has the same
+    colour in both plots.
+    """
     drawing.size(3.2)
     for index, (label, points) in enumerate(ours):
         drawing.series(index, label, points, linewidth=2.4, markersize=7, zorder=3)
-    for index, (label, points) in enumerate(published):
-        drawing.series(index + first, label, points, linestyle=DOTTED, linewidth=1.1)
+    for index, (label, points) in enumerate(published, start=first):
+        drawing.series(index, label, points, linestyle=DOTTED, linewidth=1.1)
     all_series = (*ours, *published)
     values = _values_of(all_series)
     if logarithmic:
@@ -302,28 +341,28 @@ def scaling(drawing: Plot, *, ours: Series, published: Series, y: str, logarithm
     else:
         drawing.axes.axhline(100, color=MUTED, linewidth=0.8)
         drawing.from_zero([100.0, *values])
-    counts: set[float] = set()
+    device_counts: set[float] = set()
     for _, points in all_series:
-        counts.update(devices for devices, _ in points)
-    _set_device_counts(drawing, sorted(counts))
+        device_counts.update(devices for devices, _ in points)
+    _set_device_counts(drawing, sorted(device_counts))
     drawing.label(x="devices", y=y)
 
 
 def _set_logarithmic(drawing: Plot, values: Sequence[float]) -> None:
-    """Set a logarithmic vertical axis around the values, with the more ticks a decade the fewer decades it has."""
+    """Set a logarithmic vertical axis around the values, with more ticks a decade where it spans fewer decades."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     low = min(values) / 1.25
     high = max(values) * 1.25
-    subs: tuple[int, ...] = (1,)
-    if high / low < 15:
-        subs = (1, 2, 3, 5, 7)
-    elif high / low < 200:
-        subs = (1, 3)
+    ticks_in_a_decade: tuple[int, ...] = (1,)
+    if high / low < 15:  # about one decade
+        ticks_in_a_decade = (1, 2, 3, 5, 7)
+    elif high / low < 200:  # about two
+        ticks_in_a_decade = (1, 3)
     axes = drawing.axes
     axes.set_yscale("log")
     axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(LogLocator(subs=subs))
+    axes.yaxis.set_major_locator(LogLocator(subs=ticks_in_a_decade))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 

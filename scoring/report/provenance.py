@@ -64,10 +64,13 @@ _Links = tuple[str, ...]
 
 
 def compliance(report: Report) -> Section:
-    """Return what `python -m compliance check` found in the runs."""
+    """Return the section on what the compliance check (`python -m compliance check`) found in the runs.
+
+    It has the verdict on each run, or that it was not checked, a table of errors and warnings, and the notes folded.
+    """
     parts: list[Block] = []
     notes = []
-    graver = []
+    errors_and_warnings = []
     is_checked = False
     for run in report.runs:
         if run.findings is None:
@@ -78,17 +81,17 @@ def compliance(report: Report) -> Section:
         for finding in run.findings["findings"]:
             cells = _cells_of_finding(run, finding)
             if finding["severity"] == "info":
-                notes.append(cells[:-1])  # there is nothing to do
+                notes.append(cells[:-1])  # without what to do: there is nothing
             else:
-                graver.append(cells)
+                errors_and_warnings.append(cells)
 
-    if graver:
-        parts.append(blocks.table("Errors and warnings", graver))
+    if errors_and_warnings:
+        parts.append(blocks.table("Errors and warnings", errors_and_warnings))
     elif is_checked:
         parts.append(Paragraph(text="No error and no warning."))
     if notes:
         parts.append(Fold(summary=f"{len(notes)} notes", blocks=[blocks.table("Notes", notes)]))
-    gist = f"{len(graver)} errors and warnings" if is_checked else "not checked"
+    gist = f"{len(errors_and_warnings)} errors and warnings" if is_checked else "not checked"
     return Section(key="compliance", title="Compliance", gist=gist, blocks=parts)
 
 
@@ -119,15 +122,18 @@ def _cells_of_finding(run: ReportedRun, finding: Mapping[str, Any]) -> list[Cell
 
 
 def provenance(report: Report) -> Section:
-    """Return each run's log, code, machine and configuration; what several runs share is shown with the first."""
-    first_runs: dict[str, int] = {}  # by a header section's name and text: the first run that has it
+    """Return the section on each run's log, code, machine and configuration, from the header of its log.
+
+    A part of the header that several runs share is shown with the first of them; the others refer to it.
+    """
+    first_run_with: dict[str, int] = {}  # by name and content of a part: the number of the first run that has it
     parts: list[Block] = []
     for run in report.runs:
         parts.append(Facts(items=_facts(run), run=run.number))
         for name, title in HEADER_TABLES.items():
             content = run.record.header.get(name)
             if content:
-                first = first_runs.setdefault(f"{name}{content!r}", run.number)
+                first = first_run_with.setdefault(f"{name}{content!r}", run.number)
                 parts += _header_section(run, name, title, first)
     return Section(key="provenance", title="Provenance", gist=report.headline.runs[0].record.file, blocks=parts)
 
@@ -145,7 +151,10 @@ def _header_section(run: ReportedRun, name: str, title: str, first: int) -> list
 
 
 def _facts(run: ReportedRun) -> list[tuple[str, Inline]]:
-    """Return where a run's record comes from, and what it says of the run."""
+    """Return names and values of what is known of a run: its log, its settings, its code and its data.
+
+    Each value is a link to the line of the log that says it, as far as one does.
+    """
     record = run.record
     facts: list[tuple[str, Inline]] = [
         ("log", Text(text=record.file, look="code")),
@@ -180,33 +189,42 @@ def _source_tree(run: ReportedRun) -> list[tuple[str, Inline]]:
 
 
 def _passports(run: ReportedRun) -> list[tuple[str, Inline]]:
-    """Return which bytes of its data set a run read, as far as its header says it."""
+    """Return names and values that say which bytes of its data set a run read: files, size and SHA-256.
+
+    The header of the log has them for training and evaluation data, and for what these were packed from. A part that it
+    does not say is left out.
+    """
     dataset = section(run.record, "dataset")
     line = run.header_lines.get("dataset")
     facts: list[tuple[str, Inline]] = []
     for name, title in PASSPORTS.items():
         passport = table_of(schema.Passport, dataset.get(name))
-        if passport is not None:
-            files = "files" if passport.is_exact else "records with more in them than the images"
-            shown = f"{passport.files:,} {files}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"
-            facts.append((title, at_line(run, line, shown)))
+        if passport is None:
+            continue
+        files = "files" if passport.is_exact else "records with more in them than the images"
+        shown = f"{passport.files:,} {files}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"
+        facts.append((title, at_line(run, line, shown)))
     return facts
 
 
 def _topologies(run: ReportedRun) -> list[Block]:
-    """Return how the GPUs of each node are linked, near links darker; nodes with equal links share a table."""
-    hosts: dict[tuple[_Links, ...], list[str]] = {}
+    """Return tables of how the GPUs of a run's nodes are linked, one for all nodes whose links are equal.
+
+    A cell is the link between two devices as nvidia-smi names it, and the nearer it is, the darker it is shown. Where
+    no node's links are known, a sentence says so.
+    """
+    hosts_by_links: dict[tuple[_Links, ...], list[str]] = {}
     for node in nodes_of(run.record):
         matrix = _link_matrix(node.get("topology"))
         if matrix:
-            hosts.setdefault(matrix, []).append(str(node.get("host")))
-    if not hosts:
+            hosts_by_links.setdefault(matrix, []).append(str(node.get("host")))
+    if not hosts_by_links:
         return [Paragraph(text=f"Topology of the GPUs: {NOT_MEASURED}.", absent=True)]
     parts: list[Block] = []
-    for matrix, names in hosts.items():
-        nodes = counted(len(names), "node")
-        caption = f"Links between GPUs and network cards of {nodes}: {', '.join(names[:NAMED_HOSTS])}"
-        devices = [device for device, *_ in matrix]
+    for matrix, hosts in hosts_by_links.items():
+        nodes = counted(len(hosts), "node")
+        caption = f"Links between GPUs and network cards of {nodes}: {', '.join(hosts[:NAMED_HOSTS])}"
+        devices = [device for device, *_ in matrix]  # a row begins with the name of its device
         parts.append(blocks.table(caption, [_cells_of_links(row, devices) for row in matrix]))
     parts.append(Paragraph(text=f"As nvidia-smi names them. {LINKS}"))
     return parts
@@ -249,14 +267,19 @@ def _header_table(title: str, content: Any) -> Table:
 
 
 def _leaves(content: Any, path: str = "") -> list[tuple[str, str]]:
-    """Return the values within a nested one, each as its path and its text."""
+    """Return the values within a nested JSON value, each as the path that leads to it and its text.
+
+    {"gpus": [{"name": "A100"}], "cores": 64} is [("gpus[0].name", "A100"), ("cores", "64")]. A list of plain values
+    is one value, as is an empty dict. `path` leads to `content` itself.
+    """
+    is_list_of_containers = isinstance(content, list) and any(isinstance(item, dict | list) for item in content)
     leaves: list[tuple[str, str]] = []
     if isinstance(content, dict) and content:
         for key, value in content.items():
             leaves += _leaves(value, f"{path}.{key}" if path else str(key))
-    elif isinstance(content, list) and any(isinstance(item, dict | list) for item in content):
-        for at, value in enumerate(content):
-            leaves += _leaves(value, f"{path}[{at}]")
+    elif is_list_of_containers:
+        for index, value in enumerate(content):
+            leaves += _leaves(value, f"{path}[{index}]")
     else:
         leaves.append((path, str(content)))
     return leaves
@@ -266,40 +289,50 @@ def _leaves(content: Any, path: str = "") -> list[tuple[str, str]]:
 
 
 def reproduce(report: Report, command: Sequence[str]) -> Section:
-    """Return the commands that repeat the runs, the checks, the figures and this report.
+    """Return the section with the commands that repeat the runs, their check, the figures and this report.
 
-    `command` has the words that this report was asked for with.
+    `command` has the words of the command line that asked for this report. A run can be repeated where its log has our
+    configuration.
     """
     folder = report.folder
+    files = [run.record.file for run in report.runs]
     shown = []
     if folder:
         shown.append(Paragraph(text="Logs are named as seen from the folder that holds them all."))
     for run in report.runs:
-        if "DGXSYSTEM" in config_of(run.record):
+        has_our_configuration = "DGXSYSTEM" in config_of(run.record)
+        if has_our_configuration:
             shown.append(_run_again(run))
     if any(run.record.format == "mllog" for run in report.runs):
-        logs = _words(folder, [run.record.file for run in report.runs])
-        shown.append(Paragraph(text="Check the logs.", code=f"{called('compliance')} check {logs}"))
+        code = f"{called('compliance')} check {_words(folder, files)}"
+        shown.append(Paragraph(text="Check the logs.", code=code))
+
     scoring = called("scoring")
     for group in report.groups:
-        files = [run.record.file for run in group.runs]
+        files_of_group = [run.record.file for run in group.runs]
         options = ["--protocol", report.protocol.name, *score_options(command, group.record)]
-        words = _words(folder, [*files, *options])
-        shown.append(Paragraph(text=f"Score {group.name}.", code=f"{scoring} score {words}"))
+        code = f"{scoring} score {_words(folder, [*files_of_group, *options])}"
+        shown.append(Paragraph(text=f"Score {group.name}.", code=code))
     shown.append(Paragraph(text="Write this report.", code=f"{scoring} report {_words(folder, command)}"))
     return Section(key="reproduce", title="Reproduce it", gist="the commands", blocks=shown)
 
 
 def _run_again(run: ReportedRun) -> Paragraph:
-    """Return the command that repeats a run: its commit, its exports, and the script."""
+    """Return the command that repeats a run: the commit to check out, its variables, and the script.
+
+    The variables are those that the environment of the run had set, with the seed that it took. Values are quoted for
+    the shell, as a log may hold anything.
+    """
     config = config_of(run.record)
-    given = {"DGXSYSTEM": config["DGXSYSTEM"].get("value")}
+    variables = {"DGXSYSTEM": config["DGXSYSTEM"].get("value")}
     for name, entry in config.items():
-        if entry.get("origin") == "environment" and NAME.fullmatch(name) and name not in NOT_REPEATED:
-            given[name] = entry.get("value")
+        was_set_by_user = entry.get("origin") == "environment" and NAME.fullmatch(name)
+        if was_set_by_user and name not in NOT_REPEATED:
+            variables[name] = entry.get("value")
     if run.seed:
-        given["SEED"] = run.seed.value
-    exports = " ".join(f"{name}={shlex.quote(visible(value))}" for name, value in given.items())
+        variables["SEED"] = run.seed.value
+    exports = " ".join(f"{name}={shlex.quote(visible(value))}" for name, value in variables.items())
+
     source = section(run.record, "source")
     checkout = ""
     if source.get("commit"):
@@ -321,7 +354,11 @@ def _words(folder: str, words: Iterable[str]) -> str:
 
 
 def score_options(command: Sequence[str], record: Record) -> list[str]:
-    """Return the report's options that `score` takes too, with the numbers of the record's system."""
+    """Return the options for `score` that make the figure as this report made it.
+
+    These are the options of the report's own `command` that `score` takes too, each with its value, and the numbers of
+    devices and images of the group's `record` that its log does not say.
+    """
     options: list[str] = []
     for at, word in enumerate(command):
         if word in SCORE_OPTIONS:
@@ -337,18 +374,22 @@ def score_options(command: Sequence[str], record: Record) -> list[str]:
 
 
 def log_lines(report: Report, linked: object) -> Section:
-    """Return the lines of the logs that the blocks `linked` lead to."""
-    wanted: dict[int, set[int]] = {run.number: set() for run in report.runs}
+    """Return the section that quotes the lines of the logs which the rest of the page links to.
+
+    `linked` are the blocks of the page, or lists of them. A line longer than QUOTED_CHARS is cut, and says so.
+    """
+    wanted_lines: dict[int, set[int]] = {run.number: set() for run in report.runs}  # by the run's number
     for run_number, line in blocks.quoted(linked):
-        wanted[run_number].add(line)
+        wanted_lines[run_number].add(line)
+
     parts = []
+    count = 0
     for run in report.runs:
-        texts = _read_lines(report.logs.get(run.record.file, run.record.file), wanted[run.number])
-        shown = []
-        for line in sorted(wanted[run.number]):
-            shown.append((line, visible(texts.get(line, ""), QUOTED_CHARS)))
+        wanted = wanted_lines[run.number]
+        texts = _read_lines(report.logs.get(run.record.file, run.record.file), wanted)
+        shown = [(line, visible(texts.get(line, ""), QUOTED_CHARS)) for line in sorted(wanted)]
         parts.append(Lines(run=run.number, file=run.record.file, lines=shown))
-    count = sum(map(len, wanted.values()))
+        count += len(wanted)
     gist = f"{count} lines that the numbers above come from, as they stand in the logs"
     return Section(key="lines", title="Quoted log lines", gist=gist, blocks=parts)
 

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from compliance.mlperf import notes_in_order
 from runlog.text import visible
 from runlog.verdict import Verdict
-from scoring.report import brief, course, performance, plots, provenance, speed
+from scoring.report import brief, course, overlay, performance, plots, provenance, speed
 from scoring.report.blocks import Table
 from scoring.report.content import Report
 from scoring.report.text import markdown
@@ -37,13 +37,15 @@ class ShownCheck(NamedTuple):
 
 
 def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
-    """Return what the templates show of the report that `command` (the words after `report`) asked for."""
-    status, verdict = report.verdict
-    notes = [group.score.footnotes for group in report.groups if group.score]
-    evidence = {
+    """Return the content of a report's page, by the names that the templates have for its parts.
+
+    `command` has the words after `report` on the command line that asked for it, which the page repeats. The log lines
+    to quote are those that the other parts link to, so they are collected last.
+    """
+    parts = {
         "facts": brief.facts(report),
         "tiles": brief.tiles(report),
-        "plots": [brief.overlay(report), *brief.zoomed(report)],
+        "plots": [overlay.from_zero(report), *overlay.enlarged(report)],
         "performance": performance.performance(report),
         "tables": _tables(report),
         "sections": [
@@ -58,16 +60,18 @@ def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
             provenance.reproduce(report, command),
         ],
     }
-    return evidence | {
+    quoted_lines = provenance.log_lines(report, list(parts.values()))  # HTML alone shows them
+    footnotes = [group.score.footnotes for group in report.groups if group.score]
+    return parts | {
         "title": brief.of_all([group.name for group in report.groups]),
         "headline": brief.of_all([brief.figure_of(group) for group in report.groups]),
-        "status": status,
-        "verdict": f"{verdict}.",
+        "status": report.verdict.status,
+        "verdict": f"{report.verdict.text}.",
         "checks": [ShownCheck.of(check) for check in report.checks],
         "statuses": brief.STATUSES,
         "steps": next_steps(report.checks),
-        "lines": provenance.log_lines(report, list(evidence.values())),  # which HTML alone shows
-        "footnotes": notes_in_order(itertools.chain.from_iterable(notes)),
+        "lines": quoted_lines,
+        "footnotes": notes_in_order(itertools.chain.from_iterable(footnotes)),
         "folder": report.folder,
     }
 
@@ -124,7 +128,8 @@ def _templates(folder: str) -> jinja2.Environment:
 def html(page: Mapping[str, Any], template: Path | None = None) -> str:
     """Return the page as one self-contained HTML file, without script or anything to fetch.
 
-    `template` replaces the report's own page; it may use the same blocks and page.css.
+    `template` is a file that replaces the report's own page; it may use the same blocks and page.css. The folder that
+    holds the logs is taken out of the text, so that the page does not say where they lie on this machine.
     """
     templates = _templates("html")
     if template is None:
@@ -135,7 +140,8 @@ def html(page: Mapping[str, Any], template: Path | None = None) -> str:
     folder = page.get("folder")
     if not folder:
         return text
-    return text.replace(str(escape(visible(folder, MOST_CHARS))), "")  # where the logs are on this machine
+    folder_as_shown = str(escape(visible(folder, MOST_CHARS)))
+    return text.replace(folder_as_shown, "")
 
 
 def markdown_text(page: Mapping[str, Any]) -> str:

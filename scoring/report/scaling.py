@@ -13,6 +13,8 @@ from scoring.published.table import Published, by_devices
 from scoring.record import Record, Window, config_of, section
 from scoring.report.content import Curve, Group, ScalingRow, StepTime, values_of
 
+LONG_WORD = 8  # letters
+
 # ---- where a step's time goes
 
 
@@ -52,25 +54,35 @@ def _step_of_one_device(groups: Sequence[Group], mean_steps: Sequence[_MeanStep 
 
 
 def _step_time(mean_step: _MeanStep, all_reduce: _AllReduce) -> StepTime:
-    """Return the parts of a mean step, and what the part is that remains."""
-    rest = "computation and all-reduce"
-    exposed_s = all_reduce.exposed_s
-    if exposed_s is not None:
-        exposed_s = min(exposed_s, mean_step.total_s - (mean_step.data_wait_s or 0.0))
-        rest = "computation"
+    """Return a mean step taken apart: wait for data, all-reduce, and what remains of it.
+
+    The exposed all-reduce is an estimate, so it is at most the time that the wait leaves. `rest` names all that the
+    remaining time holds: computation, and each part that is not known by itself.
+    """
+    all_reduce_s = all_reduce.exposed_s
+    if all_reduce_s is not None:
+        most_s = mean_step.total_s - (mean_step.data_wait_s or 0.0)
+        all_reduce_s = min(all_reduce_s, most_s)
+    rest = "computation"
+    if all_reduce_s is None:
+        rest += " and all-reduce"
     if mean_step.data_wait_s is None:
         rest += " and data wait"
     return StepTime(
         total_s=mean_step.total_s,
         data_wait_s=mean_step.data_wait_s,
-        all_reduce_s=exposed_s,
+        all_reduce_s=all_reduce_s,
         all_reduce_note=all_reduce.note,
         rest=rest,
     )
 
 
 def _all_reduce(record: Record, total_s: float, alone_s: float | None, *, one_count: bool) -> _AllReduce:
-    """Estimate the exposed all-reduce time: what a step takes longer than on one device, `alone_s`."""
+    """Estimate the exposed all-reduce of a step of `total_s` seconds: what it takes longer than on one device.
+
+    `alone_s` is the step on one device, None where it is not known. `one_count` says that all runs of the system have
+    the same number of devices. Returns the time, and how it is known or why it cannot be estimated.
+    """
     if record.devices == 1:
         return _AllReduce(0.0, "one device: nothing to exchange")
     if section(record, "hardware").get("device") == "cpu":
@@ -85,10 +97,10 @@ def _all_reduce(record: Record, total_s: float, alone_s: float | None, *, one_co
 
 
 def _mean_step(group: Group) -> _MeanStep | None:
-    """Return the mean step over the measured windows of all runs.
+    """Return the mean step over the measured windows of all runs of a group; None where the logs do not tell it.
 
-    It comes from the windows' times, else from the printed step times, else from the figure. None where the logs have
-    none of them.
+    It comes from the first of these that the logs have: time and steps of each window; step times that were printed;
+    the group's throughput and its batch.
     """
     windows: list[Window] = []
     for run in group.runs:
@@ -97,11 +109,13 @@ def _mean_step(group: Group) -> _MeanStep | None:
         timed = _mean_of_windows(windows)
         if timed is not None:
             return timed
-        printed: list[float] = values_of(windows, "printed_step_time_s")
-        if len(printed) == len(windows):
-            return _MeanStep(weighted_mean(printed, work(windows)), None)
+        printed_s: list[float] = values_of(windows, "printed_step_time_s")
+        if len(printed_s) == len(windows):
+            return _MeanStep(weighted_mean(printed_s, work(windows)), None)
+
     batch = group.record.global_batch
-    if group.score is not None and group.score.unit == "images/s" and batch and group.score.value > 0:
+    has_throughput = group.score is not None and group.score.unit == "images/s" and group.score.value > 0
+    if group.score is not None and has_throughput and batch:
         return _MeanStep(batch / group.score.value, None)
     return None
 
@@ -126,23 +140,28 @@ def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:
 
 
 def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
-    """Return each device count of one system against the smallest; groups come in the order of their devices."""
+    """Return a row for each number of devices that one system was run on, compared with the smallest.
+
+    `groups` has the repeated runs of each number, the smallest first. A group without a throughput in images/s, or of
+    an unknown number of devices, has no row. The efficiency is the speedup over that of devices: 1.8 times the images/s
+    on twice the devices is 0.9.
+    """
     rows: list[ScalingRow] = []
     base: Score | None = None
-    least_devices = 1
+    base_devices = 1
     for group in groups:
         score = group.score
         devices = group.record.devices
         if not score or not devices or score.unit != "images/s":
             continue
-        speedup_95 = None
+        speedup_95 = None  # of the base there is none
         if base is None:
             base = score
-            least_devices = devices
+            base_devices = devices
         else:
             speedup_95 = ratio_interval(base, score).bounds
         speedup = score.value / base.value
-        efficiency = speedup / (devices / least_devices)
+        efficiency = speedup / (devices / base_devices)
         rows.append(ScalingRow(group, devices, score.value, speedup, speedup_95, efficiency))
     return rows
 
@@ -171,7 +190,11 @@ def _precision(precision: str | None, math_mode: str | None) -> str | None:
 
 
 def curves(record: Record, published: Sequence[Published]) -> PublishedCurves:
-    """Return the published tables of the record's model and precision that start at one device."""
+    """Return the published tables to show beside a run: of its model and precision, and from one device on.
+
+    `published` has a row for each published figure; the rows of a table differ in the number of devices. The note says
+    which tables were chosen, or why none can be.
+    """
     if section(record, "hardware").get("device") == "cpu":
         note = "No published curves beside it: these runs are on a CPU, the published figures are of GPUs."
         return PublishedCurves([], note)
@@ -184,11 +207,14 @@ def curves(record: Record, published: Sequence[Published]) -> PublishedCurves:
 
     suitable = []
     for row in published:
-        if _family(row.model) == workload.family and _precision(row.precision, row.math_mode) == precision:
+        same_model = _family(row.model) == workload.family
+        same_precision = _precision(row.precision, row.math_mode) == precision
+        if same_model and same_precision:
             suitable.append(row)
     chosen = []
     for rows in by_devices(suitable):
-        if rows[0].devices == 1 and len(rows) > 1:
+        begins_at_one_device = rows[0].devices == 1
+        if begins_at_one_device and len(rows) > 1:
             chosen.append(Curve(label=_label(rows), rows=tuple(rows)))
     note = f"Published tables of {workload.title} at {precision}.{_other_data(record)}"
     return PublishedCurves(chosen, note)
@@ -206,14 +232,24 @@ def _other_data(record: Record) -> str:
 
 
 def _label(rows: Sequence[Published]) -> str:
-    """Return a published table in a few words, such as `Paddle mixed V100 bs256`: mixed of software versions."""
+    """Return the label of a published table in a legend: framework, accelerator, batch and strategy.
+
+    "Paddle (NVIDIA)" on V100 at batch 256 is "NVIDIA Paddle V100 bs256": words in brackets go to the front. Long ones
+    take the place of the framework, as those of "NGC PyTorch (mmsegmentation)". "mixed" says that the rows are of
+    several versions of the software.
+    """
     row = rows[0]
     framework = row.framework_name.removeprefix("NGC ").removesuffix(")").split(".post")[0]
-    name, _, publisher = framework.partition(" (")  # such as `Paddle (NVIDIA)`
-    if publisher:
-        name = f"{publisher} {name}" if len(publisher) < 8 else publisher
+    name, _, in_brackets = framework.partition(" (")
+    if in_brackets:
+        is_long = len(in_brackets) >= LONG_WORD
+        name = in_brackets if is_long else f"{in_brackets} {name}"
     versions = {row.framework for row in rows}
-    mixed = "mixed" if len(versions) > 1 else None
-    batch = f"bs{row.batch_per_device}" if row.batch_per_device else None
-    parts = (name, mixed, row.accelerator, batch, row.strategy)
+    parts = [
+        name,
+        "mixed" if len(versions) > 1 else None,
+        row.accelerator,
+        f"bs{row.batch_per_device}" if row.batch_per_device else None,
+        row.strategy,
+    ]
     return " ".join(part for part in parts if part)

@@ -12,7 +12,7 @@ from scoring.published.table import Published
 from scoring.record import section
 from scoring.report import blocks, plots
 from scoring.report.blocks import Block, Cell, Figure, Fold, Inline, Paragraph, Section, Table, Text, field
-from scoring.report.brief import NO_RATES, of_group, unit_of
+from scoring.report.brief import of_group
 from scoring.report.content import (
     NOT_MEASURED,
     Curve,
@@ -26,6 +26,7 @@ from scoring.report.content import (
     timeline,
     values_of,
 )
+from scoring.report.overlay import NO_RATES, unit_of
 from scoring.report.text import bounds, interval, number, percent
 
 SHOWN_PANELS = 6  # plots of one kind; more are folded
@@ -54,13 +55,17 @@ def throughput(report: Report) -> Section:
 
 
 def _shown_figures(figures: Sequence[Figure]) -> list[Block]:
-    """Return the plots of several runs, the later ones folded; of one run, which is plotted above, its windows."""
+    """Return what the section shows of the runs' plots.
+
+    Of several runs that is the first SHOWN_PANELS plots, and the others folded. The plot of a single run stands on top
+    of the page already: of it that is the caption, and the table of its windows folded.
+    """
     if not figures:
         return []
     if len(figures) == 1:
-        windows = figures[0].numbers
-        assert windows is not None
-        return [Paragraph(text=figures[0].caption), Fold(summary="its windows", blocks=[windows])]
+        table_of_windows = figures[0].numbers
+        assert table_of_windows is not None
+        return [Paragraph(text=figures[0].caption), Fold(summary="its windows", blocks=[table_of_windows])]
     parts: list[Block] = [*figures[:SHOWN_PANELS]]
     more = figures[SHOWN_PANELS:]
     if more:
@@ -69,26 +74,32 @@ def _shown_figures(figures: Sequence[Figure]) -> list[Block]:
 
 
 def _run_figure(report: Report, run: ReportedRun, line: Timeline) -> Figure:
-    """Return the plot of one run's throughput, with the table of its windows."""
+    """Return the plot of one run's throughput, with the table of its windows and a caption with its range.
+
+    The run's figure is drawn as a level where the report's figure is a throughput.
+    """
     points, axis = line
     unit = unit_of(run)
-    windows = sum(len(point.windows) for point in points)
-    together = ", neighbours put together" if windows > len(points) else ""
-    value = None
+    figure = None
     if run.figure and report.protocol.figure == "throughput":
-        value = run.figure.value
-    rates = bounds(point.images_per_s for point in points)
-    span = _measured_span(points)
-    measured = f"; measured from {span} {axis}" if span else ""
-    rows = [_cells_of_point(run, point, axis, unit) for point in points]
+        figure = run.figure.value
+
+    window_count = sum(len(point.windows) for point in points)
+    caption = f"Run {run.number}: {bounds(point.images_per_s for point in points)} {unit} over {window_count} windows"
+    measured_span = _measured_span(points)
+    if measured_span:
+        caption += f"; measured from {measured_span} {axis}"
+
+    table_caption = f"Windows of run {run.number}"
+    if window_count > len(points):
+        table_caption += ", neighbours put together"
+    named_points = [(f"run {run.number}", points)]
     return Figure(
         name=f"throughput-{run.number}",
         title=f"Throughput of run {run.number} over time",
-        caption=f"Run {run.number}: {rates} {unit} over {windows} windows{measured}.",
-        draw=functools.partial(
-            plots.throughput, runs=[(f"run {run.number}", points)], axis=axis, unit=unit, value=value
-        ),
-        numbers=blocks.table(f"Windows of run {run.number}{together}", rows),
+        caption=f"{caption}.",
+        draw=functools.partial(plots.throughput, runs=named_points, axis=axis, unit=unit, value=figure),
+        numbers=blocks.table(table_caption, [_cells_of_point(run, point, axis, unit) for point in points]),
     )
 
 
@@ -101,7 +112,10 @@ def _measured_span(points: Sequence[Point]) -> str:
 
 
 def _cells_of_point(run: ReportedRun, point: Point, axis: str, unit: str) -> list[Cell]:
-    """Return the row of a point in the table of a run's windows."""
+    """Return the row of a point in the table of a run's windows: a window, or several put together.
+
+    `axis` is what its start and end count, seconds ("s") or steps; `unit` is that of the rate.
+    """
     first = point.windows[0]
     last = point.windows[-1]
     last_step = "" if last.step is None else str(last.step)
@@ -136,7 +150,10 @@ def _milliseconds(point: Point) -> str:
 
 
 def step_time(report: Report) -> Section:
-    """Return the parts of a mean step, for each shape."""
+    """Return the section with a table of where a mean step's time goes, a row for each group of repeated runs.
+
+    The gist is the step of the last group. Where no log says step times, a sentence takes the table's place.
+    """
     title = "Where a step's time goes"
     rows = []
     gist = NOT_MEASURED
@@ -182,15 +199,19 @@ def _all_reduce_note(group: Group, step: StepTime) -> str:
 
 
 def scaling(report: Report) -> Section:
-    """Return the device counts compared with each other and with the published tables."""
+    """Return the section that compares numbers of devices with each other and with published tables.
+
+    It has the plots of both, a table for each system that was run on two numbers of devices or more, and the published
+    figures folded. What cannot be compared is said in a sentence.
+    """
     parts: list[Block] = [Paragraph(text=report.curves_note)]
     if not report.scaling:
         text = "Efficiency of these runs: not measured. It takes runs of one system at two device counts or more."
         parts.append(Paragraph(text=text, absent=True))
     if report.scaling or report.curves:
         parts += _scaling_figures(report)
-    for at, rows in enumerate(report.scaling, 1):
-        which = f" of system {at}" if len(report.scaling) > 1 else ""
+    for system, rows in enumerate(report.scaling, 1):
+        which = f" of system {system}" if len(report.scaling) > 1 else ""
         parts += _scaling_table(rows, which)
     if report.curves:
         parts.append(Fold(summary="published figures beside", blocks=[_published(report.curves)], in_markdown=True))
@@ -213,7 +234,7 @@ def _scaling_table(rows: Sequence[ScalingRow], which: str) -> list[Block]:
 
 
 def _cells_of_scaling(row: ScalingRow) -> list[Cell]:
-    """Return the row of one device count."""
+    """Return the row of one number of devices in a system's scaling table, against the system's smallest number."""
     group = row.group
     return [
         Cell("system", group.name),
@@ -252,33 +273,48 @@ class _ByDevices(NamedTuple):
 
 
 def _scaling_figures(report: Report) -> list[Figure]:
-    """Return throughput and efficiency by devices: this report's curves beside the published ones."""
-    our_rates = [_rates_of_rows(rows) for rows in report.scaling]
-    if not our_rates:
-        our_rates = _single_rates(report.groups)
-    names = ["this report"]
-    if len(our_rates) != 1:
-        names = [f"this report, {at}" for at in range(1, len(our_rates) + 1)]
+    """Return two plots over the number of devices, throughput and efficiency, with published curves beside ours."""
+    curve_count = len(report.scaling) or len(_single_rates(report.groups))
+    first_published = curve_count or 1  # the number of the style of the first published curve: ours come before
+    return [_throughput_figure(report, first_published), _efficiency_figure(report, first_published)]
 
-    rates = _ByDevices(
+
+def _curve_names(count: int) -> list[str]:
+    """Return the names of this report's curves in a legend, numbered where there is more than one."""
+    if count == 1:
+        return ["this report"]
+    return [f"this report, {number_of_curve}" for number_of_curve in range(1, count + 1)]
+
+
+def _throughput_figure(report: Report, first_published: int) -> Figure:
+    """Return the plot of throughput over the number of devices.
+
+    Where no system was run on two numbers of devices, each system is a single point.
+    """
+    rates = [_rates_of_rows(rows) for rows in report.scaling] or _single_rates(report.groups)
+    figure = _ByDevices(
         name="scaling",
         caption="Throughput by number of devices: both axes logarithmic; dotted: published.",
         unit="images/s",
         axis="images/s",
-        ours=list(zip(names, our_rates, strict=True)),
+        ours=list(zip(_curve_names(len(rates)), rates, strict=True)),
         published=[(curve.label, _rates_of(curve)) for curve in report.curves],
     )
-    our_shares = [(name, _shares_of_rows(rows)) for name, rows in zip(names, report.scaling, strict=False)]
-    shares = _ByDevices(
+    return _by_devices(figure, first_published)
+
+
+def _efficiency_figure(report: Report, first_published: int) -> Figure:
+    """Return the plot of efficiency over the number of devices; a system with one number of devices has none."""
+    shares = [_shares_of_rows(rows) for rows in report.scaling]
+    figure = _ByDevices(
         name="efficiency",
         caption="Scaling efficiency by number of devices: speedup by devices, each against its own smallest count.",
         unit="%",
         axis="efficiency in % of the smallest count",
-        ours=our_shares,  # none of a system with one device count
+        ours=list(zip(_curve_names(len(shares)), shares, strict=True)),
         published=[(curve.label, _shares_of(curve)) for curve in report.curves],
     )
-    first_color = len(names) or 1
-    return [_by_devices(rates, first_color), _by_devices(shares, first_color)]
+    return _by_devices(figure, first_published)
 
 
 def _single_rates(groups: Sequence[Group]) -> list[list[tuple[int, float]]]:
@@ -310,8 +346,11 @@ def _shares_of_rows(rows: Sequence[ScalingRow]) -> list[tuple[float, float]]:
     return [(row.devices, 100 * row.efficiency) for row in rows]
 
 
-def _by_devices(figure: _ByDevices, first_color: int) -> Figure:
-    """Return the plot of a figure, whose published curves take their colours from the index `first_color` on."""
+def _by_devices(figure: _ByDevices, first_published: int) -> Figure:
+    """Return a plot over the number of devices, with all its values as words for screen readers.
+
+    `first_published` is the number of the style that the first published curve has; the next ones follow.
+    """
     words = []
     for label, points in (*figure.ours, *figure.published):
         values = [f"{number(value)} {figure.unit} on {devices}" for devices, value in points]
@@ -322,7 +361,7 @@ def _by_devices(figure: _ByDevices, first_color: int) -> Figure:
         published=figure.published,
         y=figure.axis,
         logarithmic=figure.name == "scaling",
-        first=first_color,
+        first=first_published,
     )
     title, _, _ = figure.caption.partition(":")
     return Figure(name=figure.name, title=title, caption=figure.caption, words="; ".join(words), draw=draw)
@@ -338,9 +377,12 @@ def _published(curves: Sequence[Curve]) -> Table:
 
 
 def _cells_of_published(curve: Curve, row: Published) -> list[Cell]:
-    """Return the row of one published figure."""
+    """Return the row of one published figure, with the row of published.csv that it comes from.
+
+    The figure is as printed by its publisher; where the publisher's own log gives another, a note says which.
+    """
     memory = row.accelerator_memory_gib or "? "
-    of_log = "" if row.log_value is None else f"its own log gives {number(row.log_value)}"
+    note = "" if row.log_value is None else f"its own log gives {number(row.log_value)}"
     return [
         Cell("source", row.source),
         Cell("framework", row.framework),
@@ -349,6 +391,6 @@ def _cells_of_published(curve: Curve, row: Published) -> list[Cell]:
         Cell("devices", str(row.devices), numeric=True),
         Cell("images/s", row.printed, numeric=True),
         Cell("efficiency", percent(curve.efficiency(row)), numeric=True),
-        Cell("note", of_log),
+        Cell("note", note),
         Cell("row", f"published.csv:{row.line}"),
     ]

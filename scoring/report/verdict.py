@@ -14,7 +14,6 @@ from scoring.report.text import counted, four_digits
 
 UNSTEADY = frozenset({"unsteady", "wide_interval"})  # warnings of a figure that its windows leave open
 NOT_APPLICABLE = "not applicable"  # a check's text begins with it where there is nothing to check
-SEVERITY = (WARNING, UNKNOWN, FATAL)  # of runs that failed, in rising order
 LEAST_RUNS_WITH_A_DROP = 3  # of a result that drops its best and its worst run
 
 
@@ -24,7 +23,10 @@ def applies(check: Verdict) -> bool:
 
 
 def overall(checks: Sequence[Verdict]) -> Overall:
-    """Return the worst status of the checks that apply, in words; an unsteady figure asks to be measured again."""
+    """Return the status of the whole report and a sentence for it: the worst status of the checks that apply.
+
+    Warnings are named. One about a figure that is not steady has a sentence of its own: to measure again.
+    """
     statuses = {check.status for check in checks if applies(check)}
     warned = [check.check for check in checks if check.status == WARNING]
     about = f", with warnings about {' and '.join(warned)}" if warned else ""
@@ -67,7 +69,11 @@ def _named(some: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> str:
 
 
 def _compliance(runs: Sequence[ReportedRun]) -> Verdict:
-    """Return what the checker's findings say; without MLPerf logs of training runs there is nothing to check."""
+    """Return the verdict on the runs' compliance with the rules, by what the compliance check found in each.
+
+    One run that failed is fatal. The verdict is unknown where a run should have been checked and was not, and not
+    applicable where no log is an MLPerf log of a training run.
+    """
     checked: list[ReportedRun] = []
     failed: list[ReportedRun] = []
     missing: list[ReportedRun] = []
@@ -112,27 +118,41 @@ def _truncated(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
 
 
 def _training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
-    """Yield a verdict on how training ended: with success, or by the benchmark's rule in spite of a run that failed."""
+    """Yield a verdict on how training runs ended; none where no log is of a training run, or says its quality.
+
+    Runs that ended without success are judged by how many of them the benchmark's rules drop. Where all ended with
+    success, their final quality is judged by its target.
+    """
     runs = runs_of(groups)
     trained = [run for run in runs if run.record.status is not None and run.record.mode != "throughput"]
     stopped = [run for run in trained if run.record.status != "success"]
     if stopped:
         text = f"{_named(stopped, runs)} ended without success ({stopped[0].record.status})"
-        fix = "Read the ends of their logs for why they stopped."
-        status = WARNING
-        for group in groups:
-            allowed = allowed_failures(group, protocol)
-            if allowed is None and _failures(group):
-                status = max(status, UNKNOWN, key=SEVERITY.index)
-            elif allowed is not None and _failures(group) > allowed:
-                status = FATAL
+        status = _status_of_failures(groups, protocol)
         if status == WARNING:
             text += "; the benchmark's rules drop as many of its runs"
         if status == UNKNOWN:
             text += "; how many may fail depends on the round of MLPerf, which the logs do not say"
+        fix = "Read the ends of their logs for why they stopped."
         yield Verdict(check="quality", status=status, found=text, fix=fix)
     elif trained and all(run.record.quality for run in trained):
         yield _final_quality(trained, runs)
+
+
+def _status_of_failures(groups: Sequence[Group], protocol: Protocol) -> str:
+    """Return the status of runs that failed: FATAL where a group has more of them than the rules drop, else WARNING.
+
+    It is UNKNOWN where a group has some, and how many are dropped is not known.
+    """
+    is_unknown = False
+    for group in groups:
+        failures = _failures(group)
+        allowed = allowed_failures(group, protocol)
+        if allowed is None:
+            is_unknown = is_unknown or failures > 0
+        elif failures > allowed:
+            return FATAL
+    return UNKNOWN if is_unknown else WARNING
 
 
 def _failures(group: Group) -> int:
@@ -144,13 +164,19 @@ def _failures(group: Group) -> int:
 def allowed_failures(group: Group, protocol: Protocol) -> int | None:
     """Return how many runs of a group may fail; None where that depends on the round of MLPerf, which logs do not say.
 
-    MLPerf drops the slowest runs of a result, and a run that failed is the slowest: as many may fail, where the group
-    has the runs that its benchmark asks for. Of what is no benchmark, an olympic mean drops one.
+    MLPerf drops the slowest runs of a result, and a run that failed is the slowest. So as many may fail as are dropped,
+    where the group has the runs that its benchmark asks for, and none where it has fewer. Of what is no benchmark, an
+    olympic mean drops one.
     """
-    by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")
-    allowed = {wanted.dropped if len(group.runs) >= wanted.runs else 0 for wanted in by_round.values()}
-    if allowed:
-        return allowed.pop() if len(allowed) == 1 else None
+    submission_by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")
+    allowed_in_rounds: set[int] = set()
+    for wanted in submission_by_round.values():
+        has_enough = len(group.runs) >= wanted.runs
+        allowed_in_rounds.add(wanted.dropped if has_enough else 0)
+    if len(allowed_in_rounds) == 1:
+        return allowed_in_rounds.pop()
+    if allowed_in_rounds:
+        return None
     least_runs = max(protocol.runs, LEAST_RUNS_WITH_A_DROP)
     drops_one = protocol.over_runs == "olympic_mean" and len(group.runs) >= least_runs
     return 1 if drops_one else 0
@@ -176,7 +202,11 @@ def _value_of(quality: Quality) -> float:
 
 
 def _measurement(groups: Sequence[Group]) -> Iterator[Verdict]:
-    """Yield a verdict on whether there is a figure and what warns of it, and one on a figure that is not steady."""
+    """Yield a verdict on whether each group has its figure and what warns of it, and one on figures that are unsteady.
+
+    A group without the figure that the protocol asks for is fatal. Other warnings are named, and stand below the
+    figures. A figure whose windows scatter has the second verdict: to measure again.
+    """
     problems: list[str] = []
     unsteady: list[str] = []
     other_warnings: set[str] = set()  # their names
@@ -223,7 +253,7 @@ def _provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
 
 
 def _not_said(name: str, runs: Sequence[ReportedRun]) -> bool:
-    """Return whether any run's log leaves a fact of its provenance unsaid."""
+    """Return whether the log of any run leaves a fact unsaid: "system", "date", "organisation" or "commit"."""
     for run in runs:
         facts = {
             "system": hardware(run) or run.record.accelerator,

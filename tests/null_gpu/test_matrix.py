@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import nvidia
+from harness import nvidia_smi
 from tests import jobs
 from tests.null_gpu import cases, door
 from tests.null_gpu.cases import Case
@@ -47,7 +47,7 @@ def binds(case: Case) -> bool:
 
 def node_cores() -> set[int]:
     """Cores of the first NUMA node."""
-    return nvidia.cpu_list(door.NODE.read_text())
+    return nvidia_smi.cpu_list(door.NODE.read_text())
 
 
 @pytest.mark.parametrize(

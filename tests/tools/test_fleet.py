@@ -187,6 +187,8 @@ def test_the_ranks_of_this_machine_are_measured(tmp_path: Path) -> None:
     assert record["metrics"]["clock_ns"]["reasons"]["0"] == "not possible here: no GPU: DEVICE=cpu"
     assert all(len(link["latency_s"]) == len(link["transfer_s"]) == 5 for link in record["links"])
     assert min(record["whole_s"]) > 0
+    assert len(record["digests"]["tables"]) == 1 and len(record["digests"]["tensors"]) == 428
+    assert "arithmetic        4 ranks of 1 class, at least 3 repetitions of 2 steps each, 428 digests" in done.stdout
     assert record["job"]["batchsize"] == 2 and record["job"]["precision"] == "fp32"
     assert f"record    {path}" in done.stdout and "GPU clock         not possible here for 4" in done.stdout
     assert not path.with_name("hosts").exists()  # ranks are no hosts
@@ -201,6 +203,13 @@ def test_a_baseline_that_is_none_is_refused_before_anything_is_measured(tmp_path
     done = jobs.run_and_time("--fleet", FLEET_BASELINE=str(missing), LOGDIR=str(tmp_path))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert f"{missing}: " in done.stderr and not list(tmp_path.glob("fleet/*/fleet.json"))
+
+
+@pytest.mark.xdist_group("ranks")
+def test_a_job_of_hrnet_is_refused(tmp_path: Path) -> None:
+    done = jobs.run_and_time("--fleet", WORKLOAD="hrnet", DGXNGPU=1, LOGDIR=str(tmp_path))
+    assert done.returncode == 2 and "WORKLOAD=hrnet: a fleet's steps are ResNet-50's" in done.stderr
+    assert not list(tmp_path.glob("fleet/*/fleet.json"))
 
 
 # ---- the page: its names, its map, and what hostile names do to it

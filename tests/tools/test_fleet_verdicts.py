@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from runlog.verdict import WARNING
+from tools.fleet import baseline as fleet_baseline
 from tools.fleet import measure as fleet_measure
 from tools.fleet import record as fleet_record
 from tools.fleet import rounds as fleet_rounds
@@ -232,12 +233,12 @@ def test_a_baseline_finds_what_the_nodes_make_hides() -> None:
     makes = {node: 0.2 * (node % 2) for node in range(8)}
     then, now = record(8, 21, step=makes), record(8, 21, step=makes | {5: 1.2 * 1.05 - 1})
     assert named(now) == []
-    found = {change.metric: change for change in fleet_verdicts.changes(now, then)}
+    found = {change.metric: change for change in fleet_baseline.changes(now, then)}
     assert found["step"].slower == {"node5": pytest.approx(0.05, abs=0.01)}
     assert found["step"].nodes == 8 and abs(found["step"].fleet) < 0.01
     assert found["disk"].slower == {}
     then["hosts"] = [f"other{i}" for i in range(8)]
-    assert fleet_verdicts.changes(now, then) == []
+    assert fleet_baseline.changes(now, then) == []
 
 
 # ---- rounds: every node in each, no pair twice, groups crossed

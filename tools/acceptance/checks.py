@@ -233,12 +233,14 @@ def one_batch_each(
 
     Returns the two batches of normalized images; `copied` brings each of them to the host.
     """
-    read = []
-    for kind in ({"augment": recipe.augmentation}, {"resize": recipe.eval_resize}):
-        all_at_once = iter([(1, np.arange(len(images)), np.ones(len(images), dtype=bool))])
-        with contextlib.closing(data.Loader(images, all_at_once, reader, **kind)) as source:
-            read.append(copied(next(source).image))
-    return read
+    sample_numbers = np.arange(len(images))
+    all_are_valid = np.ones(len(images), dtype=bool)
+    batches = []
+    for settings in ({"augment": recipe.augmentation}, {"resize": recipe.eval_resize}):
+        one_step = iter([(1, sample_numbers, all_are_valid)])  # a sampling.Plan: the epoch, the samples, the valid ones
+        with contextlib.closing(data.Loader(images, one_step, reader, **settings)) as source:
+            batches.append(copied(next(source).image))
+    return batches
 
 
 def copied(machine: Machine, image: Any) -> Array:

@@ -64,7 +64,7 @@ class Machine:
         self.kernels = job.cluster.device == "cpu" or bool(doctor_checks.code_for(self.capability))
 
     def possible(self, check: str) -> None:
-        """Whether this device can do a check. Raises NotPossible where it lacks what the check needs."""
+        """Raise NotPossible where this device lacks what a check needs; the message says what."""
         if self.job.cluster.device == "cpu" and check in ON_A_GPU:
             raise NotPossible(f"{ON_A_GPU[check]}: DEVICE=cpu")
         if check not in WITHOUT_KERNELS and not self.kernels:
@@ -85,7 +85,7 @@ class Machine:
         return workload.plan_of(with_values(self.job, strategy=strategy, layout=layout, loss_scale=LOSS_SCALE))
 
     def recorded(self) -> tuple[config.Recipe, folder.ImageList, Schedule]:
-        """Recipe, images and schedule of the recorded job."""
+        """Return recipe, images and schedule of the recorded job."""
         return self.on_recorded_images(config.recipe("recorded", global_batch=BATCH, image_size=SIDE))
 
     def on_recorded_images(self, recipe: config.Recipe) -> tuple[config.Recipe, folder.ImageList, Schedule]:
@@ -94,7 +94,7 @@ class Machine:
         return recipe, images, recipe.make_schedule(samples=len(images), global_batch=BATCH)
 
     def images(self, part: str, recipe: config.Recipe) -> folder.ImageList:
-        """The embedded data set's."""
+        """Return the images of a part of the embedded data set, "train" or "val", with a recipe's classes."""
         return folder.read_list(self.root, part, recipe.classes)
 
     def reader(self, image: data.ImageFormat, device: str = "cpu") -> loader.ReaderConfig:
@@ -130,7 +130,7 @@ class Machine:
             feeds = [self._feed(image, label, model.image) for image, label in cpu_batches]
             step = self._step(plan, training, feeds[0])
             state.set_weights(training.main, weights)
-            step.capture()
+            step.capture()  # of a CUDA graph; a launched step does nothing here
             for number, feed in enumerate(feeds, 1):
                 WATCHDOG.beat("training the recorded steps")
                 step.send_rate(number)
@@ -205,7 +205,7 @@ def weights_of(main: static.Program) -> dict[str, Array]:
 
 
 def first_weights(recipe: config.Recipe) -> dict[str, Array]:
-    """Return the weights with which the recorded job begins, by name, as the CPU draws them."""
+    """Return ResNet-50's first weights by a recipe, by name, as the CPU draws them from the recorded job's seed."""
     with cpu_network(recipe, BATCH) as (main, _):
         return weights_of(main)
 

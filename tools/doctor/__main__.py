@@ -19,13 +19,15 @@ from tools.doctor.checks import clock_offset_s, judge_all, judge_ranks, judge_st
 from tools.doctor.node import own_cores, probe
 
 MPIRUN_S = 8.0
+MESSAGE_CHARS = 300  # of mpirun's message, in a verdict
 TIMED_OUT = 124  # status of timeout, which ends mpirun by a signal that it hands to its ranks
 
 
 def over_mpi(job: env.Job) -> list[Verdict] | None:
-    """Look at every node of the job and return the verdicts on rank 0, None on the others.
+    """Look at every node of the job, and return the verdicts on rank 0, None on the others.
 
-    The first rank of each node, its leader, looks at the node. Every rank takes part in each collective.
+    The first rank of each node, its leader, looks at the node. Rank 0 gathers what the leaders saw, asks each of them
+    for its clock, and judges. Every rank takes part in each collective.
     """
     from mpi4py import MPI
 
@@ -35,7 +37,8 @@ def over_mpi(job: env.Job) -> list[Verdict] | None:
     cores_of_ranks = node_comm.gather(own_cores())  # None but on the leader
     facts = None
     if is_leader:
-        facts = probe(job, cores_of_ranks, comm.Get_rank() // job.cluster.dgxngpu)
+        node_number = comm.Get_rank() // job.cluster.dgxngpu
+        facts = probe(job, cores_of_ranks, node_number)
     facts_of_ranks = comm.gather(facts)
     host_of_ranks = comm.gather(socket.gethostname())
 
@@ -51,28 +54,34 @@ def over_mpi(job: env.Job) -> list[Verdict] | None:
 
 
 def alone(job: env.Job) -> list[Verdict]:
-    """Looks at this node, and whether mpirun starts ranks on it."""
+    """Return the verdicts on this node alone, and on whether mpirun starts ranks on it."""
     with ThreadPoolExecutor() as beside:
-        failed = beside.submit(mpirun_failure)
-        return judge_all([probe(job)], job) + judge_start(failed.result(), job)
+        start_failure = beside.submit(mpirun_failure)
+        return judge_all([probe(job)], job) + judge_start(start_failure.result(), job)
 
 
 def mpirun_failure() -> str:
-    """Why mpirun does not start ranks on this node; empty if it does."""
+    """Start two ranks on this node by mpirun, and return why that failed; empty if they added a number."""
     mpirun = Path(sys.executable).with_name("mpirun")
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     options = [*root, "-n", "2", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
     script = "from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2"
     command = ["timeout", f"{MPIRUN_S:g}", str(mpirun), *options, sys.executable, "-c", script]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode == 0:
+        return ""
     if done.returncode == TIMED_OUT:
         return f"no answer in {MPIRUN_S:g} s"
-    return " ".join(done.stderr.split())[:300] or "mpirun failed" if done.returncode else ""
+    message = " ".join(done.stderr.split())
+    return message[:MESSAGE_CHARS] or "mpirun failed"
 
 
 @one_line
 def main() -> int:
-    """Prints the checks; 0 if none is fatal, 1 if one is, 2 for wrong use."""
+    """Print the verdicts on this node, or on rank 0 those on all nodes.
+
+    Returns the exit status: 1 if a verdict is fatal, else 0.
+    """
     parser = argparse.ArgumentParser(prog="python -m tools.doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print a list of {check, status, found, wanted, fix}")
     args = parser.parse_args()
@@ -80,8 +89,8 @@ def main() -> int:
     verdicts = over_mpi(job) if env.is_rank() else alone(job)
     if verdicts is None:
         return 0
-    print((as_json if args.json else as_text)(verdicts), end="")
-    return int(worst(verdicts) == FATAL)
+    print(as_json(verdicts) if args.json else as_text(verdicts), end="")
+    return 1 if worst(verdicts) == FATAL else 0
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ CONTEXT_CALLS = (("cuCtxCreate_v2", "cuCtxDestroy_v2"), ("cuCtxCreate", "cuCtxDe
 
 
 def say(**answer: object) -> None:
-    """Prints a line at once: the next call may never come back."""
+    """Print a JSON line at once: the next call may never come back."""
     print(json.dumps(answer), flush=True)
 
 
 def name_of(driver: ctypes.CDLL, code: int) -> str:
-    """The driver's own name of a result, as CUDA_ERROR_NO_DEVICE; empty where it has none."""
+    """Return the driver's own name of a result, as CUDA_ERROR_NO_DEVICE; empty where it has none."""
     name = ctypes.c_char_p()
     try:
         driver.cuGetErrorName(code, ctypes.byref(name))
@@ -29,7 +29,7 @@ def name_of(driver: ctypes.CDLL, code: int) -> str:
 
 
 def ask(driver: ctypes.CDLL, step: str, function: str, *arguments: object) -> bool:
-    """Calls a function of the driver and says what came of it; whether it succeeded."""
+    """Call a function of the driver, with a line before it and one about its result; return whether it succeeded."""
     say(begin=step, call=function)
     code = getattr(driver, function)(*arguments)
     say(end=step, code=code, name=name_of(driver, code))
@@ -37,7 +37,7 @@ def ask(driver: ctypes.CDLL, step: str, function: str, *arguments: object) -> bo
 
 
 def library_path() -> str:
-    """The file that was loaded as libcuda.so.1, by the list of this process's memory."""
+    """Return the file that was loaded as libcuda.so.1, by the list of this process's memory; empty if none was."""
     for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
         _, _, path = line.partition("/")
         if "libcuda.so" in path:
@@ -46,20 +46,25 @@ def library_path() -> str:
 
 
 def ask_gpu(driver: ctypes.CDLL, number: int) -> None:
-    """Makes a context on one GPU and ends it."""
+    """Make a context on the GPU of this number, and end it; print what came of each call."""
     step = f"gpu {number}"
     device = ctypes.c_int()
     if not ask(driver, step, "cuDeviceGet", ctypes.byref(device), number):
         return
 
-    create, destroy = CONTEXT_CALLS[0] if hasattr(driver, CONTEXT_CALLS[0][0]) else CONTEXT_CALLS[1]
+    newest, older = CONTEXT_CALLS
+    create, destroy = newest if hasattr(driver, newest[0]) else older
     context = ctypes.c_void_p()
     if ask(driver, step, create, ctypes.byref(context), 0, device):
         ask(driver, step, destroy, context)
 
 
 def main() -> None:
-    """Starts the driver, counts its GPUs, and asks each of them in turn; ends at the first step without an answer."""
+    """Load CUDA's driver, start it, count its GPUs, and make a context on each of them in turn.
+
+    Each step is printed as a JSON line before it, `{"begin": "gpu 0", "call": "cuCtxCreate_v2"}`, and one after it with
+    the result. The process ends at the first step of the driver itself that fails; a GPU that fails is passed over.
+    """
     first = int(sys.argv[1])
     last = int(sys.argv[2])
     say(begin="load", call="dlopen")

@@ -10,12 +10,12 @@ ID_BYTES = 128  # nccl.h: NCCL_UNIQUE_ID_BYTES
 
 
 def say(**answer: object) -> None:
-    """Prints a line at once, on a line of its own: NCCL writes to the same place."""
+    """Print a JSON line at once, on a line of its own: NCCL writes to the same place."""
     print("\n" + json.dumps(answer), flush=True)
 
 
 def text_of(library: ctypes.CDLL, function: str, argument: int | None) -> str:
-    """The text that a function of NCCL returns; empty where this NCCL has no such function."""
+    """Return the text that a function of NCCL returns; empty where this NCCL has no such function."""
     if not hasattr(library, function):
         return ""
     call = getattr(library, function)
@@ -24,7 +24,10 @@ def text_of(library: ctypes.CDLL, function: str, argument: int | None) -> str:
 
 
 def main() -> None:
-    """Makes an id and says what came of it; NCCL has said where it meets."""
+    """Make the id of a communicator, and print a JSON line before the call and one with its result.
+
+    Between them stand NCCL's own messages, of which one says where it meets.
+    """
     say(begin="ncclGetUniqueId")
     try:
         library = ctypes.CDLL("libnccl.so.2")

@@ -7,12 +7,16 @@ import json
 
 
 def say(**answer: object) -> None:
-    """Prints a line at once: the next call may never come back."""
+    """Print a JSON line at once: the next call may never come back."""
     print(json.dumps(answer), flush=True)
 
 
 def main() -> None:
-    """Opens NVML and each GPU, as the doctor itself will; an error is an answer, which the doctor gets too."""
+    """Open NVML and each GPU as the doctor will do itself, and print a JSON line before each call.
+
+    The last line is thus the call that hangs, where one does. An error is printed too: it is an answer, and the doctor
+    will get it itself.
+    """
     import pynvml
 
     say(call="nvmlInit")

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from harness import env, memory
 from runlog.verdict import FATAL, WARNING, Verdict, judged
 from tools.doctor import nccl
-from tools.doctor.gpu_checks import CAPABILITIES, DRIVERS, GPU_CODE, code_for, judge_gpus, judge_memory, ranges
-from tools.doctor.rows import Facts, row
+from tools.doctor.gpu_checks import DRIVERS, GPU_CODE, code_for, judge_gpus, judge_memory
+from tools.doctor.rows import CAPABILITIES, Facts, judge_check
 from tools.doctor.start_checks import judge_start as judge_libraries_start
+from tools.doctor.topology_checks import ranges
 
 if TYPE_CHECKING:  # a tool that starts no ranks must not start MPI
     from mpi4py import MPI
@@ -30,113 +31,163 @@ CLOCK_QUESTIONS = 5
 
 
 def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Checks of one node."""
+    """Yield the verdicts on one node: its GPUs and their libraries, packages, the machine, its network and its data."""
     if job.cluster.device == "gpu":
         yield from judge_gpus(facts, job)
         yield from _judge_libraries(facts["libraries"], job)
         yield from judge_libraries_start(facts, job)
     for name, (error, package) in facts["imports"].items():
-        yield row(job, f"python.{name}", not error, error or "imported", package=package)
+        yield judge_check(job, f"python.{name}", good=not error, found=error or "imported", package=package)
     yield from _judge_machine(facts, job)
     yield from _judge_network(facts, job)
     yield from judge_data(facts, job)
 
 
 def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdict]:
-    """Whether each CUDA library loads; `libraries` has what each of them said."""
-    for name, answer in libraries.items():
-        short_name, _, _ = name.partition(".")
+    """Yield a verdict on each CUDA library: whether it loads; and one on NCCL's version.
+
+    `libraries` has the answer of each by its file name: a version, "loads", or "error: " and why it does not load.
+    """
+    for file_name, answer in libraries.items():
+        name, _, _ = file_name.partition(".")
         loads = not answer.startswith("error: ")
-        yield row(job, f"cuda.{short_name}", loads, answer.removeprefix("error: "), capabilities=CAPABILITIES)
-        if short_name == "libnccl" and loads:
-            version = int(answer)
+        found = answer.removeprefix("error: ")
+        yield judge_check(job, f"cuda.{name}", good=loads, found=found, capabilities=CAPABILITIES)
+        if name == "libnccl" and loads:
+            version = int(answer)  # 22105 is 2.21.5
             found = f"{version // 10000}.{version % 10000 // 100}.{version % 100}"
-            yield row(job, "nccl.version", version >= NCCL_LEAST, found)
+            yield judge_check(job, "nccl.version", good=version >= NCCL_LEAST, found=found)
 
 
 # ---- its cores, memory, limits, disks, network and data
 
 
 def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Whether the node has the cores, memory and limits that the job's ranks need, and room for what they write."""
+    """Yield verdicts on what the job's ranks take of a node: cores, memory, limits of a process, room on the disks."""
     ranks = job.cluster.dgxngpu
-    numa = ", ".join(facts["numa"].values()) or "unknown"
     cores = sorted(set().union(*facts["rank_cores"]))
-    yield row(job, "cpu.cores", len(cores) >= ranks, f"{len(cores)} ({ranges(cores)}; NUMA {numa})")
+    numa = ", ".join(facts["numa"].values()) or "unknown"
+    found = f"{len(cores)} ({ranges(cores)}; NUMA {numa})"
+    yield judge_check(job, "cpu.cores", good=len(cores) >= ranks, found=found)
 
+    yield _judge_free_memory(facts["memory_gib"], job)
+    yield _judge_shared_memory(facts["shm_mib"], job)
+    yield _judge_open_files(facts["open_files"], job)
+    if facts["infiniband"]:
+        yield _judge_locked_memory(facts["locked_memory"], job)
+
+    checkpoints_gib = CHECKPOINT_GIB * (job.checkpoints.keep + 1)  # a new one is written before the oldest is removed
+    yield _judge_disk("disk.logs", facts["logs"], LOG_GIB, job)
+    yield _judge_disk("disk.checkpoints", facts["checkpoints"], checkpoints_gib, job)
+
+
+def _judge_free_memory(free_gib: float, job: env.Job) -> Verdict:
+    """Return the verdict on a node's free memory: each rank takes some, and more where a GPU decodes its images."""
     pinned_gib = memory.input_memory(job).pinned_mib / 1024
-    each_gib = MEMORY_PER_RANK_GIB + pinned_gib
-    each = f"{each_gib:.1f} GiB"
+    rank_gib = MEMORY_PER_RANK_GIB + pinned_gib
+    each = f"{rank_gib:.1f} GiB"
     if pinned_gib:
         each += f" ({pinned_gib:.1f} pinned by the GPU's decoders)"
-    free_gib = facts["memory_gib"]
-    yield row(job, "memory.free", free_gib >= each_gib * ranks, f"{free_gib:.1f} GiB", each=each)
-    shared_mib = facts["shm_mib"]
-    bad = FATAL if shared_mib < LEAST_SHM_PER_RANK_MIB * ranks else WARNING
-    found = f"{shared_mib:.0f} MiB free in /dev/shm"
-    yield row(job, "memory.shared", shared_mib >= SHM_PER_RANK_MIB * ranks, found, bad=bad, each=SHM_PER_RANK_MIB)
+    good = free_gib >= rank_gib * job.cluster.dgxngpu
+    return judge_check(job, "memory.free", good=good, found=f"{free_gib:.1f} GiB", each=each)
 
-    files = facts["open_files"]
-    enough = files == resource.RLIM_INFINITY or files >= OPEN_FILES
-    bad = FATAL if files < LEAST_OPEN_FILES else WARNING
-    yield row(job, "limits.open_files", enough, str(files), bad=bad, least=OPEN_FILES)
-    if facts["infiniband"]:
-        locked = facts["locked_memory"]
-        is_unlimited = locked == resource.RLIM_INFINITY
-        found = "unlimited" if is_unlimited else f"{locked // 1024} KiB"
-        bad = FATAL if job.cluster.dgxnnodes > 1 else WARNING  # ranks of one node need no InfiniBand
-        yield row(job, "limits.locked_memory", is_unlimited, found, bad=bad)
 
-    yield _judge_disk("disk.logs", facts["logs"], LOG_GIB, job)
-    yield _judge_disk("disk.checkpoints", facts["checkpoints"], CHECKPOINT_GIB * (job.checkpoints.keep + 1), job)
+def _judge_shared_memory(free_mib: float, job: env.Job) -> Verdict:
+    """Return the verdict on the room in /dev/shm, by which the ranks of a node exchange data; fatal if very small."""
+    ranks = job.cluster.dgxngpu
+    return judge_check(
+        job,
+        "memory.shared",
+        good=free_mib >= SHM_PER_RANK_MIB * ranks,
+        found=f"{free_mib:.0f} MiB free in /dev/shm",
+        bad_status=FATAL if free_mib < LEAST_SHM_PER_RANK_MIB * ranks else WARNING,
+        each=SHM_PER_RANK_MIB,
+    )
+
+
+def _judge_open_files(limit: int, job: env.Job) -> Verdict:
+    """Return the verdict on how many files a process may open at a time; fatal if very few."""
+    return judge_check(
+        job,
+        "limits.open_files",
+        good=limit == resource.RLIM_INFINITY or limit >= OPEN_FILES,
+        found=str(limit),
+        bad_status=FATAL if limit < LEAST_OPEN_FILES else WARNING,
+        least=OPEN_FILES,
+    )
+
+
+def _judge_locked_memory(limit_bytes: int, job: env.Job) -> Verdict:
+    """Return the verdict on the memory that a process may lock, as InfiniBand does; ranks of one node need none."""
+    is_unlimited = limit_bytes == resource.RLIM_INFINITY
+    found = "unlimited" if is_unlimited else f"{limit_bytes // 1024} KiB"
+    bad_status = FATAL if job.cluster.dgxnnodes > 1 else WARNING
+    return judge_check(job, "limits.locked_memory", good=is_unlimited, found=found, bad_status=bad_status)
 
 
 def _judge_disk(check: str, disk: Facts, need_gib: float, job: env.Job) -> Verdict:
-    """Whether a folder can be written and its disk has `need_gib` left."""
+    """Return the verdict `check` on a folder: whether it can be written, and its disk has `need_gib` left."""
     found = f"{disk['folder']}: {disk['free_gib']:.1f} GiB free"
     if not disk["writable"]:
-        return row(job, check, False, f"{found}, not writable", bad=FATAL, need=need_gib)
-    return row(job, check, disk["free_gib"] >= need_gib, found, need=need_gib)
+        return judge_check(job, check, good=False, found=f"{found}, not writable", bad_status=FATAL, need=need_gib)
+    return judge_check(job, check, good=disk["free_gib"] >= need_gib, found=found, need=need_gib)
 
 
 def _judge_network(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Whether the node reaches others, where the job has any."""
-    several = job.cluster.dgxnnodes > 1
-    interfaces = facts["interfaces"]
-    found = ", ".join(f"{name} {address}" for name, address in interfaces.items()) or "none up"
-    wanted = "one that the other nodes reach" if several else "none needed by one node"
-    yield row(job, "network.interfaces", bool(interfaces) or not several, found, wanted=wanted)
+    """Yield verdicts on the ways from this node to others: its interfaces and InfiniBand ports.
 
+    A job of one node needs none of them, so its verdicts are ok and only say what is there.
+    """
+    has_several_nodes = job.cluster.dgxnnodes > 1
+    interfaces: dict[str, str] = facts["interfaces"]
+    found = ", ".join(f"{name} {address}" for name, address in interfaces.items()) or "none up"
+    wanted = "one that the other nodes reach" if has_several_nodes else "none needed by one node"
+    good = bool(interfaces) or not has_several_nodes
+    yield judge_check(job, "network.interfaces", good=good, found=found, wanted=wanted)
+
+    if has_several_nodes:
+        yield from _judge_infiniband(facts, job)
+    else:
+        found = _port_states(facts["infiniband"])
+        yield judge_check(job, "network.infiniband", good=True, found=found, wanted="none needed by one node")
+
+
+def _port_states(ports: dict[str, str]) -> str:
+    """Return InfiniBand ports with their states as text: "mlx5_0:1 ACTIVE 200 Gb/sec (4X HDR)"."""
+    return ", ".join(f"{name} {state}" for name, state in ports.items()) or "none"
+
+
+def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
+    """Yield a verdict on the InfiniBand ports that NCCL takes, and on whether they can read a GPU's memory.
+
+    All ports that NCCL_IB_HCA takes must be ACTIVE, and the process must be able to open them.
+    """
     ports: dict[str, str] = facts["infiniband"]
-    found = ", ".join(f"{name} {state}" for name, state in ports.items()) or "none"
-    if not several:
-        yield row(job, "network.infiniband", True, found, wanted="none needed by one node")
-        return
-    taken = nccl.takes(facts.get("nccl_settings", {}).get("NCCL_IB_HCA", ""), list(ports))
-    down = [name for name in taken if not ports[name].startswith("ACTIVE")]
+    setting = facts.get("nccl_settings", {}).get("NCCL_IB_HCA", "")
+    used_ports = nccl.takes(setting, list(ports))
+    down = [name for name in used_ports if not ports[name].startswith("ACTIVE")]
+    can_be_opened = facts.get("verbs", True)
+
+    found = _port_states(ports)
     fix = ""
     if down:
         fix = f"bring {', '.join(down)} up (ibstat), or leave it out by NCCL_IB_HCA"
-    elif ports and not facts.get("verbs", True):
+    elif ports and not can_be_opened:
         found += ", but no /dev/infiniband/uverbs* can be opened"
         fix = "start the container with --device /dev/infiniband: without it the all-reduce goes over TCP"
     wanted = "every port that NCCL_IB_HCA takes ACTIVE"
-    yield row(job, "network.infiniband", bool(ports) and not fix, found, fix=fix, wanted=wanted)
+    good = bool(ports) and not fix
+    yield judge_check(job, "network.infiniband", good=good, found=found, fix=fix, wanted=wanted)
 
-    is_up = len(down) < len(taken)
-    if is_up and job.cluster.device == "gpu" and "peermem" in facts:
-        yield row(job, "network.peermem", bool(facts["peermem"]), facts["peermem"] or "no module is loaded")
+    any_is_up = len(down) < len(used_ports)
+    if any_is_up and job.cluster.device == "gpu" and "peermem" in facts:
+        way = facts["peermem"]  # by which a port reads a GPU's memory; empty if there is none
+        yield judge_check(job, "network.peermem", good=bool(way), found=way or "no module is loaded")
 
 
 def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Whether the data set is whole, and the page cache can be flushed."""
-    can_flush = facts["drop_caches"] or bool(job.data.cache_cleared)
-    found = job.data.cache_cleared
-    if not found:
-        found = "can be flushed" if can_flush else "cannot be flushed by this user"
-    wanted = "can be flushed before a timed run" if job.data.clear_caches else "not asked for: CLEAR_CACHES=0"
-    yield row(job, "data.page_cache", can_flush or not job.data.clear_caches, found, wanted=wanted)
-
+    """Yield verdicts on the page cache, which a timed run flushes, and on each part of the job's data set."""
+    yield _judge_page_cache(facts["drop_caches"], job)
     if facts["data"] is None:
         found = "synthetic" if job.data.kind == "synthetic" else "the embedded digits, made at the first start"
         yield judged("data.lists", True, found, "a data set")
@@ -145,25 +196,46 @@ def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
         yield from _judge_part(part, job)
 
 
+def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
+    """Return the verdict on whether the page cache can be flushed, where the job asks for it.
+
+    The launcher may have flushed it already: then `job.data.cache_cleared` says how.
+    """
+    found = job.data.cache_cleared
+    if not found:
+        found = "can be flushed" if can_be_flushed_here else "cannot be flushed by this user"
+    wanted = "can be flushed before a timed run" if job.data.clear_caches else "not asked for: CLEAR_CACHES=0"
+    good = can_be_flushed_here or bool(job.data.cache_cleared) or not job.data.clear_caches
+    return judge_check(job, "data.page_cache", good=good, found=found, wanted=wanted)
+
+
 def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Whether the files of `train` or `val` are whole as far as it shows, and some of them can be decoded."""
+    """Yield verdicts on the part `train` or `val` of a data set: its list, its content, and a sample of its images.
+
+    Every file that the list names was looked for, and some images were decoded.
+    """
     if "error" in part:
-        yield row(job, "data.lists", False, part["error"], fix="mend what is said, or set DATADIR to a whole data set")
+        fix = "mend what is said, or set DATADIR to a whole data set"
+        yield judge_check(job, "data.lists", good=False, found=part["error"], fix=fix)
         return
     size_gib = part["passport"]["bytes"] / 2**30
     found = f"{part['name']}: {part['samples']} samples, {size_gib:.3f} GiB"
-    yield row(job, "data.lists", True, found)
+    yield judge_check(job, "data.lists", good=True, found=found)
     for note in part["notes"]:
-        yield row(job, "data.content", False, note)
-    decoded = part["undecodable"] or f"{part['decoded']} samples decoded"
-    yield row(job, "data.decode", not part["undecodable"], f"{part['name']}: {decoded}")
+        yield judge_check(job, "data.content", good=False, found=note)
+    fault = part["undecodable"]  # of the first sample that cannot be decoded; empty if all can
+    decoded = fault or f"{part['decoded']} samples decoded"
+    yield judge_check(job, "data.decode", good=not fault, found=f"{part['name']}: {decoded}")
 
 
 # ---- all nodes
 
 
 def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
-    """All checks: each node's, then what must be the same on all of them."""
+    """Return the verdicts on all nodes: those on each node, then those on what must be the same on all of them.
+
+    Where there are several nodes, a verdict on one begins with its host's name. Equal verdicts are listed once.
+    """
     verdicts: list[Verdict] = []
     for node in nodes:
         for verdict in judge_node(node, job):
@@ -172,21 +244,27 @@ def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
             if verdict not in verdicts:  # eight GPUs have one driver
                 verdicts.append(verdict)
 
-    for check, values in _same_everywhere(nodes).items():
-        alike = len(set(values)) == 1
-        found = str(values[0])
-        if not alike:
-            found = ", ".join(f"{node['host']} {value}" for node, value in zip(nodes, values, strict=True))
-        verdicts.append(row(job, check, alike, found, nodes=len(nodes)))
-
-    dirty = nodes[0]["source"]["dirty"]
-    found = {True: "differs from the commit", False: "as committed", None: "unknown: no git and no image"}[dirty]
-    verdicts.append(row(job, "code.clean", dirty is False, found))
+    for check, value_of_nodes in _same_everywhere(nodes).items():
+        are_equal = len(set(value_of_nodes)) == 1
+        found = str(value_of_nodes[0])
+        if not are_equal:
+            found = ", ".join(f"{node['host']} {value}" for node, value in zip(nodes, value_of_nodes, strict=True))
+        verdicts.append(judge_check(job, check, good=are_equal, found=found, nodes=len(nodes)))
+    verdicts.append(_judge_source(nodes[0]["source"]["dirty"], job))
     return verdicts
 
 
+def _judge_source(is_changed: bool | None, job: env.Job) -> Verdict:
+    """Return the verdict on whether the code is that of its commit; None is unknown, which does not count as clean."""
+    if is_changed is None:
+        found = "unknown: no git and no image"
+    else:
+        found = "differs from the commit" if is_changed else "as committed"
+    return judge_check(job, "code.clean", good=is_changed is False, found=found)
+
+
 def _same_everywhere(nodes: list[Facts]) -> dict[str, list[str | None]]:
-    """Facts that must be the same on all nodes, by their check: a value for each node."""
+    """Return the facts that must be the same on all nodes: by the name of their check a value for each node."""
     same: dict[str, list[str | None]] = {
         "code.commit": [node["source"]["commit"] for node in nodes],
         "code.files": [node["code_sha256"][:12] for node in nodes],
@@ -199,32 +277,41 @@ def _same_everywhere(nodes: list[Facts]) -> dict[str, list[str | None]]:
 
 
 def _digests(node: Facts) -> str:
-    """Digests of the passports of a node's data set, shortened."""
+    """Return the digests of a node's data set, shortened, with a space between: one of each part that can be read."""
     parts = (node["data"] or {}).values()
     digests = [part["passport"]["sha256"] for part in parts if "passport" in part]
     return " ".join(digest[:12] for digest in digests)
 
 
 def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[Verdict]:
-    """MPI came up over `hosts` (one entry a rank); each node's clock is `offsets_s` ahead of the first one's."""
+    """Return the verdicts on how many ranks MPI started, and on how far the nodes' clocks are apart.
+
+    `hosts` has the host of each rank, `offsets_s` the seconds by which each node's clock is ahead of the first one's.
+    """
     found = ", ".join(f"{host} {hosts.count(host)}" for host in dict.fromkeys(hosts))
     apart_s = max(abs(offset_s) for offset_s in offsets_s)
+    clocks = f"at most {apart_s:.4f} s"
     return [
-        row(job, "mpi.ranks", len(hosts) == job.cluster.world_size, found),
-        row(job, "clock.difference", apart_s <= CLOCK_S, f"at most {apart_s:.4f} s", most_s=CLOCK_S),
+        judge_check(job, "mpi.ranks", good=len(hosts) == job.cluster.world_size, found=found),
+        judge_check(job, "clock.difference", good=apart_s <= CLOCK_S, found=clocks, most_s=CLOCK_S),
     ]
 
 
 def judge_start(error: str, job: env.Job) -> list[Verdict]:
-    """Whether mpirun started ranks on this node alone; `error` says why it did not."""
-    verdicts = [row(job, "mpi.start", not error, error or "2 ranks added a number")]
+    """Return the verdicts on a start of two ranks on this node by mpirun; `error` says why it failed, empty if not."""
+    verdicts = [judge_check(job, "mpi.start", good=not error, found=error or "2 ranks added a number")]
     if job.cluster.dgxnnodes > 1:
-        verdicts.append(row(job, "mpi.ranks", False, "this node alone was looked at", bad=WARNING))
+        found = "this node alone was looked at"
+        verdicts.append(judge_check(job, "mpi.ranks", good=False, found=found, bad_status=WARNING))
     return verdicts
 
 
 def clock_offset_s(comm: "MPI.Comm", other: int) -> float:
-    """Seconds by which rank `other`'s clock is ahead of rank 0's, by the quickest of some questions."""
+    """Return the seconds by which the clock of rank `other` is ahead of rank 0's; only rank 0's value counts.
+
+    Every rank may call this; rank 0 and `other` exchange messages. Rank 0 asks for the time several times. The quickest
+    question is the most exact: the other clock was read about in the middle of it.
+    """
     quickest_s = float("inf")
     offset_s = 0.0
     for _ in range(CLOCK_QUESTIONS):

@@ -23,7 +23,7 @@ class Talk:
     ended: str  # empty: by itself, with status 0
 
     def answers(self) -> list[dict[str, Any]]:
-        """The child's own lines, which are JSON objects; a library's messages stand between them."""
+        """Return the child's own lines, which are JSON objects; a library's messages stand between them."""
         answers = []
         for line in self.lines:
             with contextlib.suppress(ValueError):  # a line that a dying process has not ended, or a library's
@@ -34,13 +34,17 @@ class Talk:
 
 
 def talk(script: str, *arguments: str, environ: Mapping[str, str], silent_s: float) -> Talk:
-    """Runs a script of this folder to its end, or until it said nothing for `silent_s` seconds: then it is killed."""
+    """Run a script of this folder in a process of its own; return the lines that it printed, and how it ended.
+
+    A process that prints nothing for `silent_s` seconds, or that does not end so long after it closed its output, is
+    killed: it then ended by "no answer in 20 s".
+    """
     command = [sys.executable, "-I", str(Path(__file__).with_name(script)), *arguments]
     process = subprocess.Popen(
         command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     assert process.stdout is not None
-    said, is_silent = _listen(process.stdout.fileno(), silent_s)
+    output, is_silent = _listen(process.stdout.fileno(), silent_s)
     if is_silent:
         process.kill()
     try:
@@ -50,7 +54,7 @@ def talk(script: str, *arguments: str, environ: Mapping[str, str], silent_s: flo
         is_silent = True
     process.stdout.close()
 
-    lines = tuple(said.decode(errors="replace").splitlines())
+    lines = tuple(output.decode(errors="replace").splitlines())
     if is_silent:
         return Talk(lines=lines, ended=f"no answer in {silent_s:g} s")
     if status < 0:
@@ -61,7 +65,10 @@ def talk(script: str, *arguments: str, environ: Mapping[str, str], silent_s: flo
 
 
 def _listen(descriptor: int, silent_s: float) -> tuple[bytes, bool]:
-    """All that comes until the other side closes, and whether it was silent for too long before that."""
+    """Read until the other side closes, or is silent for `silent_s` seconds.
+
+    Returns what came, and whether it was the silence that ended it.
+    """
     said = b""
     while True:
         ready, _, _ = select.select([descriptor], [], [], silent_s)

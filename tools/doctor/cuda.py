@@ -9,8 +9,9 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from tools.doctor.child import Talk, talk
 
@@ -43,12 +44,16 @@ class CudaStart:
 
     @property
     def is_sound(self) -> bool:
-        """Whether every GPU that was asked has given a context."""
+        """Return whether every GPU that was asked has given a context."""
         return self.fault is None and bool(self.gpus) and all(step.code == 0 for step in self.gpus.values())
+
+    def runs(self, version: int) -> bool:
+        """Return whether CUDA of at least this version, as 12000, has given a context on every GPU that was asked."""
+        return self.is_sound and self.version is not None and self.version >= version
 
     @property
     def version_words(self) -> str:
-        """CUDA's version as "12.4"."""
+        """Return CUDA's version as "12.4"."""
         return "unknown" if self.version is None else f"{self.version // 1000}.{self.version % 1000 // 10}"
 
 
@@ -62,67 +67,93 @@ class System:
 
 
 def start(environ: Mapping[str, str], gpus: int) -> CudaStart:
-    """Starts CUDA in the environment of a rank and asks for a context on each of the first `gpus` GPUs.
+    """Start CUDA in the environment of a rank, with a context on each of the first `gpus` GPUs; return what came of it.
 
-    A GPU on which the process hangs or dies is left out, and a new process asks the ones behind it.
+    A process of its own asks the GPUs in turn. Where it hangs or dies on one, that GPU has its fault, and a new process
+    asks the ones behind it, until ALL_S seconds have passed.
     """
     until_s = time.monotonic() + ALL_S
-    steps: dict[int, Step] = {}
+    gpu_steps: dict[int, Step] = {}
     first = 0
     while True:
         said = talk("ask_cuda.py", str(first), str(gpus), environ=environ, silent_s=SILENT_S)
-        found = _read(said)
-        steps |= found.gpus
-        stopped_at = max(found.gpus, default=None)
-        ended_in_a_gpu = bool(said.ended) and found.fault is None and stopped_at is not None
-        if not ended_in_a_gpu:
+        result = _read(said)
+        gpu_steps.update(result.gpus)
+        last_asked = max(result.gpus, default=None)
+        has_died_in_a_gpu = bool(said.ended) and result.fault is None
+        if last_asked is None or not has_died_in_a_gpu:
             break
-        assert stopped_at is not None
-        first = stopped_at + 1
-        if first >= min(gpus, found.count or 0) or time.monotonic() > until_s:
+        first = last_asked + 1
+        gpus_there = min(gpus, result.count or 0)
+        if first >= gpus_there or time.monotonic() > until_s:
             break
-    return CudaStart(
-        library=found.library,
-        version=found.version,
-        count=found.count,
-        fault=found.fault,
-        gpus=dict(sorted(steps.items())),
-    )
+    return replace(result, gpus=dict(sorted(gpu_steps.items())))
 
 
 def _read(said: Talk) -> CudaStart:
-    """A child's answers in the order in which they came; the step that it began and did not end is where it ended."""
-    library, version, count = "", None, None
-    steps: dict[str, Step] = {}
-    calls: dict[str, str] = {}  # of the steps that were begun
-    begun = ""
-    for answer in said.answers():
-        library = answer.get("path", library)
-        version = answer.get("version", version)
-        count = answer.get("count", count)
-        if "begin" in answer:
-            begun = answer["begin"]
-            calls[begun] = answer["call"]
-        elif "end" in answer:
-            name = answer["end"]
-            steps[name] = Step(call=calls[name], code=answer["code"], name=answer.get("name", ""))
-            begun = ""
-    if said.ended:
-        begun = begun or "end"  # after its last step, as the library was unloaded
-        steps[begun] = Step(call=calls.get(begun, "exit"), ended=said.ended)
+    """Return what came of CUDA's start by the answers of ask_cuda.py, in the order in which it gave them.
 
-    gpus = {}
-    fault = None
+    It announces each step and reports its result:
+        {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
+        {"end": "gpu 0", "code": 0, "name": "CUDA_SUCCESS"}
+    A step that it began and did not end is where it hung or died.
+    """
+    answers = said.answers()
+    steps = _steps(answers)
+    if said.ended:
+        name, call = _step_not_ended(answers)
+        steps[name] = Step(call=call, ended=said.ended)
+
+    gpus: dict[int, Step] = {}
+    fault: Step | None = None
     for name, step in steps.items():
         if name.startswith("gpu "):
             gpus[int(name.removeprefix("gpu "))] = step
         elif step.code != 0:
             fault = step
-    return CudaStart(library=library, version=version, count=count, fault=fault, gpus=gpus)
+    return CudaStart(
+        library=_last_value(answers, "path") or "",
+        version=_last_value(answers, "version"),
+        count=_last_value(answers, "count"),
+        fault=fault,
+        gpus=gpus,
+    )
+
+
+def _steps(answers: list[dict[str, Any]]) -> dict[str, Step]:
+    """Return the steps that ended, by their names, with their results."""
+    call_of: dict[str, str] = {}
+    steps: dict[str, Step] = {}
+    for answer in answers:
+        if "begin" in answer:
+            call_of[answer["begin"]] = answer["call"]
+        elif "end" in answer:
+            name = answer["end"]
+            steps[name] = Step(call=call_of[name], code=answer["code"], name=answer.get("name", ""))
+    return steps
+
+
+def _step_not_ended(answers: list[dict[str, Any]]) -> tuple[str, str]:
+    """Return name and call of the step that was begun and not ended: the exit, as libraries are unloaded, if none."""
+    begun = ("end", "exit")
+    for answer in answers:
+        if "begin" in answer:
+            begun = (answer["begin"], answer["call"])
+        elif "end" in answer:
+            begun = ("end", "exit")
+    return begun
+
+
+def _last_value(answers: list[dict[str, Any]], key: str) -> Any:
+    """Return the value of a key in the last answer that has it; None where none has."""
+    value = None
+    for answer in answers:
+        value = answer.get(key, value)
+    return value
 
 
 def system() -> System:
-    """The driver's parts outside NVML, as this process sees them."""
+    """Return the driver's parts outside NVML, as this process sees them."""
     return System(
         devices={path: _cannot_open(path) for path in DEVICES},
         kernel_module=_kernel_module(),
@@ -131,7 +162,7 @@ def system() -> System:
 
 
 def _cannot_open(path: str) -> str:
-    """Why a device cannot be opened for reading and writing; empty if it can."""
+    """Return why a device cannot be opened for reading and writing; empty if it can."""
     try:
         os.close(os.open(path, os.O_RDWR))
     except OSError as error:
@@ -148,13 +179,13 @@ def kernel_module_text() -> str:
 
 
 def _kernel_module() -> str | None:
-    """Version of the driver's kernel module that is loaded; None without one."""
+    """Return the version of the driver's kernel module that is loaded, as "535.104.05"; None without one."""
     version = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", kernel_module_text())
     return version[0] if version else None
 
 
 def _fabric_manager() -> str | None:
-    """Version of the Fabric Manager on this machine; None where there is none to ask."""
+    """Return the version of the Fabric Manager on this machine; None where there is none to ask."""
     try:
         done = subprocess.run(FABRIC_MANAGER, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):

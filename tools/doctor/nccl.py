@@ -25,13 +25,13 @@ class NcclStart:
 
 
 def start(environ: Mapping[str, str]) -> NcclStart:
-    """Makes the id of a communicator in the environment of a rank."""
+    """Make the id of a communicator in the environment of a rank, by a process of its own; return what came of it."""
     kept = {name: value for name, value in environ.items() if name not in OTHER_MESSAGES}
     return _read(talk("ask_nccl.py", environ=kept | MESSAGES, silent_s=SILENT_S))
 
 
 def _read(said: Talk) -> NcclStart:
-    """The child's answer, and from NCCL's messages where it meets: `Bootstrap : Using eth0:10.0.0.1<0>`."""
+    """Return the child's answer, and where NCCL meets by its message `Bootstrap : Using eth0:10.0.0.1<0>`."""
     ends = [answer for answer in said.answers() if "end" in answer]
     meets = re.search(r"Bootstrap ?: Using (?:\[\d+\])?([^\s:]+):(\S+?)<\d+>", "\n".join(said.lines))
     return NcclStart(
@@ -56,50 +56,60 @@ class Choice:
 
 
 def choice_of(value: str) -> Choice:
-    """A setting as NCCL reads it: `^` first, then `=`, then names with commas between."""
+    """Return a setting as NCCL reads it: `^` first, then `=`, then names with commas between: "^=mlx5_0,mlx5_1"."""
     leaves_out = value.startswith("^")
-    rest = value.removeprefix("^") if leaves_out else value
+    rest = value.removeprefix("^")
     is_exact = rest.startswith("=")
-    entries = rest.removeprefix("=").split(",") if is_exact else rest.split(",")
+    entries = rest.removeprefix("=").split(",")
     return Choice(entries=tuple(entry for entry in entries if entry), leaves_out=leaves_out, is_exact=is_exact)
 
 
 def takes(value: str, names: Sequence[str]) -> list[str]:
-    """Select from `names` ("eth0", or "mlx5_0:1" of a port) what a setting lets NCCL use.
+    """Return which of `names` a setting lets NCCL use, by the rules of NCCL's socket.cc and net_ib.cc.
 
-    NCCL's socket.cc and net_ib.cc: an empty list matches all; a port counts where both have one.
+    `names` are interfaces ("eth0") or InfiniBand ports ("mlx5_0:1"); `value` is that of NCCL_SOCKET_IFNAME or
+    NCCL_IB_HCA. "mlx5" takes every name that begins so, "=mlx5_0" that one alone, "^mlx5" all the others. An empty list
+    matches every name.
     """
     choice = choice_of(value)
     taken = []
     for name in names:
-        matches = not choice.entries or any(_matches(entry, name, choice) for entry in choice.entries)
-        if matches != choice.leaves_out:
+        is_listed = not choice.entries or any(_matches(entry, name, choice) for entry in choice.entries)
+        if is_listed != choice.leaves_out:
             taken.append(name)
     return taken
 
 
 def _matches(entry: str, name: str, choice: Choice) -> bool:
-    """Whether an entry of a setting means an interface or a port."""
-    wanted, _, wanted_port = entry.partition(":")
+    """Return whether an entry of a setting means an interface or a port; ports count only where both name one."""
+    wanted_device, _, wanted_port = entry.partition(":")
     device, _, port = name.partition(":")
     same_port = not wanted_port or not port or wanted_port == port
-    same_device = device == wanted if choice.is_exact else device.startswith(wanted)
+    same_device = device == wanted_device if choice.is_exact else device.startswith(wanted_device)
     return same_port and same_device
 
 
 def matched_by_prefix(value: str, names: Sequence[str]) -> list[str]:
-    """Devices that a setting means because their names begin as one that it names: mlx5_10, where it says mlx5_1.
+    """Return the devices that a setting means by accident, as their names begin with that of a device which it names.
 
-    It takes them, or leaves them out where it begins with ^.
+    "mlx5_1" means mlx5_10 too: of the ports mlx5_1:1 and mlx5_10:1 this returns ["mlx5_10"]. It is none where the
+    setting compares whole names, as "=mlx5_1" does. A beginning that is no device, as "mlx5", is meant as one. The
+    setting takes the devices, or leaves them out where it begins with ^.
     """
     choice = choice_of(value)
     if choice.is_exact:
         return []
-    named = {entry.partition(":")[0] for entry in choice.entries}
-    there = {name.partition(":")[0] for name in names}
-    matched = {name.partition(":")[0] for name in takes(value.removeprefix("^"), names)}
-    by_prefix = []
-    for device in sorted(matched - named):
-        if any(device.startswith(entry) and entry in there for entry in named):
-            by_prefix.append(device)
-    return by_prefix
+    named_devices = {_device(entry) for entry in choice.entries}
+    devices = {_device(name) for name in names}
+    meant_devices = {_device(name) for name in takes(value.removeprefix("^"), names)}
+    by_accident = []
+    for device in sorted(meant_devices - named_devices):
+        longer_than = [named for named in named_devices if named in devices and device.startswith(named)]
+        if longer_than:
+            by_accident.append(device)
+    return by_accident
+
+
+def _device(name: str) -> str:
+    """Return the device of a port, "mlx5_0" of "mlx5_0:1"."""
+    return name.partition(":")[0]

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from harness import env, network, nvidia, provenance
+from harness import env, network, nvidia, nvidia_smi, provenance
 from harness.libraries import of_network
 from runlog.errors import RunError
 from runlog.schema import as_json
@@ -42,31 +42,30 @@ DMA_BUF_KERNEL = (5, 12)  # NVIDIA's GPUDirect RDMA: the first Linux by which In
 
 
 def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | None = None) -> dict[str, Any]:
-    """Facts of this node, without judgement.
+    """Return the facts of this node that the doctor judges, by name.
 
     `rank_cores` are the cores that each of its ranks may use, where any run; `node` is its number in HOSTS, where that
     is not NODE_RANK. NVML is asked before anything here takes memory of a GPU. It stays open to the end: where
     persistence is off, closing it would unload the driver, and CUDA and nvidia-smi would wait for it anew.
     """
+    on_gpu = job.cluster.device == "gpu"
+    if node is None:
+        node = job.cluster.node_rank
     with contextlib.ExitStack() as opened, ThreadPoolExecutor() as pool:
         handles: list[nvidia.Handle] = []
-        absence = _nvml_silence() if job.cluster.device == "gpu" else ""
+        absence = _nvml_silence() if on_gpu else ""
         if not absence:
             handles, absence = opened.enter_context(nvidia.opened())
         gpus = [nvidia.gpu_of(handle) for handle in handles]
         # What takes seconds is begun first and read last.
         import_errors = {name: pool.submit(_import_error, module) for name, module in IMPORTED.items()}
-        starts = (
-            pool.submit(_starts, job, job.cluster.node_rank if node is None else node)
-            if job.cluster.device == "gpu"
-            else None
-        )
+        starts = pool.submit(_starts, job, node) if on_gpu else None
         facts = {
             "host": socket.gethostname(),
             "gpus": gpus,
             "gpu_absence": absence,
             **_topology(),
-            "libraries": _libraries() if job.cluster.device == "gpu" else {},
+            "libraries": _libraries() if on_gpu else {},
             "source": as_json(provenance.source(job.submission.source_commit, job.submission.image_digest)),
             "code_sha256": provenance.code_sha256(),
             "rank_cores": rank_cores or _rank_cores(job),
@@ -86,36 +85,43 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
         errors = {name: error.result() for name, error in import_errors.items()}
         facts["data"] = data_facts(job, errors)
         facts["imports"] = {name: (error, package_of(error)) for name, error in errors.items()}
-        return facts | (starts.result() if starts else {})
+        if starts is not None:
+            facts.update(starts.result())
+        return facts
 
 
 def _topology() -> dict[str, Any]:
-    """How the GPUs are linked, or why nvidia-smi does not say it."""
+    """Return how the GPUs are linked, or why nvidia-smi does not say it: `topology` or `topology_error`."""
     try:
-        return {"topology": nvidia.topology(), "topology_error": ""}
+        return {"topology": nvidia_smi.topology(), "topology_error": ""}
     except ValueError as error:
         return {"topology": None, "topology_error": str(error)}
 
 
 def _starts(job: env.Job, node: int) -> dict[str, Any]:
-    """How CUDA and NCCL start in the environment that the ranks of this node will have."""
+    """Start CUDA and NCCL in the environment that the ranks of this node will have, and return what came of it.
+
+    `node` is this node's number in HOSTS. With the results stand NCCL's settings: its variables, the files that set
+    more of them, and this node's address, by which NCCL should meet (empty where HOSTS does not say it).
+    """
     environ = network.nccl_settings(job.cluster, node) | env.of_ranks(job)
     try:
         address = network.node_address(job.cluster, node)
     except (RunError, IndexError):  # HOSTS does not say it
         address = ""
+    files_of_nccl = (NCCL_CONF, Path("~/.nccl.conf").expanduser())
     return {
         "cuda_start": cuda.start(environ, job.cluster.dgxngpu),
         "cuda_system": cuda.system(),
         "nccl_start": nccl.start(environ),
         "nccl_settings": {name: environ[name] for name in of_network(environ)},
-        "nccl_files": [str(path) for path in (NCCL_CONF, Path("~/.nccl.conf").expanduser()) if path.is_file()],
+        "nccl_files": [str(path) for path in files_of_nccl if path.is_file()],
         "address": address,
     }
 
 
 def _nvml_silence() -> str:
-    """Which question NVML did not answer in time; empty if it answers, with an error too."""
+    """Return which question NVML did not answer in time; empty if it answers, even with an error."""
     said = talk("ask_nvml.py", environ=os.environ, silent_s=NVML_S)
     calls = [answer["call"] for answer in said.answers() if "call" in answer]
     if not calls or not said.ended.startswith(("no answer", "ended by signal")):
@@ -124,26 +130,31 @@ def _nvml_silence() -> str:
 
 
 def _peermem(modules: Path, kernel: str, driver: str) -> str:
-    """Name the way by which InfiniBand reads a GPU's memory: a loaded kernel module, or DMA-BUF; empty without one.
+    """Return the way by which InfiniBand reads a GPU's memory: a loaded kernel module, or DMA-BUF; empty without one.
 
-    `kernel` is its release; `driver` is what the driver's kernel module says of itself.
+    `modules` is the folder of loaded kernel modules, /sys/module. `kernel` is Linux's release, "5.15.0-91-generic".
+    `driver` is what the driver's kernel module says of itself.
     """
     for name in ("nvidia_peermem", "nv_peer_mem"):
         if (modules / name).is_dir():
             return name
     version = re.match(r"(\d+)\.(\d+)", kernel)
-    if version and (int(version[1]), int(version[2])) >= DMA_BUF_KERNEL and "Open Kernel Module" in driver:
+    has_dma_buf = version is not None and (int(version[1]), int(version[2])) >= DMA_BUF_KERNEL
+    if version and has_dma_buf and "Open Kernel Module" in driver:
         return f"DMA-BUF of kernel {version[0]} and NVIDIA's open kernel module"
     return ""
 
 
 def _can_open_one(paths: Iterable[Path]) -> bool:
-    """Whether this process may read and write one of these devices."""
+    """Return whether this process may read and write one of these devices."""
     return any(os.access(path, os.R_OK | os.W_OK) for path in paths)
 
 
 def _import_error(name: str) -> str:
-    """Why a process cannot import a package, as a library that is missing or broken may end it; empty if it can."""
+    """Import a package in a process of its own, and return why it cannot; empty if it can.
+
+    A library that is missing or broken may end the process, or hang it.
+    """
     command = [sys.executable, "-c", f"import {name}"]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=IMPORT_S)
@@ -158,26 +169,29 @@ def _import_error(name: str) -> str:
 
 
 def package_of(error: str) -> str:
-    """How a packager installs the library that an import missed."""
-    found = re.search(r"((lib[\w.+-]+?)\.so(?:\.(\d+))?[\d.]*):", error)
-    if found is None:
+    """Return how to install what an import missed, by its error.
+
+    "libGL.so.1: cannot open shared object file" names a library of the system. Its package is libgl1 in Debian: by the
+    policy's section 8.1 the library's name, then its version. An RPM provides its libraries by name. Any other error is
+    of a Python package.
+    """
+    missing = re.search(r"(?P<library>(?P<name>lib[\w.+-]+?)\.so(?:\.(?P<version>\d+))?[\d.]*):", error)
+    if missing is None:
         return "launch/setup.sh run installs the packages of locks/run.lock"
-    library, name, version = found.groups("")
-    # Debian policy 8.1: the library's name, then its version. An RPM provides its libraries by name.
-    debian = name.lower().replace("_", "-")
-    if debian[-1].isdigit():
-        debian += "-"
-    debian += version
-    return f"apt-get install {debian}, or by dnf, yum or zypper '{library}()(64bit)'"
+    debian_package = missing["name"].lower().replace("_", "-")
+    if debian_package[-1].isdigit():
+        debian_package += "-"
+    debian_package += missing["version"] or ""
+    return f"apt-get install {debian_package}, or by dnf, yum or zypper '{missing['library']}()(64bit)'"
 
 
 def own_cores() -> list[int]:
-    """Cores that this process may use."""
+    """Return the cores that this process may use."""
     return sorted(os.sched_getaffinity(0))
 
 
 def _rank_cores(job: env.Job) -> list[list[int]]:
-    """Cores that launch/bind.sh would give each local rank; none where its NUMA node is not there."""
+    """Return the cores that launch/bind.sh would give each local rank; none where its NUMA node is not there."""
     if not job.cluster.rank_numa:
         return [own_cores()] * job.cluster.dgxngpu
     nodes = _numa()
@@ -185,12 +199,12 @@ def _rank_cores(job: env.Job) -> list[list[int]]:
     cores = []
     for number in numbers[: job.cluster.dgxngpu]:
         text = nodes.get(f"node{number}", "")
-        cores.append(sorted(nvidia.cpu_list(text)) if text else [])
+        cores.append(sorted(nvidia_smi.cpu_list(text)) if text else [])
     return cores
 
 
 def _libraries() -> dict[str, str]:
-    """Load each CUDA library and return what it says: a version, "loads", or `error: ...`."""
+    """Load each CUDA library, and return by its file name a version, "loads", or "error: " and why it does not."""
     answers = {}
     for name in CUDA_LIBRARIES:
         try:
@@ -209,13 +223,16 @@ def _libraries() -> dict[str, str]:
 
 
 def _numa() -> dict[str, str]:
-    """Cores of each NUMA node."""
+    """Return the cores of each NUMA node as Linux lists them: {"node0": "0-15,32-47"}."""
     files = sorted(Path("/sys/devices/system/node").glob("node[0-9]*/cpulist"))
     return {file.parent.name: file.read_text().strip() for file in files}
 
 
 def _disk(folder: Path) -> dict[str, Any]:
-    """Free space where `folder` is or will be made, and whether this user may write there."""
+    """Return the free space where `folder` is or will be made, and whether this user may write there.
+
+    A folder that is not there will be made in the nearest of its parents that is.
+    """
     place = folder.absolute()
     there = next(path for path in (place, *place.parents) if path.exists())
     return {
@@ -226,7 +243,10 @@ def _disk(folder: Path) -> dict[str, Any]:
 
 
 def _interfaces() -> dict[str, str]:
-    """Network interfaces that are up, with address and speed in Mbit/s where the driver says it."""
+    """Return the network interfaces that are up, by name: {"eth0": "10.0.0.1 10000 Mbit/s"}.
+
+    The loopback is left out, and the speed where the driver does not say it.
+    """
     addresses = psutil.net_if_addrs()
     interfaces = {}
     for name, stats in psutil.net_if_stats().items():
@@ -240,22 +260,33 @@ def _interfaces() -> dict[str, str]:
 
 
 def _infiniband(root: Path) -> dict[str, str]:
-    """State and rate of each port, as "ACTIVE 100 Gb/sec (4X EDR)"; a port of RoCE adds ", Ethernet"."""
-    ports = {}
+    """Return state and rate of each InfiniBand port under `root`: {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}.
+
+    `root` is /sys/class/infiniband. A port of Ethernet (RoCE) has ", Ethernet" in the end, and one that cannot be read
+    says why.
+    """
+    state_of_ports = {}
     for port in sorted(root.glob("*/ports/*")):
+        device = port.parts[-3]
+        name = f"{device}:{port.name}"
         try:
-            state = (port / "state").read_text().partition(":")[2].strip()
-            words = f"{state} {(port / 'rate').read_text().strip()}"
-            if (port / "link_layer").is_file() and (port / "link_layer").read_text().strip() == "Ethernet":
+            _, _, state = (port / "state").read_text().partition(":")  # "4: ACTIVE"
+            rate = (port / "rate").read_text()
+            words = f"{state.strip()} {rate.strip()}"
+            link_layer = port / "link_layer"
+            if link_layer.is_file() and link_layer.read_text().strip() == "Ethernet":
                 words += ETHERNET
-            ports[f"{port.parts[-3]}:{port.name}"] = words
+            state_of_ports[name] = words
         except OSError as error:
-            ports[f"{port.parts[-3]}:{port.name}"] = f"unreadable ({error.strerror})"
-    return ports
+            state_of_ports[name] = f"unreadable ({error.strerror})"
+    return state_of_ports
 
 
 def data_facts(job: env.Job, import_errors: dict[str, str]) -> dict[str, Any] | None:
-    """Facts of the job's data set; None where it reads none. DALI must be there to look at it."""
+    """Return what is seen of the job's data set, for each of its parts; None where the job reads none.
+
+    DALI must be there to look at it: `import_errors` says why not, by package.
+    """
     if not job.data.folder or job.data.kind != "real":
         return None
     if any(import_errors.values()):

@@ -10,7 +10,7 @@ from runlog.verdict import FATAL, WARNING, Verdict
 from tools.doctor import nccl
 from tools.doctor.cuda import CudaStart, Step, System
 from tools.doctor.nccl import NcclStart, choice_of
-from tools.doctor.rows import FAULTS, Facts, row
+from tools.doctor.rows import FAULTS, Facts, judge_check
 
 # cuda.h: CUresult, of which MIG, a compute mode or a device that cannot be opened may be the cause
 INVALID_VALUE, NOT_INITIALIZED, DEVICE_UNAVAILABLE, NO_DEVICE, INVALID_DEVICE = 1, 3, 46, 100, 101
@@ -28,7 +28,7 @@ LINK_LOCAL = ("169.254.", "fe80:")  # addresses that nobody gave, as of the USB 
 
 
 def judge_start(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Whether CUDA and NCCL start on this node, and NCCL by the network that leads to the other nodes."""
+    """Yield verdicts on whether CUDA and NCCL start on this node, and NCCL by the network that leads to other nodes."""
     if facts.get("cuda_start") is not None:
         yield from _judge_cuda(facts, job)
     if facts.get("nccl_start") is not None:
@@ -39,77 +39,113 @@ def judge_start(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """A verdict for each fault of CUDA's start, or one that says that there is none."""
+    """Yield a verdict for each fault of CUDA's start on this node, or one verdict where there is none.
+
+    A fault is one of the driver itself, or one of a GPU that gave no context. Without a fault CUDA may still show fewer
+    GPUs than the job needs, or there was no time to ask all of them.
+    """
     start: CudaStart = facts["cuda_start"]
     if start.fault is not None:
         yield _cuda_fault("", start.fault, facts, job)
-    faulty = {number: step for number, step in start.gpus.items() if step.code != 0}
-    for number, step in faulty.items():
+    faulty_gpus = {number: step for number, step in start.gpus.items() if step.code != 0}
+    for number, step in faulty_gpus.items():
         yield _cuda_fault(f"{_label(number, facts)}: ", step, facts, job)
-    if start.fault is not None or faulty:
-        return
+    if start.fault is None and not faulty_gpus:
+        yield _judge_context_count(start, facts, job)
 
-    count = start.count or 0
-    if count < job.cluster.dgxngpu:
-        known = _evidence(facts)
-        few = next((name for name in ("lost", "mig") if known[name]), "few")
-        yield _fault_row(f"CUDA shows {count} GPUs", FAULTS["evidence"][few], facts, job)
-        return
+
+def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
+    """Return the verdict on how many GPUs gave a context, where none refused one."""
+    wanted = job.cluster.dgxngpu
+    shown = start.count or 0
     asked = len(start.gpus)
-    if asked < job.cluster.dgxngpu:
-        yield row(job, "cuda.start", False, f"{asked} of {job.cluster.dgxngpu} GPUs asked in time", bad=WARNING)
-        return
+    if shown < wanted:
+        return _cause_verdict(f"CUDA shows {shown} GPUs", _cause_of_few_gpus(facts), facts, job)
+    if asked < wanted:
+        found = f"{asked} of {wanted} GPUs asked in time"
+        return judge_check(job, "cuda.start", good=False, found=found, bad_status=WARNING)
     found = f"a context on each of {asked} GPUs; the driver's CUDA is {start.version_words}"
-    yield row(job, "cuda.start", True, found)
+    return judge_check(job, "cuda.start", good=True, found=found)
+
+
+def _cause_of_few_gpus(facts: Facts) -> dict[str, str]:
+    """Return the cause and the fix where CUDA shows too few GPUs: one is lost, MIG is on, or neither is seen."""
+    evidence = _evidence(facts)
+    if evidence["lost"]:
+        name = "lost"
+    elif evidence["mig"]:
+        name = "mig"
+    else:
+        name = "few"
+    cause: dict[str, str] = FAULTS["evidence"][name]
+    return cause
 
 
 def _label(number: int, facts: Facts) -> str:
-    """A GPU by the number that nvidia-smi gives it, where NVML knows it; CUDA's numbers are those of the ranks."""
-    gpus: list[nvidia.Gpu] = facts["gpus"]
+    """Return the name of the GPU that CUDA gives this number: nvidia-smi's, as "GPU3", where NVML knows it."""
+    gpus: list[nvidia.Gpu] = facts["gpus"]  # in CUDA's order, which is that of the ranks
     if number < len(gpus) and gpus[number].index is not None:
         return f"GPU{gpus[number].index}"
     return f"CUDA's GPU {number}"
 
 
 def _cuda_fault(where: str, step: Step, facts: Facts, job: env.Job) -> Verdict:
-    """A fatal verdict that names the step, its result, the cause and what to do."""
+    """Return a fatal verdict that names the step of CUDA's start that failed, its result, the cause and what to do.
+
+    `where` begins it: "GPU3: " for a fault of one GPU.
+    """
     if step.ended:
         said = f"{where}{step.call} {step.ended}"
     elif step.code is None:
         said = f"{where}{step.name}"
     else:
         said = f"{where}{step.call}: {step.name or 'CUDA_ERROR'} ({step.code})"
-    return _fault_row(said, _cuda_cause(step, facts), facts, job)
+    return _cause_verdict(said, _cuda_cause(step, facts), facts, job)
 
 
 def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
-    """Cause and fix of a step that failed: what NVML and the system say at the same time goes before its result."""
-    evidence, known = FAULTS["evidence"], _evidence(facts)
-    by_evidence = (
-        ("hang", step.ended.startswith("no answer")),
-        ("death", bool(step.ended)),
-        ("load", step.code is None),
-        ("lost", step.code in OF_DEVICES and bool(known["lost"])),
-        ("mig", step.code in OF_MIG and bool(known["mig"])),
-        ("prohibited", step.code in OF_COMPUTE_MODE and bool(known["prohibited"])),
-        ("device", step.code in OF_DEVICES and bool(known["device"])),
-    )
-    for name, applies in by_evidence:
-        if applies:
-            cause: dict[str, str] = evidence[name]
-            return cause
-    by_result: dict[str, str] = FAULTS["cuda"].get(step.code, FAULTS["cuda"]["default"])
-    return by_result
+    """Return the `cause` and the `fix` of a step of CUDA's start that failed, as faults.yaml has them.
+
+    One result of CUDA has many causes. So what NVML and the system show at the same time, such as a GPU in MIG mode,
+    goes before the meaning of the result by itself. The first that applies is taken.
+    """
+    evidence = _evidence(facts)
+    name = ""  # of an entry of faults.yaml for what is evident
+    if step.ended.startswith("no answer"):
+        name = "hang"
+    elif step.ended:
+        name = "death"
+    elif step.code is None:
+        name = "load"
+    elif evidence["lost"] and step.code in OF_DEVICES:
+        name = "lost"
+    elif evidence["mig"] and step.code in OF_MIG:
+        name = "mig"
+    elif evidence["prohibited"] and step.code in OF_COMPUTE_MODE:
+        name = "prohibited"
+    elif evidence["device"] and step.code in OF_DEVICES:
+        name = "device"
+
+    if name:
+        cause: dict[str, str] = FAULTS["evidence"][name]
+        return cause
+    cause_of_result: dict[str, str] = FAULTS["cuda"].get(step.code, FAULTS["cuda"]["default"])
+    return cause_of_result
 
 
 def _evidence(facts: Facts) -> dict[str, str]:
-    """Signs of a fault by the names that the texts of faults.yaml have; an empty text where there is none."""
+    """Return what NVML and the system show that may explain a fault of CUDA, as texts.
+
+    The texts of faults.yaml name them: "{driver}" there stands for the driver's version here. A sign that may be absent
+    (lost, mig, prohibited, device) is empty where it is.
+    """
     gpus: list[nvidia.Gpu] = facts["gpus"]
     system: System = facts["cuda_system"]
     start: CudaStart = facts["cuda_start"]
-    prohibited = [gpu for gpu in gpus if gpu.compute_mode == pynvml.NVML_COMPUTEMODE_PROHIBITED]
-    drivers = [gpu.driver for gpu in gpus if gpu.driver]
     absence: str = facts.get("gpu_absence", "")
+    drivers = [gpu.driver for gpu in gpus if gpu.driver]
+    in_mig_mode = [f"GPU{gpu.index}" for gpu in gpus if gpu.mig]
+    prohibited = [f"GPU{gpu.index}" for gpu in gpus if gpu.compute_mode == pynvml.NVML_COMPUTEMODE_PROHIBITED]
     unopened = [f"{path} cannot be opened ({why})" for path, why in system.devices.items() if why]
     return {
         "driver": drivers[0] if drivers else "unknown",
@@ -117,42 +153,45 @@ def _evidence(facts: Facts) -> dict[str, str]:
         "kernel_module": system.kernel_module or "unknown",
         "library": start.library or "libcuda.so.1",
         "lost": absence if LOST.match(absence) else "",
-        "mig": ", ".join(f"GPU{gpu.index}" for gpu in gpus if gpu.mig),
-        "prohibited": ", ".join(f"GPU{gpu.index}" for gpu in prohibited),
+        "mig": ", ".join(in_mig_mode),
+        "prohibited": ", ".join(prohibited),
         "device": "; ".join(unopened),
     }
 
 
-def _fault_row(said: str, cause: dict[str, str], facts: Facts, job: env.Job) -> Verdict:
-    known = _evidence(facts)
-    found = f"{said}: {cause['cause'].format(**known)}"
-    return row(job, "cuda.start", False, found, fix=cause["fix"].format(**known))
+def _cause_verdict(said: str, cause: dict[str, str], facts: Facts, job: env.Job) -> Verdict:
+    """Return the verdict on a fault of CUDA's start: what was `said`, and the cause and the fix of faults.yaml."""
+    evidence = _evidence(facts)
+    found = f"{said}: {cause['cause'].format(**evidence)}"
+    return judge_check(job, "cuda.start", good=False, found=found, fix=cause["fix"].format(**evidence))
 
 
 # ---- NCCL
 
 
 def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Whether NCCL starts, and for several nodes: on which interface, and by which ports of InfiniBand."""
+    """Yield a verdict on whether NCCL starts, and for several nodes two more: its interface, its InfiniBand ports."""
     start: NcclStart = facts["nccl_start"]
-    settings: dict[str, str] = facts["nccl_settings"]
-    shown = " ".join(f"{name}={value}" for name, value in settings.items()) or "none is set"
-    shown += "".join(f", and those of {path}" for path in facts.get("nccl_files", ()))
-    if start.code == 0 and not start.ended:
+    variables: dict[str, str] = facts["nccl_settings"]
+    settings = " ".join(f"{name}={value}" for name, value in variables.items()) or "none is set"
+    for path in facts.get("nccl_files", ()):
+        settings += f", and those of {path}"
+    has_started = start.code == 0 and not start.ended
+    if has_started:
         found = f"meets on {start.interface or 'an interface that it does not name'} {start.address}".rstrip()
-        yield row(job, "nccl.start", True, f"{found}; settings: {shown}")
+        yield judge_check(job, "nccl.start", good=True, found=f"{found}; settings: {settings}")
     else:
-        yield _nccl_fault(start, shown, job)
+        yield _nccl_fault(start, settings, job)
 
     if job.cluster.dgxnnodes > 1:
         if start.interface:
-            yield _judge_interface(start, facts, job)
+            yield _judge_interface(start, facts["address"], job)
         if facts["infiniband"]:
-            yield _judge_ports(settings, facts["infiniband"], job)
+            yield _judge_ports(variables.get("NCCL_IB_HCA", ""), facts["infiniband"], job)
 
 
 def _nccl_fault(start: NcclStart, settings: str, job: env.Job) -> Verdict:
-    """A fatal verdict that names NCCL's result, its message and what to do."""
+    """Return a fatal verdict that names NCCL's result, its message and what to do; `settings` are NCCL's variables."""
     if start.ended:
         found = f"ncclGetUniqueId {start.ended}"
         fault = FAULTS["nccl"]["hang"]
@@ -162,38 +201,51 @@ def _nccl_fault(start: NcclStart, settings: str, job: env.Job) -> Verdict:
     else:
         found = f"ncclGetUniqueId: {start.code}, {start.message or 'no message'}; settings: {settings}"
         fault = FAULTS["nccl"].get(start.code, FAULTS["nccl"]["default"])
-    return row(job, "nccl.start", False, found, fix=fault["fix"].format(settings=settings))
+    return judge_check(job, "nccl.start", good=False, found=found, fix=fault["fix"].format(settings=settings))
 
 
-def _judge_interface(start: NcclStart, facts: Facts, job: env.Job) -> Verdict:
-    """Whether NCCL's interface leads to other nodes; one of containers does where it has the address of HOSTS."""
-    address = facts["address"]
-    is_lo = start.interface == "lo"
-    is_strange = start.interface.startswith(VIRTUAL) or start.address.startswith(LINK_LOCAL)
-    is_strange = is_strange and start.address != address
-    found = f"{start.interface} {start.address}, this node's address in HOSTS is {address or 'unknown'}"
-    bad = FATAL if is_lo else WARNING
-    return row(job, "nccl.interface", not is_lo and not is_strange, found, bad=bad)
+def _judge_interface(start: NcclStart, address: str, job: env.Job) -> Verdict:
+    """Return the verdict on whether the interface that NCCL chose leads to other nodes.
+
+    The loopback is fatal. An interface between containers, or one whose address nobody gave, is a warning, but for one
+    that has this node's `address` in HOSTS (empty: unknown).
+    """
+    is_loopback = start.interface == "lo"
+    looks_local = start.interface.startswith(VIRTUAL) or start.address.startswith(LINK_LOCAL)
+    is_strange = looks_local and start.address != address
+    return judge_check(
+        job,
+        "nccl.interface",
+        good=not is_loopback and not is_strange,
+        found=f"{start.interface} {start.address}, this node's address in HOSTS is {address or 'unknown'}",
+        bad_status=FATAL if is_loopback else WARNING,
+    )
 
 
-def _judge_ports(settings: dict[str, str], ports: dict[str, str], job: env.Job) -> Verdict:
-    """Whether NCCL_IB_HCA takes ports that are up, and none that it does not name."""
-    value = settings.get("NCCL_IB_HCA", "")
-    taken = nccl.takes(value, list(ports))
+def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
+    """Return the verdict on the InfiniBand ports that NCCL takes by `setting`, the value of NCCL_IB_HCA.
+
+    NCCL compares beginnings of names, so "mlx5_1" takes mlx5_10 too: a port that the setting does not name in full is
+    a fault. One of the ports must be ACTIVE, and ports of Ethernet (RoCE) cannot be joined with ports of InfiniBand.
+    `ports` has the state of each by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
+    """
+    taken = nccl.takes(setting, list(ports))
+    found = f"NCCL_IB_HCA={setting} takes {', '.join(taken) or 'no port'}"
+    fix = ""
+    good = False
+    by_prefix = nccl.matched_by_prefix(setting, list(ports))
     up = [port for port in taken if ports[port].startswith("ACTIVE")]
-    found = f"NCCL_IB_HCA={value} takes {', '.join(taken) or 'no port'}"
-    by_prefix = nccl.matched_by_prefix(value, list(ports))
-    if by_prefix and choice_of(value).leaves_out:
-        fix = f"begin it with ^=, so that names count whole: NCCL_IB_HCA=^={value.removeprefix('^')}"
-        found += f"; it leaves out {', '.join(by_prefix)} too, by the beginning of a name"
-        return row(job, "nccl.ports", False, found, fix=fix)
-    if by_prefix:
-        fix = f"begin it with =, so that names count whole: NCCL_IB_HCA=={value}"
-        return row(job, "nccl.ports", False, f"{found}; {', '.join(by_prefix)} by the beginning of a name", fix=fix)
-    if not up:
-        return row(job, "nccl.ports", False, f"{found}, none of them ACTIVE")
     on_ethernet = [port for port in up if ports[port].endswith(nccl.ETHERNET)]
-    if on_ethernet and len(on_ethernet) < len(up):
+    if by_prefix and choice_of(setting).leaves_out:
+        found += f"; it leaves out {', '.join(by_prefix)} too, by the beginning of a name"
+        fix = f"begin it with ^=, so that names count whole: NCCL_IB_HCA=^={setting.removeprefix('^')}"
+    elif by_prefix:
+        found += f"; {', '.join(by_prefix)} by the beginning of a name"
+        fix = f"begin it with =, so that names count whole: NCCL_IB_HCA=={setting}"
+    elif not up:
+        found += ", none of them ACTIVE"
+    elif on_ethernet and len(on_ethernet) < len(up):
         found += f"; of Ethernet {', '.join(on_ethernet)}, which cannot be joined with a port of InfiniBand"
-        return row(job, "nccl.ports", False, found)
-    return row(job, "nccl.ports", True, found)
+    else:
+        good = True
+    return judge_check(job, "nccl.ports", good=good, found=found, fix=fix)

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,8 +25,10 @@ from scoring.importers import count
 from scoring.report import brief, render
 from scoring.report.blocks import Table
 from scoring.report.text import number
+from tools.fleet import arithmetic
+from tools.fleet.baseline import Change, changes
 from tools.fleet.record import EXCHANGE_MIB, differences, read, unlike
-from tools.fleet.verdicts import BAD, LINK_METRICS, NOT_POSSIBLE, Change, Judged, Record, changes, links_of
+from tools.fleet.verdicts import BAD, LINK_METRICS, NOT_POSSIBLE, Judged, Record, links_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,10 +77,15 @@ def _signed(share: float) -> str:
 
 
 def text(judged: Judged, since: Sequence[Change]) -> str:
-    """Return the report as lines, each with its subject first; `since` are the changes since a baseline."""
+    """Return the report as text, a line for each metric, difference, named node and doubt.
+
+    Each line begins with its subject, as `step` or `left out`. `since` are the changes since a baseline; none without
+    one.
+    """
     record = judged.record
     lines = [f"fleet     {len(judged.statuses)} compared, measured in {record['took_s']:g} s"]
     lines += _metric_lines(judged)
+    lines += _arithmetic_lines(judged)
     lines += _whole_lines(record)
     lines.append(f"{_title('links')}{len(record['links'])} measured")
     for difference in differences(record):
@@ -97,10 +105,14 @@ def _title(check: str) -> str:
 
 
 def _metric_lines(judged: Judged) -> list[str]:
-    """Return for each metric how far apart the nodes or links are, and of how many it could not be measured."""
+    """Return the report's lines on the metrics: how far apart nodes or links are, and how many were not measured.
+
+    As `step  from -1.2% to +5.0% of the fleet's median`. Arithmetic has lines of its own.
+    """
     by_check: dict[str, list[Verdict]] = {}
     for verdict in (*judged.verdicts, *judged.by_link):
-        by_check.setdefault(verdict.check, []).append(verdict)
+        if verdict.check != arithmetic.CHECK:
+            by_check.setdefault(verdict.check, []).append(verdict)
 
     lines = []
     for check, verdicts in by_check.items():
@@ -110,6 +122,18 @@ def _metric_lines(judged: Judged) -> list[str]:
         reasons = [verdict.found for verdict in verdicts if verdict.status == UNKNOWN]
         if reasons:
             lines.append(f"{_title(check)}{NOT_POSSIBLE} for {len(reasons)}: {reasons[0]}")
+    return lines
+
+
+def _arithmetic_lines(judged: Judged) -> list[str]:
+    """Return a line with what was compared of the nodes' arithmetic, and one for each reason that decided nothing."""
+    title = _title(arithmetic.CHECK)
+    lines = [f"{title}{arithmetic.summary(judged.record)}"]
+    undecided = [
+        verdict.found for verdict in judged.verdicts if verdict.check == arithmetic.CHECK and verdict.status == UNKNOWN
+    ]
+    for reason, nodes in Counter(undecided).items():
+        lines.append(f"{title}unknown for {nodes}: {reason}")
     return lines
 
 
@@ -174,16 +198,19 @@ def _on_map(metric: str, time_s: float) -> str:
 
 
 def _map(judged: Judged, metric: str) -> list[dict[int, Cell]]:
-    """Return a row for each node: {number of another node: cell} of those it was measured with."""
+    """Return a map's row for each node: {number of another node: cell} for those that it was measured with.
+
+    `metric` is of LINK_METRICS. A link stands in the rows of both its nodes. Its shade says how its time compares with
+    the median of its kind: the links inside a switch group are one, those across are the other.
+    """
     links = links_of(judged.record)
     times_s = {name: statistics.median(link[metric]) for name, link in links.items()}
-    statuses = {verdict.where: verdict.status for verdict in judged.by_link if verdict.check == LINK_METRICS[metric]}
-
-    times_by_kind: dict[bool, list[float]] = {}  # inside a switch group, and across
+    times_by_kind: dict[bool, list[float]] = {}  # by whether a link is across
     for name, link in links.items():
         times_by_kind.setdefault(link["across"], []).append(times_s[name])
-    usual_s = {across: statistics.median(times) for across, times in times_by_kind.items()}
+    usual_s = {is_across: statistics.median(times) for is_across, times in times_by_kind.items()}
 
+    statuses = {verdict.where: verdict.status for verdict in judged.by_link if verdict.check == LINK_METRICS[metric]}
     rows: list[dict[int, Cell]] = [{} for _ in judged.statuses]
     for name, link in links.items():
         time_s = times_s[name]
@@ -195,21 +222,25 @@ def _map(judged: Judged, metric: str) -> list[dict[int, Cell]]:
 
 
 def _named(verdicts: Sequence[Verdict]) -> Table:
-    """Return the table of the nodes and links that a verdict names."""
+    """Return the table of the nodes and links that these verdicts name: a row for each verdict.
+
+    A verdict on a time has the figures of the comparison, in the unit of its metric. One without figures, as the
+    doctor's or one on arithmetic, has what was found in its last column.
+    """
     rows = []
     for verdict in verdicts:
         figures = verdict.figures
         unit = UNITS.get(verdict.check, QUOTIENT)
-        figure = ""
+        median = ""
         if figures.get("value") is not None:
-            figure = f"{number(figures['value'] * unit.per_own)} {unit.name}"
-        between = ""
+            median = f"{number(figures['value'] * unit.per_own)} {unit.name}"
+        interval = ""
         if figures.get("interval_95"):
-            between = "{:+.1%} to {:+.1%}".format(*figures["interval_95"])
+            interval = "{:+.1%} to {:+.1%}".format(*figures["interval_95"])
         status = verdict.status
         if "value" not in figures:
             status = f"{verdict.status}: {verdict.found}"
-        rows.append((verdict.where, verdict.check, _slower(verdict, ""), between, figure, status))
+        rows.append((verdict.where, verdict.check, _slower(verdict, ""), interval, median, status))
     head = ("node or link", "by", "slower", "95 % interval", "median", "verdict")
     return Table(caption="Against the fleet's median", head=head, rows=rows, numeric=(2, 3, 4))
 

@@ -18,24 +18,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import paddle
 from mpi4py import MPI
-from paddle import static
 
-from harness import loader, nvidia, provenance, ranks, sampling, state
+from harness import loader, nvidia, provenance, ranks, sampling
 from harness.hooks.watchdog import WATCHDOG
 from harness.job import Job, Origins
 from paddle_rn50.train import ResNet50
-from program.ops import LOSS_VALUE
-from program.passes import edit
 from runlog.schema import as_json
 from runlog.verdict import FATAL
 from tools.acceptance.machine import Machine, NotPossible
 from tools.doctor.checks import clock_offset_s, judge_node
 from tools.doctor.node import probe
+from tools.fleet import digests
 from tools.fleet.record import EXCHANGE_MIB, FORMAT, facts
 from tools.fleet.rounds import Pair, groups_of, rounds
+from tools.fleet.steps import SEED, programs
 from tools.fleet.verdicts import NOT_POSSIBLE
 
-SEED = 1
 # A turn of a rank alone takes steps for STEP_S seconds, but at least and at most so many.
 STEP_S = 2.0
 LEAST_STEPS = 3
@@ -180,39 +178,6 @@ class Alone:
             return ((time.perf_counter() - began) / count,)
 
 
-class Step:
-    """A training step of one program on one batch."""
-
-    def __init__(self, machine: Machine, main: static.Program, batch: loader.Batch) -> None:
-        self._executor = machine.executor
-        self._main = main
-        self._feed = {"image": batch.image, "label": batch.label}
-
-    def __call__(self) -> float:
-        """Take the step, and return its seconds."""
-        began = time.perf_counter()
-        self._executor.run(self._main, feed=self._feed, fetch_list=[])
-        np.array(static.global_scope().find_var(LOSS_VALUE).get_tensor())  # waits for the device
-        return time.perf_counter() - began
-
-
-def programs(machine: Machine) -> tuple[Step, Step]:
-    """Return a step of the job's program by the default strategy without its all-reduces, and one with them."""
-    job = machine.job
-    me = machine.me
-    model = ResNet50(job.hyperparameters, machine.plan(), batch=job.model.batchsize)
-    schedule = model.recipe.make_schedule(samples=job.global_batch, global_batch=job.global_batch)
-    training = model.training_program(schedule, seed=SEED)
-    machine.executor.run(training.startup)
-    state.broadcast_parameters(training.main, me)
-    training.schedule.send(machine.executor.place)
-    alone = training.main.clone()
-    edit.remove(alone, lambda op: op.type.startswith("c_allreduce"))
-    made = model.synthetic(model.image, batch=job.model.batchsize, seed=SEED + me.rank)
-    batch = loader.resident(made, machine.executor.place)
-    return Step(machine, alone, batch), Step(machine, training.main, batch)
-
-
 # ---- with other nodes: in pairs, and all together
 
 
@@ -244,24 +209,27 @@ def exchange(comm: MPI.Comm, other: int) -> dict[str, float]:
 
 
 def pairs(comm: MPI.Comm, groups: list[str]) -> list[dict[str, Any]]:
-    """Measure every link of the rounds, LINK_TURNS times and once to warm up; return them on each leader.
+    """Measure every link between two nodes, LINK_TURNS times and once to warm up; the nodes' leaders call it together.
 
-    The first of a link's two leaders keeps its times.
+    `groups` has each node's switch group. Return on each leader a dict for each link: the fields of its Pair, and the
+    times of its turns by metric. In a round each node exchanges data with one other; both take part, and the first of
+    the two keeps the times.
     """
-    kept: dict[Pair, dict[str, list[float]]] = {}
-    me = comm.Get_rank()
+    my_links: dict[Pair, dict[str, list[float]]] = {}
+    my_number = comm.Get_rank()
     planned = rounds(groups)
-    for turn, of_round in itertools.product(range(LINK_TURNS + 1), planned):
+    for turn, pairs_of_round in itertools.product(range(LINK_TURNS + 1), planned):
         WATCHDOG.beat("exchanging data in pairs")
         wait(comm)
-        for pair in of_round:
-            if me == pair.b:
+        for pair in pairs_of_round:
+            if my_number == pair.b:
                 exchange(comm, pair.a)
-            elif me == pair.a:
+            elif my_number == pair.a:
                 times_s = exchange(comm, pair.b)
-                if turn > 0:
-                    _append(kept.setdefault(pair, {}), times_s)
-    mine = [dataclasses.asdict(pair) | times_s for pair, times_s in kept.items()]
+                is_warm_up = turn == 0
+                if not is_warm_up:
+                    _append(my_links.setdefault(pair, {}), times_s)
+    mine = [dataclasses.asdict(pair) | times_s for pair, times_s in my_links.items()]
     return list(itertools.chain.from_iterable(comm.allgather(mine)))
 
 
@@ -280,52 +248,66 @@ class OfRank(NamedTuple):
 
 
 def joined(hosts: list[str], of_ranks: Sequence[OfRank]) -> dict[str, Any]:
-    """Return {metric: {"series", "reasons"}} of all ranks; a node is as slow as the slowest of its ranks.
+    """Return what all ranks measured alone, by host: {metric: {"series", "reasons"}}, as the record keeps it.
 
-    A node's series is None where one of its ranks failed, or none measured the metric.
+    "series" has a list for each host: in each turn the time of its slowest rank, as a node is as slow as that. It is
+    None for a host one of whose ranks failed, or none of whose ranks measured the metric. "reasons" has for a host
+    that failed, by its number as text, why.
     """
-    names: dict[str, None] = {}
+    names: dict[str, None] = {}  # of all metrics, in the order in which the ranks have them
     for rank in of_ranks:
         names |= dict.fromkeys((*rank.values, *rank.failed))
+
     metrics: dict[str, Any] = {}
     for metric in names:
-        reasons: dict[str, str] = {}  # of a node's first rank that failed
+        reasons: dict[str, str] = {}  # of a host's first rank that failed
+        turns_by_host: list[list[list[float]]] = [[] for _ in hosts]  # the turns of each of its ranks
         for rank in of_ranks:
             if metric in rank.failed:
                 reasons.setdefault(str(rank.unit), rank.failed[metric])
+            if metric in rank.values:
+                turns_by_host[rank.unit].append(rank.values[metric])
+
         series: list[list[float] | None] = []
-        for unit in range(len(hosts)):
-            measured = [rank.values[metric] for rank in of_ranks if rank.unit == unit and metric in rank.values]
-            if not measured or str(unit) in reasons:
-                series.append(None)
-            else:
-                series.append([max(turn) for turn in zip(*measured, strict=True)])
+        for number, turns_of_ranks in enumerate(turns_by_host):
+            has_failed = str(number) in reasons
+            series.append(None if has_failed else _slowest(turns_of_ranks))
         metrics[metric] = {"series": series, "reasons": reasons}
     return metrics
 
 
+def _slowest(turns_of_ranks: Sequence[Sequence[float]]) -> list[float] | None:
+    """Return the longest time of each turn over several ranks, which took the same turns; None of no ranks."""
+    if not turns_of_ranks:
+        return None
+    return [max(times_of_turn) for times_of_turn in zip(*turns_of_ranks, strict=True)]
+
+
 def looked_at(job: Job, me: ranks.Ranks) -> dict[str, Any]:
-    """Return what the doctor calls fatal on this node, and its facts, on each of its ranks.
+    """Look at this node as the doctor does; return {"failed": what is fatal, "facts": its facts} on each of its ranks.
 
     The node's first rank looks, and the others wait: a rank that had a GPU already would be a foreign process on it.
     """
     WATCHDOG.beat("looking at the node", extra_s=DOCTOR_S)
-    found: dict[str, Any] | None = None
+    answer: dict[str, Any] | None = None
     if me.local_rank == 0:
         probed = probe(job, node=me.rank // job.cluster.dgxngpu)
         failed = [f"{verdict.check}: {verdict.found}" for verdict in judge_node(probed, job) if verdict.status == FATAL]
-        found = {"failed": failed, "facts": facts(job, probed)}
+        answer = {"failed": failed, "facts": facts(job, probed)}
     wait(me.comm)
 
-    node = me.comm.Split_type(MPI.COMM_TYPE_SHARED, me.rank)
-    found = node.bcast(found)
-    node.Free()
-    assert found is not None
-    return found
+    ranks_of_node = me.comm.Split_type(MPI.COMM_TYPE_SHARED, me.rank)
+    answer = ranks_of_node.bcast(answer)
+    ranks_of_node.Free()
+    assert answer is not None
+    return answer
 
 
 def nodes_of(leaders: MPI.Comm, mine: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """Each node as the doctor found it (`mine` is this one's) and how far its clock is ahead; on the first leader."""
+    """Return what `looked_at` found of each node, with the seconds by which its clock is ahead; None but on the first.
+
+    The `leaders`, one rank of each node, call this together; `mine` is what was found of this one's node.
+    """
     offsets_s = [0.0]
     for other in range(1, leaders.Get_size()):
         offsets_s.append(clock_offset_s(leaders, other))
@@ -363,7 +345,9 @@ def take_turns(me: ranks.Ranks, alone: Alone) -> None:
 
 
 def main(job: Job, origins: Origins) -> None:
-    """Measure on this rank; rank 0 writes the record next to RESULT_FILE."""
+    """Measure on this rank; rank 0 writes the record next to RESULT_FILE. Raises ValueError for a job of HRNet."""
+    if job.model.workload != "rn50":
+        raise ValueError(f"WORKLOAD={job.model.workload}: a fleet's steps are ResNet-50's: set WORKLOAD=rn50")
     began = time.monotonic()
     me = ranks.start(job.cluster)
     groups = groups_of(job.cluster.switch_groups, job.cluster.dgxnnodes)
@@ -380,12 +364,14 @@ def main(job: Job, origins: Origins) -> None:
     machine = Machine(job, origins, me, short=True)
     step = None
     whole = None
+    carrier = None
     if all(me.comm.allgather(machine.kernels)):
-        step, whole = programs(machine)
+        step, whole, carrier = programs(machine)
         step()
         whole()
     alone = Alone(machine, step)
     take_turns(me, alone)
+    digests_of_all = digests.measured(job.cluster, me, carrier, unit=unit) if carrier else None
     metrics = joined(hosts, me.comm.allgather(OfRank(unit, alone.values, alone.failed)))
     leaders = me.comm.Split(0 if alone.leads else 1, me.rank)
     links = pairs(leaders, groups) if alone.leads else []
@@ -399,6 +385,7 @@ def main(job: Job, origins: Origins) -> None:
         "groups": groups,
         "metrics": metrics,
         "links": links,
+        "digests": digests_of_all,
         "whole_s": together(me, alone, whole),
         "steps_s": me.comm.allgather(alone.steps),
         "nodes": nodes_of(leaders, mine) if alone.leads else None,

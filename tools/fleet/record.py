@@ -4,7 +4,7 @@ import json
 import math
 import platform
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import psutil
 from harness import env, provenance
 from harness.job import Job
 from runlog import named_files
+from tools.fleet import arithmetic
 from tools.fleet.verdicts import LINK_METRICS, STALLS, STEP, Judged, Record, Series, judge_record, links_of, of_hosts
 
 FORMAT = {"format": "paddle-reference-fleet", "version": 1}
@@ -47,7 +48,11 @@ def read(path: Path) -> Judged:
 
 
 def _check(record: Record) -> None:
-    """Raise the error of whatever is not as a fleet's acceptance writes it."""
+    """Check that a record is whole, as a fleet's acceptance writes it.
+
+    Raises ValueError where parts do not fit together or a figure cannot be one. A field that is missing or of another
+    type raises what Python makes of it, as KeyError or TypeError.
+    """
     hosts = record["hosts"]
     "".join((record["system"], record["time"], *hosts))  # no error: they are texts
     dict(record.get("job", {}))
@@ -55,12 +60,9 @@ def _check(record: Record) -> None:
         raise ValueError(f"its hosts have {max(hosts, key=hosts.count)} more than once")
 
     metrics = (STEP, STALLS, *record["metrics"])
-    of_each_host = {"facts": record["nodes"]}
+    _check_length("facts", record["nodes"], hosts)
     for metric in metrics:
-        of_each_host[metric] = record["metrics"][metric]["series"]
-    for what, entries in of_each_host.items():
-        if len(entries) != len(hosts):
-            raise ValueError(f"it has {len(hosts)} hosts and {what} of {len(entries)}")
+        _check_length(metric, record["metrics"][metric]["series"], hosts)
     for link in record["links"]:
         if not 0 <= link["a"] < link["b"] < len(hosts):
             raise ValueError(f"a link of {link['a']} and {link['b']} is none of {len(hosts)} hosts")
@@ -72,6 +74,13 @@ def _check(record: Record) -> None:
         _check_series(metric, {name: link[metric] for name, link in links.items()})
     _check_series("whole_s", {"all": record["whole_s"] or None})
     _check_series("took_s", {"all": [record["took_s"]]})
+    arithmetic.check(record)
+
+
+def _check_length(what: str, entries: Sequence[Any], hosts: Sequence[str]) -> None:
+    """Raise ValueError unless a list of the record has an entry for each host; `what` names the list."""
+    if len(entries) != len(hosts):
+        raise ValueError(f"it has {len(hosts)} hosts and {what} of {len(entries)}")
 
 
 def _check_series(metric: str, series: Series) -> None:
@@ -216,7 +225,7 @@ def _place(fact: str) -> int:
 
 
 def differences(record: Record) -> list[Difference]:
-    """List what differs between the nodes of a fleet, what matters first."""
+    """Return the facts that are not the same on all nodes of a fleet, what matters for speed first (ORDER)."""
     facts_by_host = {}
     names: dict[str, None] = {}  # of all facts, in the order in which the nodes have them
     for host, node in zip(record["hosts"], record["nodes"], strict=True):
@@ -227,14 +236,19 @@ def differences(record: Record) -> list[Difference]:
     for name in sorted(names, key=_place):
         hosts_by_value: dict[str, list[str]] = {}
         for host, facts_of_host in facts_by_host.items():
-            hosts_by_value.setdefault(facts_of_host.get(name, "not set"), []).append(host)
-        # The most common value first; of equally common ones the first node's.
-        by_frequency = sorted(hosts_by_value, key=lambda value: -len(hosts_by_value[value]))
-        usual = by_frequency[0]
-        others = {value: hosts_by_value[value] for value in by_frequency[1:]}
-        if others:
-            differing.append(Difference(fact=name, usual=usual, others=others))
+            value = facts_of_host.get(name, "not set")
+            hosts_by_value.setdefault(value, []).append(host)
+        if len(hosts_by_value) > 1:
+            differing.append(_difference(name, hosts_by_value))
     return differing
+
+
+def _difference(fact: str, hosts_by_value: Mapping[str, list[str]]) -> Difference:
+    """Return a fact's most common value and the hosts of each other one; of equally common ones the first is usual."""
+    commonest_first = sorted(hosts_by_value, key=lambda value: len(hosts_by_value[value]), reverse=True)
+    usual = commonest_first[0]
+    others = {value: hosts_by_value[value] for value in commonest_first[1:]}
+    return Difference(fact=fact, usual=usual, others=others)
 
 
 def _clock(offset_s: float) -> str:

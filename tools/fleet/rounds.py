@@ -27,13 +27,14 @@ def round_count(nodes: int) -> int:
 
 
 def tournament(nodes: Sequence[int], turn: int) -> list[tuple[int, int]]:
-    """Return the pairs of round `turn` (from 0) of the circle method; none after the last round.
+    """Return the pairs of nodes that meet in round `turn` (from 0) of the circle method; none after the last round.
 
-    All meet once in n - 1 rounds. Where n is odd it takes n rounds, each of which leaves one node out.
+    All meet once in n - 1 rounds. Where n is odd it takes n rounds, each of which leaves one node out. Of nodes 0 to 3
+    the rounds are (3, 2) (0, 1), then (3, 0) (1, 2), then (3, 1) (2, 0).
     """
     seats: list[int | None] = [*nodes]
     if len(nodes) % 2 == 1:
-        seats.append(None)
+        seats.append(None)  # who is paired with it is left out
     last = len(seats) - 1
     if turn >= last:
         return []
@@ -53,30 +54,32 @@ def tournament(nodes: Sequence[int], turn: int) -> list[tuple[int, int]]:
 
 
 def rounds(groups: Sequence[str]) -> list[list[Pair]]:
-    """Return the rounds of pairs for nodes of these switch groups, one name a node.
+    """Return the rounds in which nodes are measured in pairs; `groups` has the switch group of each node, by number.
 
     With one group each node meets other nodes. With several, the first half of the rounds is inside the groups and the
     other half across them, so that all pairs of a round take the same kind of way and load each group's uplink at once.
+    A pair that has met is left out of later rounds, and so is a round without pairs.
     """
     members: dict[str, list[int]] = {}
     for node, group in enumerate(groups):
         members.setdefault(group, []).append(node)
     total = round_count(len(groups))
     inside = total if len(members) == 1 else total // 2
-
     planned = [_inside_groups(members, turn) for turn in range(inside)]
     planned += [_across_groups(members, turn) for turn in range(total - inside)]
+
     met: set[Pair] = set()
     without_repeats = []
-    for of_turn in planned:
-        new = []
-        for one, other in of_turn:
-            pair = Pair(a=min(one, other), b=max(one, other), across=groups[one] != groups[other])
+    for nodes_in_pairs in planned:
+        new_pairs = []
+        for first, second in nodes_in_pairs:
+            is_across = groups[first] != groups[second]
+            pair = Pair(a=min(first, second), b=max(first, second), across=is_across)
             if pair not in met:
-                new.append(pair)
-        met.update(new)
-        if new:
-            without_repeats.append(new)
+                new_pairs.append(pair)
+        met.update(new_pairs)
+        if new_pairs:
+            without_repeats.append(new_pairs)
     return without_repeats
 
 

@@ -23,13 +23,16 @@ import numpy as np
 
 from program.arrays import Array
 from runlog import stats
-from runlog.verdict import FATAL, UNKNOWN, WARNING, Verdict, judged, worst
+from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict, judged, worst
 from scoring.figure import spread
 from scoring.figure.calibration import smallest_difference
+from tools.fleet import arithmetic
 
 ALPHA = 0.002  # of all tests of a fleet together
 LEAST_NODES = 4  # of three the odd one cannot be told
 STEPWISE = 2.0  # the chance of a name over one step's: up to 2.2 at 5 to 16 nodes, 1 at 64 (simulated, normal places)
+LEAST_DEVIATION = 1e-9  # of logarithms of times: equal ones have none to divide by
+LEAST_T = 3.0  # standard errors that an outlier is away at least, whatever `alpha` would allow
 STALLED = 1.1  # mean of a turn's steps over their median: one of eight took nearly twice as long
 DOUBTFUL = 0.05  # between the fastest and the slowest step where nobody is named
 APART = 2.0  # times as slow as the slowest of the others, beyond errors: no difference between healthy machines
@@ -96,10 +99,11 @@ def slow(places: Mapping[str, float], *, noise: float, alpha: float) -> list[str
 
 
 def _outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
-    """Return those above the centre that Rosner's test sets aside; `distances` are from the centre.
+    """Return the names of those above the centre that Rosner's test sets aside, by their distances from it.
 
     The farthest from the centre is held against mean and standard deviation of the nearer ones, then the next farthest
     against those nearer still, down to half of all. The last one that differs is set aside with all that are farther.
+    `noise` is the least standard deviation that is believed, `alpha` the chance that one of healthy nodes is set aside.
     """
     from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))
     values = np.array([distances[name] for name in from_near_to_far])
@@ -107,13 +111,14 @@ def _outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> 
     first_outlier = count
     for candidate in range(count - 1, count // 2, -1):
         nearer = values[:candidate]
-        deviation = max(float(nearer.std(ddof=1)), noise, 1e-9)
-        t = float(values[candidate] - nearer.mean()) / (deviation * math.sqrt(1 + 1 / candidate))
-        chance = (1 - stats.t_cdf(t, candidate - 1)) * (candidate + 1)
-        if t > 3 and chance <= alpha / STEPWISE:
+        deviation = max(float(nearer.std(ddof=1)), noise, LEAST_DEVIATION)
+        error_of_difference = deviation * math.sqrt(1 + 1 / candidate)  # of one value and a mean of `candidate`
+        t = float(values[candidate] - nearer.mean()) / error_of_difference
+        chance_of_any = (1 - stats.t_cdf(t, candidate - 1)) * (candidate + 1)
+        if t > LEAST_T and chance_of_any <= alpha / STEPWISE:
             first_outlier = candidate
-    least = smallest_difference()
-    return {name for name in from_near_to_far[first_outlier:] if distances[name] > least}
+    least_distance = smallest_difference()
+    return {name for name in from_near_to_far[first_outlier:] if distances[name] > least_distance}
 
 
 def _slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:
@@ -145,13 +150,13 @@ def _relative(series: Series, across: Container[str]) -> dict[str, list[float]]:
     return {name: np.log(values / medians[name in across]).tolist() for name, values in measured.items()}
 
 
-def _place(logs: Sequence[float]) -> float:
+def place_of(logs: Sequence[float]) -> float:
     """Return Hodges and Lehmann's estimate: the median of the means of two turns, which varies less than theirs."""
     pairs = itertools.combinations_with_replacement(logs, 2)
     return statistics.median((first + second) / 2 for first, second in pairs)
 
 
-def _error(logs: Sequence[float]) -> float:
+def error_of(logs: Sequence[float]) -> float:
     """Return the standard error of a place, by the MAD of the turns."""
     centre = statistics.median(logs)
     mad = statistics.median(abs(value - centre) for value in logs)
@@ -168,7 +173,9 @@ def judge_metric(
 ) -> list[Verdict]:
     """Return a verdict on each node or link by one metric, in the order of `series`.
 
-    `reasons` say why a node measured nothing. Links `across` switch groups are compared with each other.
+    A warning names one that takes more time than the others, beyond chance (`alpha`). One that measured nothing is
+    unknown, or fatal where `reasons`, by name, tells of an error. All are unknown where fewer than LEAST_NODES were
+    measured. The links in `across` lead from one switch group to another, and are compared with each other alone.
     """
     relative = _relative(series, across)
     verdicts: dict[str, Verdict] = {}
@@ -176,43 +183,63 @@ def judge_metric(
         verdicts = _verdicts_by_place(metric, series, relative, alpha)
 
     too_few = f"{len(relative)} measured: of fewer than {LEAST_NODES} nobody is told from the others"
-    for name in series.keys() - verdicts.keys():
-        reason = reasons.get(name, too_few)
-        is_failure = name in reasons and not reason.startswith(NOT_POSSIBLE)
-        verdicts[name] = Verdict(
-            check=metric,
-            where=name,
-            status=FATAL if is_failure else UNKNOWN,
-            found=reason.removeprefix(f"{NOT_POSSIBLE}: "),
-        )
+    for name in series:
+        if name not in verdicts:
+            verdicts[name] = _without_place(metric, name, reasons.get(name), too_few)
     return [verdicts[name] for name in series]
+
+
+def _without_place(metric: str, name: str, reason: str | None, too_few: str) -> Verdict:
+    """Return the verdict on a node or link that cannot be compared.
+
+    `reason` says why it measured nothing: an error is fatal, what is not possible here is unknown. It is None for one
+    that was measured as one of `too_few`.
+    """
+    status = UNKNOWN
+    if reason is not None and not reason.startswith(NOT_POSSIBLE):
+        status = FATAL
+    found = (reason or too_few).removeprefix(f"{NOT_POSSIBLE}: ")
+    return Verdict(check=metric, where=name, status=status, found=found)
 
 
 def _verdicts_by_place(
     metric: str, series: Series, relative: Mapping[str, Sequence[float]], alpha: float
 ) -> dict[str, Verdict]:
-    """Judge those that were measured by where they stand among the others."""
-    places = {name: _place(logs) for name, logs in relative.items()}
-    noise = statistics.median(_error(logs) for logs in relative.values())
-    named = slow(places, noise=noise, alpha=alpha)
-    centre = statistics.median(places.values())
-    widened = math.sqrt(1 + math.pi / 2 / len(relative))  # the fleet's median has an error too
+    """Return the verdict on each node or link that was measured, by name.
+
+    `series` has the measured times, and `relative` the logarithm of each over the fleet's median of its turn. The
+    estimate over a node's turns is its place; how much slower it is, is the distance of its place from the median one.
+    """
+    places = {name: place_of(logs) for name, logs in relative.items()}
+    usual_error = statistics.median(error_of(logs) for logs in relative.values())
+    named = slow(places, noise=usual_error, alpha=alpha)
+    median_place = statistics.median(places.values())
     verdicts = {}
     for name, logs in relative.items():
-        place = places[name]
-        interval = spread.median_interval(logs)
-        interval_95 = None
-        if interval is not None:
-            interval_95 = tuple(math.expm1(place + (end - place) * widened - centre) for end in interval)
         verdicts[name] = compared(
             name,
             metric,
-            math.expm1(place - centre),
+            math.expm1(places[name] - median_place),
             named=name in named,
             value=statistics.median(series[name] or ()),
-            interval_95=interval_95,
+            interval_95=_interval_of_slower(logs, places[name], median_place, nodes=len(relative)),
         )
     return verdicts
+
+
+def _interval_of_slower(
+    logs: Sequence[float], place: float, median_place: float, *, nodes: int
+) -> tuple[float, ...] | None:
+    """Return the 95 % interval of how much slower a node is than the fleet: 0.05 is 5 %; None of too few turns.
+
+    It is that of the node's own turns (`logs`), widened because the median of so many nodes has an error too: in
+    normal noise its variance is pi / 2 times that of their mean.
+    """
+    interval = spread.median_interval(logs)
+    if interval is None:
+        return None
+    widened = math.sqrt(1 + math.pi / 2 / nodes)
+    return tuple(math.expm1(place + (end - place) * widened - median_place) for end in interval)
 
 
 # ---- what is judged
@@ -226,67 +253,96 @@ class LinkVerdicts(NamedTuple):
 
 
 def judge_links(record: Record) -> LinkVerdicts:
-    """Judge nodes by all their links, and the links between the other nodes: a slow node's links are not at fault."""
+    """Return the verdicts on a fleet's network, by latency and by transfer: on nodes, and on single links.
+
+    First each node is judged by what its links have in common. Then the links are compared, without those of a node
+    that was named: that they are slow is the node's fault.
+    """
     judged_links = LinkVerdicts([], [])
     hosts = record["hosts"]
     links = links_of(record)
-    ends = {name: {hosts[link["a"]], hosts[link["b"]]} for name, link in links.items()}
-    across = {name for name, link in links.items() if link["across"]}
+    across: set[str] = set()  # names of the links between two switch groups
+    hosts_by_link: dict[str, set[str]] = {}
+    for name, link in links.items():
+        hosts_by_link[name] = {hosts[link["a"]], hosts[link["b"]]}
+        if link["across"]:
+            across.add(name)
+
     for metric, title in LINK_METRICS.items():
         series = {name: link[metric] for name, link in links.items()}
-        nodes = judge_metric(f"network {title}", _common_of_links(hosts, ends, _relative(series, across)))
-        judged_links.by_node.extend(nodes)
+        by_host = _common_of_links(hosts, hosts_by_link, _relative(series, across))
+        node_verdicts = judge_metric(f"network {title}", by_host)
+        judged_links.by_node.extend(node_verdicts)
 
-        slow_nodes = {verdict.where for verdict in nodes if verdict.status == WARNING}
-        others = {name: values for name, values in series.items() if not slow_nodes & ends[name]}
-        judged_links.by_link.extend(judge_metric(title, others, across=across))
+        slow_nodes = {verdict.where for verdict in node_verdicts if verdict.status == WARNING}
+        of_other_nodes = {name: times for name, times in series.items() if not slow_nodes & hosts_by_link[name]}
+        judged_links.by_link.extend(judge_metric(title, of_other_nodes, across=across))
     return judged_links
 
 
 def _common_of_links(
-    hosts: Sequence[str], ends: Mapping[str, set[str]], relative: Mapping[str, list[float]]
+    hosts: Sequence[str], hosts_by_link: Mapping[str, set[str]], relative: Mapping[str, list[float]]
 ) -> dict[str, list[float] | None]:
-    """Return what a node's links have in common: the median over them, turn by turn, as a quotient by the fleet's."""
-    of_node: dict[str, list[list[float]]] = {host: [] for host in hosts}
+    """Return for each host, turn by turn, how many times as long its links take as the fleet's: 1.0 is usual.
+
+    `relative` has for each link the logarithm of that quotient in each turn; a host's is the median over its links, so
+    that one slow link does not speak for its host. None for a host whose links were not measured.
+    """
+    logs_by_host: dict[str, list[list[float]]] = {host: [] for host in hosts}
     for name, logs in relative.items():
-        for host in ends[name]:
-            of_node[host].append(logs)
+        for host in hosts_by_link[name]:
+            logs_by_host[host].append(logs)
+
     common: dict[str, list[float] | None] = {}
-    for host, logs_of_links in of_node.items():
-        common[host] = np.exp(np.median(logs_of_links, axis=0)).tolist() if logs_of_links else None
+    for host, logs_of_links in logs_by_host.items():
+        if not logs_of_links:
+            common[host] = None
+            continue
+        median_by_turn = np.median(logs_of_links, axis=0)
+        common[host] = np.exp(median_by_turn).tolist()
     return common
 
 
 def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
-    """Judge whether a node's turns have stalls more often than the others' do, and what they cost.
+    """Return a verdict on each node by its stalls: a warning names one that has them more often than the others do.
 
-    A turn has a stall where the mean of its steps is over STALLED times their median. By Fisher's exact test: the
-    chance that so many of all stalls fall to this node's turns.
+    `medians` and `means` are of the steps of each turn, by node. A turn has a stall where its mean is over STALLED
+    times its median. A node is named where so many of the fleet's stalls fall to its turns by chance hardly ever, and
+    where they cost it time. There are no verdicts on fewer than LEAST_NODES nodes.
     """
     quotients: dict[str, Array] = {}  # of each turn: mean over median
-    for host, of_steps in medians.items():
-        if of_steps and means[host]:
-            quotients[host] = np.array(means[host]) / np.array(of_steps)
+    for host, medians_of_host in medians.items():
+        means_of_host = means[host]
+        if medians_of_host and means_of_host:
+            quotients[host] = np.array(means_of_host) / np.array(medians_of_host)
     if len(quotients) < LEAST_NODES:
         return []
 
-    stalled = {host: int((turns > STALLED).sum()) for host, turns in quotients.items()}
-    all_stalled = sum(stalled.values())
-    all_turns = sum(len(turns) for turns in quotients.values())
-    usual = statistics.median(float(turns.mean()) for turns in quotients.values())
+    stalls = {host: int((of_turns > STALLED).sum()) for host, of_turns in quotients.items()}
+    all_stalls = sum(stalls.values())
+    all_turns = sum(len(of_turns) for of_turns in quotients.values())
+    usual = statistics.median(float(of_turns.mean()) for of_turns in quotients.values())
     verdicts = []
-    for host, turns in quotients.items():
-        others = all_turns - len(turns)
-        most = min(len(turns), all_stalled)
-        ways = 0  # whole numbers, however large
-        for number in range(stalled[host], most + 1):
-            ways += math.comb(len(turns), number) * math.comb(others, all_stalled - number)
-        chance = ways / math.comb(all_turns, all_stalled)
-        slower = float(turns.mean()) / usual - 1
-        named = chance * len(quotients) <= OTHERS_ALPHA and slower > smallest_difference()
-        also = f"; {stalled[host]} of {len(turns)} turns have a stall"
-        verdicts.append(compared(host, "stalls", slower, named=named, also=also, interval_95=None))
+    for host, of_turns in quotients.items():
+        turns = len(of_turns)
+        chance = _chance_of_stalls(stalls[host], turns=turns, all_stalls=all_stalls, all_turns=all_turns)
+        slower = float(of_turns.mean()) / usual - 1
+        is_named = chance * len(quotients) <= OTHERS_ALPHA and slower > smallest_difference()
+        also = f"; {stalls[host]} of {turns} turns have a stall"
+        verdicts.append(compared(host, "stalls", slower, named=is_named, also=also, interval_95=None))
     return verdicts
+
+
+def _chance_of_stalls(stalls: int, *, turns: int, all_stalls: int, all_turns: int) -> float:
+    """Return the chance that at least so many of all stalls fall to a node's turns, where all turns are alike.
+
+    This is Fisher's exact test: it counts the ways to choose the turns with a stall, in whole numbers, however large.
+    """
+    turns_of_others = all_turns - turns
+    ways = 0
+    for at_node in range(stalls, min(turns, all_stalls) + 1):
+        ways += math.comb(turns, at_node) * math.comb(turns_of_others, all_stalls - at_node)
+    return ways / math.comb(all_turns, all_stalls)
 
 
 def judge_nodes(record: Record) -> list[Verdict]:
@@ -343,66 +399,28 @@ class Judged:
         ]
 
 
+def _decides(verdict: Verdict) -> bool:
+    """Tell whether a verdict counts for the status of its node.
+
+    What could not be measured says nothing against a node, and right arithmetic does not say that it is fast.
+    """
+    says_nothing_of_speed = verdict.check == arithmetic.CHECK and verdict.status == OK
+    return verdict.status != UNKNOWN and not says_nothing_of_speed
+
+
 def judge_record(record: Record) -> Judged:
-    """Judge each node and each link of a fleet's record."""
+    """Return a fleet's record with the verdicts on its nodes and links, and the status of each node.
+
+    A node is as bad as its worst verdict: by its own times, its network, its arithmetic, or the doctor.
+    """
     links = judge_links(record)
-    verdicts = judge_nodes(record) + links.by_node
+    verdicts = judge_nodes(record) + links.by_node + arithmetic.judge(record)
     for host, node in zip(record["hosts"], record["nodes"], strict=True):
         for failure in node["failed"]:
             verdicts.append(Verdict(check="doctor", where=host, status=FATAL, found=failure))
 
     statuses = {}
-    for host in record["hosts"]:  # what could not be measured says nothing against a node
-        judged_ones = [verdict for verdict in verdicts if verdict.where == host and verdict.status != UNKNOWN]
-        statuses[host] = worst(judged_ones) if judged_ones else UNKNOWN
+    for host in record["hosts"]:
+        deciding = [verdict for verdict in verdicts if verdict.where == host and _decides(verdict)]
+        statuses[host] = worst(deciding) if deciding else UNKNOWN
     return Judged(record=record, statuses=statuses, verdicts=verdicts, by_link=links.by_link)
-
-
-# ---- since a baseline
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """How one metric changed since a baseline."""
-
-    metric: str
-    nodes: int  # in both
-    fleet: float  # median over the nodes: 0.02 is 2 % more time than then
-    interval_95: tuple[float, ...] | None
-    slower: dict[str, float]  # nodes that lost more than the others did, and how much
-
-
-def changes(now: Record, then: Record) -> list[Change]:
-    """Return how each metric changed on the nodes of both records.
-
-    Each node is compared with itself, so hardware differences cancel.
-    """
-    found = []
-    for metric, title in NODE_METRICS.items():
-        if metric not in now["metrics"] or metric not in then["metrics"]:
-            continue
-        logs_now = _logs(of_hosts(now, metric))
-        logs_then = _logs(of_hosts(then, metric))
-        in_both = [host for host in logs_now if host in logs_then]
-        if not in_both:
-            continue
-        moved = {host: _place(logs_now[host]) - _place(logs_then[host]) for host in in_both}
-        noise = statistics.median(math.hypot(_error(logs_now[host]), _error(logs_then[host])) for host in in_both)
-        centre = statistics.median(moved.values())
-        interval = spread.median_interval(list(moved.values()))
-        named = slow(moved, noise=noise, alpha=ALPHAS[metric])
-        found.append(
-            Change(
-                metric=title,
-                nodes=len(moved),
-                fleet=math.expm1(centre),
-                interval_95=None if interval is None else tuple(math.expm1(end) for end in interval),
-                slower={host: math.expm1(moved[host] - centre) for host in named},
-            )
-        )
-    return found
-
-
-def _logs(series: Series) -> dict[str, list[float]]:
-    """Return the logarithms of what was measured; who has no measurement is left out."""
-    return {host: np.log(values).tolist() for host, values in series.items() if values}

@@ -32,9 +32,10 @@ LEAST_REPEATS = 3
 
 
 def tune(args: argparse.Namespace, job: env.Job) -> int:
-    """Measure the strategies and write the config file of the fastest.
+    """Measure the strategies that make sense for the job, print a table, and write the config file of the fastest.
 
-    What is faster in the first turns may be so by luck, so the best are measured again, on runs of their own.
+    What is faster in the first turns may be so by luck, so the best are measured again, on runs of their own. With
+    --dry-run the commands are printed and nothing runs. Returns the exit status, 0.
     """
     name = args.name or f"{job.cluster.dgxsystem}_tuned"
     path = _new_config_file(args.folder, name)
@@ -62,7 +63,8 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
         lines.append("measured again, on runs that had no part in the choice:")
         lines += as_text(verdicts.values()).splitlines()
 
-    winner = next(iter(better(verdicts)), BASE)
+    really_better = better(verdicts)
+    winner = really_better[0] if really_better else BASE
     if winner == BASE:
         lines.append("chosen: the base; nothing was really better, so this file changes nothing")
     else:
@@ -109,7 +111,11 @@ def _chosen(every: list[Candidate], only: str) -> list[Candidate]:
 
 
 def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterable[str]) -> str:
-    """Return `config_<name>.sh`: the winner's exports over those of the system's file, for what was measured alone."""
+    """Return the text of `config_<name>.sh`, which sets the winner's variables and sources the system's own file.
+
+    The variables are set for the workload and the precision that were measured, and for no others: of rn50 in amp_o2 as
+    RN50_AMP_O2_STRATEGY. A variable that the user sets stands. `evidence` are lines of comment.
+    """
     system = job.cluster.dgxsystem
     measured = f"{job.model.workload}_{job.model.precision}".upper()
     lines = ["# shellcheck shell=bash", f"# {system} as tuned on one machine:  DGXSYSTEM={name} ./run_and_time.sh"]
@@ -127,7 +133,10 @@ def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterabl
 
 
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
-    """Say where the figures come from: day, code, machine, base and method; `record` is of any of the runs."""
+    """Return lines that say where the figures of a tuning come from: day, code, machine, base and method.
+
+    `repeats` is the number of turns; `record` is of any of the runs, all of which are of this machine and this code.
+    """
     source = record.header["source"]
     made_by = f"by python -m tools.tune, {time.strftime('%Y-%m-%d', time.gmtime())}, commit {source['commit']}"
     if source["dirty"]:
@@ -150,7 +159,11 @@ def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
 
 
 def sweep(args: argparse.Namespace, job: env.Job) -> int:
-    """Measure the base at each batch size and print the table."""
+    """Measure the job's own strategy at each batch size of --batches, and print a table of images/s and memory.
+
+    A size that does not run has the reason in its row. With --dry-run the commands are printed and nothing runs.
+    Returns the exit status: 1 where no size runs, else 0. Raises ValueError where --batches has no sizes.
+    """
     sizes = args.batches.split(",")
     if not all(size.isdecimal() and int(size) > 0 for size in sizes):
         raise ValueError(f"--batches {args.batches}: must be whole numbers with commas between")
@@ -182,7 +195,10 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 
 @one_line
 def main() -> int:
-    """Run `python -m tools.tune`."""
+    """Search the fastest strategy of this machine for the job of the environment, or with --batches sweep batch sizes.
+
+    Returns the exit status. Raises ValueError for wrong use before anything runs.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m tools.tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -194,12 +210,12 @@ def main() -> int:
     parser.add_argument("--dry-run", action="store_true", help="print each run's command, run nothing")
     args = parser.parse_args()
     named_files.check_options(args)
-    least = 1 if args.batches else LEAST_REPEATS
-    if args.repeats < least:
-        raise ValueError(f"--repeats {args.repeats}: must be at least {least}")
+    least_repeats = 1 if args.batches else LEAST_REPEATS
+    if args.repeats < least_repeats:
+        raise ValueError(f"--repeats {args.repeats}: must be at least {least_repeats}")
 
     job, _ = env.read(env.resolve())
-    _ = job.model.knobs  # what is wrong in STRATEGY or RECIPE is said now
+    _ = job.model.knobs  # reading these refuses a wrong STRATEGY or RECIPE now
     _ = job.hyperparameters
     if job.cluster.dgxnnodes > 1:
         raise ValueError(f"DGXNNODES={job.cluster.dgxnnodes}: runs are started on this node alone: set DGXNNODES=1")

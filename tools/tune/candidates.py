@@ -19,7 +19,7 @@ class Candidate:
 
     @property
     def is_auto(self) -> bool:
-        """Whether it is Paddle's automatic mode, which takes no other knob."""
+        """Return whether it is Paddle's automatic mode, which takes no other knob."""
         return strategy.AUTO in self.knobs
 
     @property

@@ -51,10 +51,15 @@ def judge(measured: Measured, base: Sequence[Record], allowed: Array) -> Verdict
 
 
 def judge_candidate(name: str, runs: Sequence[Record], base: Sequence[Record], allowed: Array) -> Verdict:
-    """Compare a candidate's runs with the base's of the same turns: ok if it is surely faster and trains the same.
+    """Compare a candidate's runs with the base's runs of the same turns, and return the verdict on it.
 
-    Its figures: `ratio`, the geometric mean over the turns of its images/s over the base's, with its `interval_95`;
-    `loss_excess`, the largest difference of a loss over the allowed one: above 1, or inf of a NaN, it trains wrongly.
+    It is ok if the candidate is surely faster and trains the same. It is a warning if it is slower, unknown if no
+    difference is shown, and fatal if its losses differ too much. `allowed` has how far a loss may be from the base's,
+    by window.
+
+    The verdict's figures: `ratio`, the geometric mean over the turns of the candidate's images/s over the base's, with
+    its `interval_95`; `loss_excess`, the largest difference of a loss over the allowed one, infinite for a NaN: above 1
+    the candidate trains wrongly.
     """
     rates = [rate(run) for run in runs]
     log_ratios = []

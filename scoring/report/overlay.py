@@ -1,0 +1,123 @@
+"""The plots of the first screen: the throughput of all runs over time, from zero and enlarged."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from scoring.report import plots
+from scoring.report.blocks import Figure, Paragraph
+from scoring.report.content import Point, Report, ReportedRun, timeline
+from scoring.report.text import bounds
+
+MOST_OVERLAID = 16  # runs in one plot: more have no marker and dash of their own
+NO_RATES = "Throughput over time: not shown; the logs have neither rates nor images and seconds (give --batch)."
+
+
+class _Drawn(NamedTuple):
+    """A run in the plot of all runs."""
+
+    run: ReportedRun
+    points: list[Point]
+    axis: str
+
+
+def from_zero(report: Report) -> Figure | Paragraph:
+    """Return a plot of the runs' throughput over time, from zero; a sentence where the logs have no rates."""
+    drawn = []
+    for run in report.runs:
+        points, axis = timeline(run)
+        drawn.append(_Drawn(run, points, axis))
+    shared = _on_one_axis(drawn)
+    if not shared:
+        return Paragraph(text=NO_RATES, absent=True)
+    unit = unit_of(shared[0].run)
+    return Figure(
+        name="overlay",
+        title=_title(shared),
+        caption=f"Throughput in {unit}: {_words(report, shared)}.",
+        draw=_drawing(report, shared, starts_at_zero=True),
+    )
+
+
+def enlarged(report: Report) -> list[Figure]:
+    """Return a plot of the runs' measured windows alone, enlarged; no plot where no window was measured.
+
+    The vertical axis holds just their rates: with the warm-up it would press them flat.
+    """
+    drawn = []
+    for run in report.runs:
+        points, axis = timeline(run)
+        measured = [point for point in points if point.measured]
+        drawn.append(_Drawn(run, measured, axis))
+    shared = _on_one_axis(drawn)
+    if not shared:
+        return []
+    unit = unit_of(shared[0].run)
+    head = f"Measured windows in {unit}, on an axis that does not start at 0"
+    return [
+        Figure(
+            name="overlay-zoomed",
+            title=f"{_title(shared)}, measured windows enlarged",
+            caption=f"{head}: {_words(report, shared)}.",
+            draw=_drawing(report, shared, starts_at_zero=False),
+        )
+    ]
+
+
+def _on_one_axis(runs: Sequence[_Drawn]) -> list[_Drawn]:
+    """Return the runs that have points on the same axis as the first one that has any, MOST_OVERLAID at most."""
+    with_points = [drawn for drawn in runs if drawn.points]
+    if not with_points:
+        return []
+    axis = with_points[0].axis
+    return [drawn for drawn in with_points if drawn.axis == axis][:MOST_OVERLAID]
+
+
+def _title(shared: Sequence[_Drawn]) -> str:
+    return "Throughput of all runs over time" if len(shared) > 1 else "Throughput over time"
+
+
+def _words(report: Report, shared: Sequence[_Drawn]) -> str:
+    """Return the least and the greatest rate of each run of a plot, and how many runs are not in it."""
+    ranges = "; ".join(_range_of(drawn.run, drawn.points) for drawn in shared)
+    not_shown = len(report.runs) - len(shared)
+    return f"{ranges}; {not_shown} more below" if not_shown else ranges
+
+
+def _drawing(report: Report, shared: Sequence[_Drawn], *, starts_at_zero: bool) -> Callable[[plots.Plot], None]:
+    """Return the function that draws the plot of several runs, on a vertical axis from 0 or around the rates alone."""
+    return functools.partial(
+        plots.throughput,
+        runs=[(_label(report, drawn.run), drawn.points) for drawn in shared],
+        axis=shared[0].axis,
+        unit=unit_of(shared[0].run),
+        value=_only_figure(report),
+        from_zero=starts_at_zero,
+    )
+
+
+def _range_of(run: ReportedRun, points: Sequence[Point]) -> str:
+    """Return the least and the greatest rate of a run in words."""
+    return f"run {run.number} {bounds(point.images_per_s for point in points)}"
+
+
+def _only_figure(report: Report) -> float | None:
+    """Return the throughput of a report of one system, which the plot shows as a level; None of several systems."""
+    score = report.headline.score
+    if len(report.groups) != 1 or report.protocol.figure != "throughput" or score is None:
+        return None
+    return score.value
+
+
+def _label(report: Report, run: ReportedRun) -> str:
+    """Return a run's name in a legend, with its devices where the runs differ in them."""
+    if len(report.groups) > 1 and run.record.devices:
+        return f"run {run.number} ({run.record.devices} dev.)"
+    return f"run {run.number}"
+
+
+def unit_of(run: ReportedRun) -> str:
+    """Return the unit of the rates of a run's windows."""
+    if run.record.rate_scope == "device" and run.record.devices is None:
+        return "images/s per device"
+    return "images/s"
