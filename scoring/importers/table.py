@@ -192,21 +192,23 @@ class Table:
     def _evaluation(self, line: int, text: str) -> None:
         """Record the result of an evaluation if the line prints one, with the epoch or the step that it is of.
 
-        A format that prints neither of the two has those of the row before. One that prints the epoch alone has no
-        step, as an evaluation at an epoch's end is of no single one.
+        In a format that prints the epoch of its evaluations, a line without it is of the epoch of the row before; the
+        step is not known unless it is printed. In any other format the step is that of the row before.
         """
-        match = self.evaluation.search(text) if self.evaluation and self.last else None
+        if self.evaluation is None or self.last is None:
+            return
+        match = self.evaluation.search(text)
         value = number(match["value"]) if match else None
-        if match is None or value is None or self.last is None:
+        if match is None or value is None:
             return
 
         groups = match.groupdict()
-        has_epoch_group = "epoch" in groups
         epoch = integer(groups.get("epoch"))
-        if epoch is None and has_epoch_group:
-            epoch = self.last.epoch
         step = integer(groups.get("step"))
-        if step is None and not has_epoch_group:
+        format_has_epoch = "epoch" in groups
+        if epoch is None and format_has_epoch:
+            epoch = self.last.epoch
+        if step is None and not format_has_epoch:
             step = self.last.step
         name = groups.get("name") or self.quality
         self.qualities.append(Quality(line=line, name=name, value=value, epoch=epoch, step=step))
