@@ -107,14 +107,16 @@ class Table:
             self.say(field, self.value(name) if value is None else value, self.said[name].line)
 
     def agreed(self, name: str, places: Mapping[str, Fact]) -> None:
-        """Set `name` to what the log states of it in several places; forget it where they differ.
+        """Set the fact `name` to the value that several places of the log state; forget it where they differ.
 
-        Two places or more are recorded as a check.
+        `places` holds what each place states, by a name for the place; a value of None states nothing. Whether two
+        places or more agree is recorded as a check.
         """
         facts = {place: fact for place, fact in places.items() if fact.value is not None}
         values = {fact.value for fact in facts.values()}
         if len(values) == 1:
-            self.said[name] = next(iter(facts.values()))
+            first, *_ = facts.values()
+            self.said[name] = first
         elif values:
             self.said.pop(name, None)
 
@@ -128,9 +130,10 @@ class Table:
             self.problems.append(text)
 
     def add(self, window: Window) -> None:
-        """Append one printed row; a copy of the last one (a log written twice) is passed over.
+        """Append the window of one printed row, unless it is a copy of the last one, as in a log that is written twice.
 
-        Raises InputError for more rows than a run may have.
+        Where the counters of epochs and steps go back, the lines of both rows are noted in `restarts`: another run may
+        begin there. Raises InputError for more rows than a run may have.
         """
         last = self.windows[-1] if self.windows else None
         if last is not None and last.step is not None and window.step is not None:
