@@ -124,7 +124,7 @@ EVAL_EVERY, EVAL_OFFSET = 4, 3  # epochs
 
 
 def mlperf_lars(global_batch: int) -> Recipe:
-    """Return the recipe of the closed division of MLPerf for a global batch, at one of its reference convergence points.
+    """Return the recipe of the closed division of MLPerf for a global batch, at one of its reference points.
 
     The decay ends some steps after the warm-up, or at the points of WARMUP_COUNTED that many after the start. Training
     goes on to the first evaluation at or after that, with the rate at its end.
