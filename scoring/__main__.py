@@ -7,6 +7,7 @@ import os
 import sys
 
 from runlog import named_files
+from runlog.completion import complete
 from runlog.text import MOST_OF_A_LINE, called, visible
 from scoring.commands import COMMANDS
 from scoring.record import InputError, TooFewRunsError
@@ -26,6 +27,7 @@ def main(argv: list[str] | None = None) -> int:
             module = importlib.import_module(module_name)
             module.add_arguments(command)
             command.set_defaults(main=module.main)
+    complete(parser)
     args = parser.parse_args(argv)
     try:
         named_files.check_options(args)
