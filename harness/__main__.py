@@ -9,7 +9,7 @@ import time
 import traceback
 from typing import Any
 
-from harness import env, memory, nvidia
+from harness import child, env, memory, nvidia
 from harness.processes import send_native_output_to_stderr
 from runlog.errors import RunError
 
@@ -40,6 +40,7 @@ def main(module: str = "", **options: Any) -> int:
 
 
 AMPERE = 80  # compute capability: the first with TF32
+DRIVER_HANGS = "look for NVRM and Xid in the host's dmesg; where nvidia-smi hangs too restart the host"
 HOPPER = 90  # has cuDNN's fused operations no more
 
 
@@ -49,9 +50,13 @@ def _check_gpus(job: env.Job, *, precision: bool) -> float:
     Says what Paddle would end the process for without a word and, with `precision`, what CUDA's libraries would compute
     otherwise.
 
-    Raises ValueError where this node has fewer GPUs than the job wants, or one lacks the job's precision.
+    Raises ValueError where this node has fewer GPUs than the job wants, or one lacks the job's precision, and RunError
+    where NVML does not answer.
     """
     host = socket.gethostname()
+    silence = child.nvml_silence()  # this process would wait for it without an end
+    if silence:
+        raise RunError(f"{host}: {silence}: {DRIVER_HANGS}")
     with nvidia.opened() as (handles, absence):
         if len(handles) < job.cluster.dgxngpu:
             has = f"{host} has {len(handles)} GPUs" + (f" ({absence})" if absence else "")
