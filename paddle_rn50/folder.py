@@ -15,7 +15,7 @@ import numpy as np
 from harness.lists import Folders, lines, unquoted
 from harness.passport import Contents, Look, file_sizes
 from program.arrays import Array
-from runlog import schema
+from runlog import named_files, schema
 
 LIST = "{}_list.txt"
 KEPT_SIZES = "{}.filesizes"  # of very many files, so that they are asked for once
@@ -79,12 +79,14 @@ def find(root: Path, part: str, classes: int) -> ImageList:
 
     Raises ValueError where both are absent or wrong. The message names the line, or what to do.
     """
-    if (root / LIST.format(part)).is_file():
+    list_file = root / LIST.format(part)
+    named_files.refuse_no_file(list_file)
+    if list_file.is_file():
         return read_list(root, part, classes)
     if (root / part).is_dir():
         return by_class_folders(root, part, classes)
     raise ValueError(
-        f"{root / LIST.format(part)}: no such file: DATADIR must hold {LIST.format(part)}, lines 'path label', "
+        f"{list_file}: no such file: DATADIR must hold {list_file.name}, lines 'path label', "
         f"or class folders {part}/<class>/, or packed images"
     )
 
@@ -96,6 +98,7 @@ def read_list(root: Path, part: str, classes: int) -> ImageList:
     absent. The message names the line.
     """
     list_file = root / LIST.format(part)
+    named_files.refuse_no_file(list_file)
     if not list_file.is_file():
         raise ValueError(f"{list_file}: no such file: DATADIR must hold {list_file.name}, lines 'path label'")
     paths = []
@@ -193,17 +196,38 @@ def _file_names(folder: Path) -> list[str]:
 
 
 def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
-    """Paths of all images and of all other files below a folder, relative to the root and sorted; no hidden ones."""
+    """Paths of all images and of all other files below a folder, relative to the root and sorted; no hidden ones.
+
+    A pipe, a socket or a device is no image, whatever its name: to open it may wait for ever.
+
+    Raises ValueError where a folder may not be read.
+    """
     images: list[str] = []
     others: list[str] = []
-    for place, _, files in os.walk(root / folder, followlinks=True):
-        below = os.path.relpath(place, root)
-        for file in files:
-            if file.startswith("."):
-                continue
-            kind = images if file.lower().endswith(IMAGE_ENDS) else others
-            kind.append(f"{below}/{file}")
+    left = [folder]
+    while left:
+        below = left.pop()
+        try:
+            entries = os.scandir(root / below)
+        except OSError as error:
+            raise ValueError(named_files.explain(error)) from error
+        with entries:
+            for entry in entries:
+                path = f"{below}/{entry.name}"
+                if entry.is_dir():
+                    left.append(path)
+                elif not entry.name.startswith("."):
+                    is_image = entry.name.lower().endswith(IMAGE_ENDS) and not _is_special(entry)
+                    kind = images if is_image else others
+                    kind.append(path)
     return sorted(images), sorted(others)
+
+
+def _is_special(entry: os.DirEntry[str]) -> bool:
+    """Tell whether an entry that is no folder is no file either; a link to what is absent is taken for a file."""
+    if entry.is_file():
+        return False
+    return not entry.is_symlink() or Path(entry.path).exists()
 
 
 def _require_same_classes(root: Path, part: str, names: list[str]) -> None:
