@@ -60,7 +60,11 @@ class Protocol:
         return dataclasses.replace(self, runs=runs, runs_given=True)
 
     def describe(self, counts: Sequence[int] = ()) -> str:
-        """Return the rule in words; `counts` are the runs of each system, which may be more than it asks for."""
+        """Return the rule in words, such as `skip 1 windows, mean of rates; mean of 1 run`.
+
+        `counts` are the numbers of runs that each system has, where they are known. They may be more than the protocol
+        asks for; systems of different numbers make `5 to 7 runs`.
+        """
         if self.over_steps == "run_time":
             steps = "run_start to run_stop"
         elif self.over_steps == "own_summary":

@@ -220,9 +220,10 @@ def _epoch_rows(record: Record) -> list[Window]:
 
 
 def run_rate(record: Record) -> RunRate | None:
-    """Return images/s by the run's time: from run_start to run_stop, or from the first epoch to the last one.
+    """Return the images/s that the run's time makes, with the time in words.
 
-    None for logs of other rows than epochs, and where the clock was set.
+    The time is that from run_start to run_stop, or from the first epoch to the last one where the log lacks the two.
+    Returns None for logs whose rows are not whole epochs, and where the clock was set.
     """
     rows = _epoch_rows(record)
     if not rows:
