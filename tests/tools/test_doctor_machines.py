@@ -12,7 +12,7 @@ import pynvml
 import pytest
 
 import harness.__main__
-from harness import child, network, nvidia
+from harness import child, network, nvidia, nvidia_smi
 from harness.job import with_values
 from runlog.errors import RunError
 from runlog.verdict import FATAL, OK, WARNING, Verdict
@@ -337,13 +337,13 @@ def test_the_topology_says_why_there_is_none(tmp_path: Path, monkeypatch: pytest
     message = "Unable to determine the device handle for GPU 0000:07:00.0: GPU is lost.  Reboot the system"
     jobs.script(tmp_path / "nvidia-smi", f'#!/bin/sh\necho "{message}"\nexit 15\n')
     with pytest.raises(ValueError, match=r"ended with status 15: Unable to determine .* GPU is lost"):
-        nvidia.topology()
+        nvidia_smi.topology()
     jobs.script(tmp_path / "nvidia-smi", "#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr(nvidia, "SMI_S", 0.2)
+    monkeypatch.setattr(nvidia_smi, "SMI_S", 0.2)
     with pytest.raises(ValueError, match=r"no answer in 0\.2 s"):
-        nvidia.topology()
+        nvidia_smi.topology()
     monkeypatch.setenv("PATH", "/nowhere")
-    assert nvidia.topology() is None
+    assert nvidia_smi.topology() is None
 
 
 def test_a_silent_child_is_killed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

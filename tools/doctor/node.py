@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from harness import child, env, network, nvidia, provenance
+from harness import child, env, network, nvidia, nvidia_smi, provenance
 from harness.libraries import of_network
 from runlog.errors import RunError
 from runlog.schema import as_json
@@ -91,7 +91,7 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
 def _topology() -> dict[str, Any]:
     """Return how the GPUs are linked, or why nvidia-smi does not say it: `topology` or `topology_error`."""
     try:
-        return {"topology": nvidia.topology(), "topology_error": ""}
+        return {"topology": nvidia_smi.topology(), "topology_error": ""}
     except ValueError as error:
         return {"topology": None, "topology_error": str(error)}
 
@@ -188,7 +188,7 @@ def _rank_cores(job: env.Job) -> list[list[int]]:
     cores = []
     for number in numbers[: job.cluster.dgxngpu]:
         text = nodes.get(f"node{number}", "")
-        cores.append(sorted(nvidia.cpu_list(text)) if text else [])
+        cores.append(sorted(nvidia_smi.cpu_list(text)) if text else [])
     return cores
 
 

@@ -78,7 +78,11 @@ def _signed(share: float) -> str:
 
 
 def text(judged: Judged, since: Sequence[Change]) -> str:
-    """Return the report as lines, each with its subject first; `since` are the changes since a baseline."""
+    """Return the report as text, a line for each metric, difference, named node and doubt.
+
+    Each line begins with its subject, as `step` or `left out`. `since` are the changes since a baseline; none without
+    one.
+    """
     record = judged.record
     lines = [f"fleet     {len(judged.statuses)} compared, measured in {record['took_s']:g} s"]
     lines += _metric_lines(judged)
@@ -102,7 +106,10 @@ def _title(check: str) -> str:
 
 
 def _metric_lines(judged: Judged) -> list[str]:
-    """Return for each metric how far apart the nodes or links are, and of how many it could not be measured."""
+    """Return the report's lines on the metrics: how far apart nodes or links are, and how many were not measured.
+
+    As `step  from -1.2% to +5.0% of the fleet's median`. Arithmetic has lines of its own.
+    """
     by_check: dict[str, list[Verdict]] = {}
     for verdict in (*judged.verdicts, *judged.by_link):
         if verdict.check != arithmetic.CHECK:
