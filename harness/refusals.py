@@ -189,6 +189,12 @@ def of_program(job: Job) -> Iterator[str]:
             f"STRATEGY: cuda_graph=1: the step of {model.row.title} was not shown to be safe: leave it out, or train "
             f"{captured}"
         )
+    elif model.knobs.cuda_graph and not model.traits.captures(is_half=model.is_half):
+        holds = " and ".join(_titles_of_those_that("holds_fixed_loss_scale"))
+        yield (
+            "STRATEGY: cuda_graph=1: a captured step has a fixed loss scale in FP16, which was shown to hold for "
+            f"{holds} alone: leave it out, or set PRECISION=fp32 or tf32"
+        )
     if model.knobs.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB and job.cluster.world_size == 1:
         fix = "leave it out, or set DGXNGPU or DGXNNODES above 1"
         yield f"STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: {fix}"

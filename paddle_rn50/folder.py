@@ -129,8 +129,8 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
     Raises ValueError where there are no class folders, one is empty, there are more than the recipe's classes, or those
     of evaluation differ from those of training.
     """
-    found = class_folders(root, part)
-    count = len(found.names)
+    listed = class_folders(root, part)
+    count = len(listed.names)
     if count > classes:
         raise ValueError(
             f"{root / part}: has {count} class folders, the recipe {classes} classes: choose another RECIPE or write "
@@ -143,19 +143,19 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
             f"{count - 1} by name"
         )
     if part != "train":
-        _require_same_classes(root, part, found.names)
+        _require_same_classes(root, part, listed.names)
     passed_over = ""
-    if found.others:
+    if listed.others:
         passed_over = (
-            f"{root / part} has {len(found.others)} files that are no images of a class folder and are passed over, "
-            f"the first is {root / found.others[0]}"
+            f"{root / part} has {len(listed.others)} files that are no images of a class folder and are passed over, "
+            f"the first is {root / listed.others[0]}"
         )
         notes.append(passed_over)
     return ImageList(
         root=root,
         part=part,
-        paths=tuple(found.paths),
-        labels=np.array(found.labels, dtype=np.int64),
+        paths=tuple(listed.paths),
+        labels=np.array(listed.labels, dtype=np.int64),
         notes=tuple(notes),
         passed_over=passed_over,
     )
