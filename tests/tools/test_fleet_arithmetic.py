@@ -4,11 +4,16 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
+from harness import env
+from harness.job import with_values
 from tests import jobs
+from tests.harness.recorded import A100 as A100_CARD
+from tests.harness.recorded import recorded_nvml
 from tests.program import programs
 from tests.tools.test_fleet import report
 from tests.tools.test_fleet_verdicts import record as record_of
@@ -230,7 +235,20 @@ def test_ranks_that_flip_a_bit_are_named(tmp_path: Path) -> None:
     assert list(in_random_order.values()) == ["unknown"] * 4
 
 
-# ---- the program that a GPU would run, built here
+# ---- what a GPU would be called, and the program that it would run
+
+
+def test_a_gpu_is_named_so_that_it_is_found_and_classed_by_what_decides_its_bits() -> None:
+    cluster = with_values(env.read()[0], device="gpu", dgxngpu=2).cluster
+    gpus = (A100_CARD | {"serial": "1324520012345"}, A100_CARD)
+    with recorded_nvml(*gpus) as nvml, mock.patch.object(digests, "pynvml", nvml):
+        first, second, absent = (digests.device_of(cluster, local_rank) for local_rank in range(3))
+    uuid = "GPU-8d2f0000-0000-0000-0000-000000000000"
+    assert first.title == f"GPU0, NVIDIA A100-SXM4-40GB, {uuid}, serial 1324520012345"
+    assert second.title.startswith("GPU1, NVIDIA A100-SXM4-40GB, GPU-8d2f0001") and "serial" not in second.title
+    assert first.kind == second.kind and first.kind is not None
+    assert first.kind.startswith("NVIDIA A100-SXM4-40GB, driver 525.105.17, cuDNN ") and "Paddle 2." in first.kind
+    assert absent == digests.Device(title="GPU 2 of the job", kind=None)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_o1", "amp_o2"])
