@@ -260,7 +260,10 @@ def _slowest(times: dict[str, Any], kind: str) -> str:
 
 
 def _nodes_table(nodes: list[dict[str, Any]], now_s: float, is_running: bool) -> Table | str:
-    """Return a table of the nodes' last samples, a line for each GPU."""
+    """Return a table of the nodes' last samples, a line for each GPU; a sentence where there are none.
+
+    `now_s` is the time of day: a node without a sample for SILENT_S seconds is said to be silent while a run goes on.
+    """
     if not nodes:
         return "no telemetry"
     table = Table(box=None, pad_edge=False)
@@ -281,7 +284,7 @@ def _nodes_table(nodes: list[dict[str, Any]], now_s: float, is_running: bool) ->
         for index, gpu in enumerate(node["gpus"]):
             sensors = [_or_dash(gpu[sensor], form) for sensor, form in SENSORS.items()]
             table.add_row(*host, str(index), *sensors, _plain(", ".join(gpu["throttle"])))
-            host = ["", "", ""]
+            host = ["", "", ""]  # the node is named on the line of its first GPU alone
     return table
 
 

@@ -94,9 +94,9 @@ def _cuda_fault(where: str, step: Step, facts: Facts, job: env.Job) -> Verdict:
 
     `where` begins it: "GPU3: " for a fault of one GPU.
     """
-    if step.ended:
+    if step.ended:  # the process hung or died in the call
         said = f"{where}{step.call} {step.ended}"
-    elif step.code is None:
+    elif step.code is None:  # the call could not be made, and the name says why
         said = f"{where}{step.name}"
     else:
         said = f"{where}{step.call}: {step.name or 'CUDA_ERROR'} ({step.code})"
