@@ -40,7 +40,11 @@ SENSORS = {  # {a GPU's sensor: how its value is shown}, in the table's order
 
 
 def total_steps(run: Run) -> int | None:
-    """Return the steps of the whole run by its configuration; None where that does not say it."""
+    """Return the steps of the whole run by its configuration; None where that does not say it.
+
+    A run of MODE=throughput has its warm-up and its measured steps. Any other has those of all its epochs, though it
+    may reach its target before.
+    """
     if run.settings.get("MODE") == "throughput":
         warmup = real(run.settings.get("WARMUP_STEPS"))
         measured = real(run.settings.get("MEASURED_STEPS"))
@@ -208,7 +212,11 @@ def _plain(text: Any) -> Text:
 
 
 def draw(state: dict[str, Any], now_s: float) -> Group:
-    """Return a state, as `View.look` gives it, as text; `now_s` is the time of day as `time.time` has it."""
+    """Return a run's state, as `View.look` returns it, as tables for the terminal.
+
+    `now_s` is the time of day, as `time.time` has it, by which a run or a node is said to be silent. What is not
+    known is a dash.
+    """
     is_running = state["phase"] not in ENDED
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_row("log", _plain(state["log"]))

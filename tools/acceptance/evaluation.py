@@ -59,7 +59,11 @@ def _evaluated_weights(machine: Machine, recipe: config.Recipe) -> dict[str, Arr
 
 
 def _evaluation_program(machine: Machine, model: ResNet50, weights: dict[str, Array]) -> static.Program:
-    """Return the program of an evaluation in the job's precision, and set its weights in the current scope."""
+    """Return the program of an evaluation in the job's precision, and set its weights in the current scope.
+
+    `weights` are those of the CPU, by name, in FP32: each is padded and cast to the form in which the program has
+    it.
+    """
     main = static.Program()
     with static.program_guard(main, static.Program()):
         model.evaluation_totals(model.image, BATCH)

@@ -63,7 +63,10 @@ def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdic
 
 
 def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield verdicts on what the job's ranks take of a node: cores, memory, limits of a process, room on the disks."""
+    """Yield verdicts on what the job's ranks take of a node.
+
+    These are cores, memory, the limits of a process, and room on the disks for logs and checkpoints.
+    """
     ranks = job.cluster.dgxngpu
     cores = sorted(set().union(*facts["rank_cores"]))
     numa = ", ".join(facts["numa"].values()) or "unknown"
