@@ -35,14 +35,14 @@ def measure_on_this_rank(repetitions: int, result: Path) -> None:
     from harness import env, ranks
     from paddle_rn50 import model
     from tools.acceptance.machine import Machine
-    from tools.fleet import digests, measure
+    from tools.fleet import digests, steps
 
     model.STAGES = SMALL
     job, origins = env.read()
     me = ranks.start(job.cluster)
     ranks.connect(job.cluster, me)
     paddle.enable_static()
-    carrier = measure.programs(Machine(job, origins, me, short=True)).carrier
+    carrier = steps.programs(Machine(job, origins, me, short=True)).carrier
     taken = digests.take(carrier, digests.Course(steps=STEPS, repetitions=repetitions, seconds=0.0))
     device = digests.device_of(job.cluster, me.local_rank)
     of_all = digests.gathered(me, me.rank, device, taken, steps=STEPS)
@@ -84,7 +84,7 @@ def main() -> int:
         for name, count in found.items():
             totals[name] += count
         done = totals["repetitions"]
-        bound = f"below {3 / done:.2%} at 95 %" if not totals["alarms"] else "no bound: look at the alarms"
+        bound = f"below {min(1.0, 3 / done):.2%} at 95 %" if not totals["alarms"] else "no bound: look at the alarms"
         print(
             f"{totals['alarms']} alarms in {done} repetitions of {RANKS} ranks ({bound}), {totals['false']} false "
             f"verdicts in {starts} starts, {time.monotonic() - began:.0f} s",

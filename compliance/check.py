@@ -86,7 +86,7 @@ class Report:
         return finding.official if self.by == "official" else finding.severity == "error"
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as JSON has it."""
+        """Return the report for JSON: the file, both verdicts, the one that counts, and the findings."""
         fields: dict[str, Any] = {
             "file": self.file,
             "sha256": self.sha256,
@@ -164,29 +164,40 @@ class Checker:
         self._order.take(event)
 
     def _check_types(self, event: Event) -> None:
-        """Compare the value and the type of an event with what the schema says of its key."""
-        key, line = event.key, event.line
+        """Collect a value or an event type that is not what the log's schema has for the key of the event.
+
+        A key that the schema does not name may have any value, at a point in time. A wrong value is a breach of
+        `value-type` where a score or a rate is computed from it, and else one of form, which only warns.
+        """
+        key = event.key
+        line = event.line
         point = schema.EVENTS.get(key)
-        wanted = _value_type(point) if point is not None else None
+        wanted = None if point is None else _value_type(point)
         if wanted is not None and not has_type(event.value, wanted):
             rule = "value-type" if key in _OF_FIGURES else _FORM
             actual = f"{key} is {visible(as_json(event.value), 160)}"
             self._collected.breach(rule, line, actual, f"{key} is {wanted}")
-        kind = point.event_type if point is not None else "POINT_IN_TIME"
-        if event.event_type not in ("", kind):  # the reader told of an unknown one
-            self._collected.breach(_FORM, line, f"{key} is of type {event.event_type}", f"{key} is of type {kind}")
+        wanted_type = "POINT_IN_TIME" if point is None else point.event_type
+        if event.event_type not in ("", wanted_type):  # the reader told of an unknown one
+            actual = f"{key} is of type {event.event_type}"
+            self._collected.breach(_FORM, line, actual, f"{key} is of type {wanted_type}")
 
     def finish(self, benchmark_asked: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
-        """The findings, errors first, then by line; and the run."""
+        """Judge the log after its last entry. Return the findings, errors first and then by line, and the run's facts.
+
+        `benchmark_asked` is the benchmark that the log must be of; None for any. A log without events, of a benchmark
+        without rules, or of very many damaged lines is judged by that alone.
+        """
         if self._empty:
             return (self._no_events(),), NOTHING
-        run, collected = self._run, self._collected
+        run = self._run
+        collected = self._collected
         self._judge.finish()
         run.as_tools_read = self._tool_reader.result()
-        run.first = {key: run.first[key] for key in self._known if key in run.first}
+        run.first = {key: run.first[key] for key in self._known if key in run.first}  # in the order of the rules
         Policy(ruleset=self._ruleset, run=run, order=self._order, collected=collected).check(benchmark_asked)
         for finding in collected.found:
-            if finding.rule == "known-benchmark":  # nothing else of the log can be judged
+            if finding.rule == "known-benchmark":
                 return (replace(finding, official=True),), run
         findings = collected.finish()
         if self._refused >= REFUSED_READ:  # what is missing may lie behind them
@@ -209,33 +220,40 @@ class Checker:
 
 
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Report:
-    """Check the log at `path`: its findings, and its run.
+    """Check one log by the rules of `ruleset`. Return the report, with its findings and the facts of its run.
 
-    Raises OSError if it cannot be read, ValueError if it is no regular file.
+    `benchmark` is what the log must be of; None for any. Where mlperf-logging's parser may read a damaged line in
+    another way than ours, its verdict is found by reading the log once more in its way. Raises OSError if the log
+    cannot be read, ValueError if it is no regular file.
     """
     checker = Checker(ruleset)
     checker.feed(read_log(path))
     findings, run = checker.finish(benchmark)
-    if checker.misread and any(finding.rule == _DAMAGED for finding in findings):
+    has_damaged_lines = any(finding.rule == _DAMAGED for finding in findings)
+    if checker.misread and has_damaged_lines:
         findings = official_findings(path, findings, ruleset)
-        if run.text(schema.SUBMISSION_BENCHMARK) not in ruleset.benchmarks and not run.is_project_log:
+        is_of_others = run.text(schema.SUBMISSION_BENCHMARK) not in ruleset.benchmarks
+        if is_of_others and not run.is_project_log:
             findings = _as_the_official_parser_reads(findings)
-    if path.is_symlink() and path.resolve().parent != path.parent.resolve():
+    is_link_elsewhere = path.is_symlink() and path.resolve().parent != path.parent.resolve()
+    if is_link_elsewhere:
         actual = f"a link to {printable(str(path.resolve()))}"
         findings = (breach(ruleset.strict["file-link"], actual), *findings)
     return Report(path=path, findings=findings, run=run)
 
 
 def _as_the_official_parser_reads(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The findings of another benchmark's log, where lines that the official parser reads only warn.
+    """Return the findings of another benchmark's log as far as they hold for what the official parser reads of it.
 
-    An official rule that is broken only because our reader passed over such a line is not broken.
+    A damaged line that this parser reads all the same only warns. An official rule that is broken only because our
+    reader passed over such a line, so that it is not marked official, is dropped.
     """
     judged = []
     for finding in findings:
-        is_laxer = finding.severity == "error" and not finding.official
-        if finding.rule == _DAMAGED and is_laxer:
+        is_ours_alone = finding.severity == "error" and not finding.official
+        is_official_rule = "." in finding.rule  # KEY.ASPECT; a strict rule's name has no dot
+        if finding.rule == _DAMAGED and is_ours_alone:
             judged.append(replace(finding, severity="warning"))
-        elif not (is_laxer and "." in finding.rule):
+        elif not (is_ours_alone and is_official_rule):
             judged.append(finding)
     return tuple(judged)

@@ -32,7 +32,7 @@ def check_replaceable(path: Path, start: str) -> None:
 
 
 def as_text(reports: Iterable[Report]) -> str:
-    """The reports as lines for a terminal."""
+    """Return the reports as lines for a terminal."""
     lines: list[str] = []
     for report in reports:
         lines += _lines_of(report)
@@ -77,12 +77,12 @@ def _lines_of_finding(finding: Finding) -> list[str]:
 
 
 def as_json(reports: Iterable[Report]) -> str:
-    """The reports as JSON, of the schema in findings.schema.json."""
+    """Return the reports as JSON, of the schema in findings.schema.json."""
     return json.dumps({"files": [report.as_dict() for report in reports]}, indent=2) + "\n"
 
 
 def as_github(reports: Iterable[Report]) -> str:
-    """Annotations of GitHub's workflow log: an error only where it fails the verdict that counts."""
+    """Return annotations for GitHub's workflow log: an error where a finding fails the verdict that counts."""
     lines = []
     for report in reports:
         file = _escaped(report.file).replace(":", "%3A").replace(",", "%2C")
@@ -102,7 +102,7 @@ def _escaped(text: str) -> str:
 
 
 def as_junit(reports: Iterable[Report]) -> str:
-    """JUnit XML: a suite for each log, a case for each rule that found something and one for the verdict."""
+    """Return JUnit XML: a suite a log, with a case for each rule that found something and one for the verdict."""
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>"]
     for report in reports:
         lines += _junit_suite(report)
@@ -166,7 +166,10 @@ def _explain_strict(rule: StrictRule) -> str:
 
 
 def _explain_key(key: str, ruleset: Ruleset) -> str:
-    """The checks of a key in each rule file that names it, and those of the written rules."""
+    """Return what is asked of a key in words: by each official rule file that names it, then by the written rules.
+
+    Below each demand stands where it comes from.
+    """
     lines = [f"{key} (ruleset {ruleset.version})"]
     for name in files(ruleset.version):
         file = load(name)

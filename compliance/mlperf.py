@@ -78,7 +78,7 @@ class Standing:
 
     @property
     def name(self) -> str:
-        """The name of the result as it must stand in a table or a footnote."""
+        """Return the name of the result as it must stand in a table or a footnote."""
         if self.is_mlperf is False:
             return f"{NO_RESULT} ({'; '.join(self.contradictions)})"
         if self.facts.benchmark is None or self.facts.division is None:
@@ -89,7 +89,7 @@ class Standing:
 
     @property
     def short(self) -> str:
-        """One word for a column: unverified, "no MLPerf result" or "not known"."""
+        """Return a word for a column: unverified, "no MLPerf result" or "not known"."""
         if self.is_mlperf is False:
             return "no MLPerf result"
         return UNVERIFIED if self.uses_the_name else "not known"
@@ -101,7 +101,7 @@ class Standing:
 
     @property
     def dataset_in_words(self) -> str:
-        """The data set's name and its numbers of samples, as far as the log states them."""
+        """Return the data set's name and its numbers of samples, as far as the log states them."""
         samples = (self.facts.train_samples, self.facts.eval_samples)
         counts = " + ".join(NOT_STATED if count is None else str(count) for count in samples)
         if samples == (None, None):
@@ -110,7 +110,7 @@ class Standing:
 
     @property
     def target_in_words(self) -> str:
-        """The quality at which the run was to end: its own, else the one that the closed division fixes."""
+        """Return the quality at which the run was to end: its own, else the one that the closed division fixes."""
         if self.facts.quality_target is not None:
             return f"{self.facts.quality_target:g}"
         expected = _known_benchmark(self.facts)
@@ -119,11 +119,11 @@ class Standing:
         return f"{expected['targets']['closed']:g}"
 
     def unit(self, unit: str) -> str:
-        """The unit of a figure of this result, with the word that must stand next to each score."""
+        """Return the unit of a figure of this result, with the word that must stand next to each score."""
         return f"{unit} ({UNVERIFIED})" if self.uses_the_name else unit
 
     def footnotes(self, *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
-        """The notes that must stand with a figure of this result; none where it is no MLPerf result.
+        """Return the notes that must stand with a figure of this result; none where it is no MLPerf result.
 
         `derived_metric` names the figure's metric where it is not the time to train, such as images/s.
         `next_to_verified`: whether results that MLCommons verified stand in the same table.
@@ -141,7 +141,7 @@ class Standing:
         return [" ".join(sentences), TRADEMARK]
 
     def as_dict(self) -> dict[str, Any]:
-        """The standing as JSON has it."""
+        """Return the standing for JSON: whether it is an MLPerf result, its name, and what decides it."""
         return {
             "is_mlperf": self.is_mlperf,
             "status": self.short,
@@ -155,12 +155,12 @@ class Standing:
 
 
 def model_name(benchmark: str) -> str:
-    """The name of a benchmark's model in text; an unknown benchmark keeps the name that its log gives."""
+    """Return the name of a benchmark's model in text; an unknown benchmark keeps the name that its log gives."""
     return _NAMES.get(benchmark, printable(benchmark, 60))
 
 
 def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
-    """How many runs a result takes and how many are dropped at each end; None where that is not known.
+    """Return how many runs a result takes and how many are dropped at each end; None where that is not known.
 
     MLPerf benchmarks have the numbers of mlperf-logging, this project's own the number in benchmarks.yaml.
     """
@@ -174,7 +174,7 @@ def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
 
 
 def submission_runs_by_round(benchmark: str) -> dict[str, SubmissionRuns]:
-    """The runs of a result of `benchmark` by the ruleset of each round that has it, such as 5.1.0; oldest first."""
+    """Return the runs of a result of `benchmark` by the ruleset of each round that has it, oldest first."""
     by_round = {}
     for ruleset in rounds.rulesets():
         wanted = submission_runs(benchmark, ruleset)
@@ -184,13 +184,13 @@ def submission_runs_by_round(benchmark: str) -> dict[str, SubmissionRuns]:
 
 
 def scored(ruleset: str) -> list[str]:
-    """The benchmarks of which `ruleset` has results: the MLPerf benchmarks of that round, and this project's own."""
+    """Return the benchmarks of which `ruleset` has results: the MLPerf benchmarks of that round, and our own."""
     own = [name for name in _own_rows() if not is_mlperf_benchmark(name) and submission_runs(name, ruleset)]
     return [*rounds.benchmarks(ruleset), *own]
 
 
 def is_mlperf_benchmark(benchmark: str) -> bool:
-    """Whether some round of MLPerf Training has the benchmark."""
+    """Return whether some round of MLPerf Training has the benchmark."""
     return any(benchmark in rounds.benchmarks(ruleset) for ruleset in rounds.rulesets())
 
 
@@ -214,7 +214,7 @@ def standing(facts: ResultFacts) -> Standing:
 
 
 def standing_of_all(standings: Sequence[Standing]) -> Standing:
-    """The standing of a figure made of several runs: what speaks against one run speaks against the figure."""
+    """Return the standing of a figure made of several runs: what speaks against one speaks against the figure."""
     assert standings, "a figure is made of one run at least"
     contradictions = _distinct(itertools.chain.from_iterable(one.contradictions for one in standings))
     unknown = _distinct(itertools.chain.from_iterable(one.unknown for one in standings))
@@ -227,19 +227,23 @@ def standing_of_all(standings: Sequence[Standing]) -> Standing:
 
 
 def notes_on(standings: Iterable[Standing], *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
-    """The notes that must stand below a table of several results; none where no row is called an MLPerf result."""
+    """Return the notes that must stand below a table of results; none where no row is called an MLPerf result."""
     notes = [one.footnotes(derived_metric=derived_metric, next_to_verified=next_to_verified)[:1] for one in standings]
     return notes_in_order(itertools.chain.from_iterable(notes))
 
 
 def notes_in_order(notes: Iterable[str]) -> list[str]:
-    """Notes on several results, each once, with the legend of the trademark last; none where there are none."""
+    """Return notes on several results, each once, with the legend of the trademark last; none where there are none."""
     distinct = [note for note in _distinct(notes) if note != TRADEMARK]
     return [*distinct, TRADEMARK] if distinct else []
 
 
 def facts_of_run(run: LoggedRun, ruleset: str | None) -> ResultFacts:
-    """The facts in a log. `ruleset` is that of the round by whose rules it is read."""
+    """Return the facts in a log that decide whether its result is one of MLPerf; what it does not state is None.
+
+    `ruleset` is that of the round by whose rules the log is read. The numbers of samples are those of the header's
+    `dataset`, else of the events train_samples and eval_samples.
+    """
     dataset = run.section(schema.DATASET)
     benchmark = run.text(schema.SUBMISSION_BENCHMARK) or None
     division = run.text(schema.SUBMISSION_DIVISION) or None
@@ -260,7 +264,7 @@ def facts_of_run(run: LoggedRun, ruleset: str | None) -> ResultFacts:
 
 
 def dataset_name(section: dict[str, Any]) -> str | None:
-    """The name in a header's `dataset` section."""
+    """Return the name in a header's `dataset` section; None where it has none."""
     name = section.get("name")
     return printable(name, 60) if isinstance(name, str) and name else None
 
@@ -336,7 +340,7 @@ def _shows_dataset(facts: ResultFacts) -> bool:
 
 
 def _known_benchmark(facts: ResultFacts) -> dict[str, Any] | None:
-    """The row of benchmarks.yaml; None where this project knows no samples and targets of the benchmark."""
+    """Return the row of benchmarks.yaml; None where this project knows no samples and targets of the benchmark."""
     return _own_rows().get(facts.benchmark or "")
 
 
@@ -346,7 +350,7 @@ def _own_rows() -> dict[str, dict[str, Any]]:
 
 
 def _sample_count(*stated: Any) -> int | None:
-    """The first of the stated values that is a number of samples."""
+    """Return the first of the stated values that is a number of samples; None where none is."""
     for value in stated:
         if is_number(value) and value > 0 and value == int(value):
             return int(value)

@@ -44,14 +44,16 @@ def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
 
 
 def differences(parts: tuple[PartBytes, ...], distributed: Distributed) -> Iterator[str]:
-    """Yield, for each part whose sum of bytes the data set as distributed cannot have, what it is.
+    """Yield a line for each part of a data set whose files have more or fewer bytes than they were distributed with.
 
-    Records with more in them than the images have no upper bound.
+    `parts` are the sums of bytes that a log states. Records with more in them than the images have no upper bound.
     """
     for part in parts:
-        least, most = distributed.train_least_bytes, distributed.train_most_bytes
+        least = distributed.train_least_bytes
+        most = distributed.train_most_bytes
         if part.part == _EVALUATION:
-            least, most = distributed.eval_least_bytes, distributed.eval_most_bytes
+            least = distributed.eval_least_bytes
+            most = distributed.eval_most_bytes
         is_too_large = part.is_exact and part.total_bytes > most
         if part.total_bytes < least or is_too_large:
             yield (

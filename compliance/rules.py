@@ -96,7 +96,10 @@ def read_rules(name: str) -> Any:
 
 
 def load(version: str) -> Ruleset:
-    """Load our rules for logs of ruleset `version`. Raises ValueError for an unknown one."""
+    """Return this project's rules for logs of ruleset `version`, such as 4.0.0. Raises ValueError for an unknown one.
+
+    The rows of strict.yaml are those of all rulesets; each is marked by whether its text is in force in this one.
+    """
     if version not in versions():
         raise ValueError(f"ruleset {version}: no rules for it; take one of {', '.join(versions())}")
     texts = read_rules("texts.yaml")
@@ -104,7 +107,7 @@ def load(version: str) -> Ruleset:
     strict = {}
     for name, fields in read_rules("strict.yaml").items():
         if fields.get("benchmarks") == OURS:
-            fields["benchmarks"] = tuple(dict.fromkeys([*_OURS, *benchmarks]))
+            fields["benchmarks"] = tuple(dict.fromkeys([*_OURS, *benchmarks]))  # each once, in this order
         strict[name] = _strict(name, fields, version, texts)
     return Ruleset(version=version, benchmarks=benchmarks, strict=strict, written=_written(texts))
 
@@ -275,7 +278,11 @@ def peaks() -> dict[str, float]:
 
 
 def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> float | None:
-    """Images/s of ResNet-50 that these cards (without any: cores) cannot surpass; None for an unknown card."""
+    """Return the images/s of ResNet-50 that a machine cannot surpass; None where that is not known.
+
+    It is the peak of its GPUs, by the names `cards`, which must all be in peaks.yaml. A machine without any has the
+    peak of its `cores`. The work of an image grows with the square of its `pixels`, the height.
+    """
     resnet = workloads.named("rn50")
     assert resnet.training_flop is not None and resnet.flop_height is not None, "its row has both"
     flop_per_image = resnet.training_flop * (pixels / resnet.flop_height) ** 2

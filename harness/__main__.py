@@ -9,7 +9,7 @@ import time
 import traceback
 from typing import Any
 
-from harness import env, memory, nvidia
+from harness import child, env, memory, nvidia
 from harness.processes import send_native_output_to_stderr
 from runlog.errors import RunError
 
@@ -18,12 +18,19 @@ LOG_CLOSES_S = 1.0  # an error of all ranks is rank 0's to end with: it closes t
 
 
 def main(module: str = "", **options: Any) -> int:
-    """Runs `main` of a module, or the workload's training; an error ends all ranks, with `error: ...` on stderr."""
+    """Run this rank's part of the job that the environment describes: training, or `main` of another module.
+
+    Settings of Paddle and CUDA are put into the environment before they are loaded. `options` go to the module.
+
+    Returns the exit status: 0; 2 for what a user did wrong (ValueError); 1 for any other error. An error is one line
+    `error: ...` on stderr, and ends all other ranks, too.
+    """
     try:
         job, origins = env.read()
         env.export(env.runtime(job))
-        if job.cluster.device == "gpu":  # an acceptance says which of its checks a GPU cannot do
-            least_gib = _check_gpus(job, precision=not module)
+        if job.cluster.device == "gpu":
+            trains = not module  # any other module, as the acceptance, says itself what a GPU cannot do
+            least_gib = _check_gpus(job, precision=trains)
             env.export({memory.WORKSPACE_LIMIT: str(memory.workspace_limit_mib(least_gib))})
         if env.is_rank():
             send_native_output_to_stderr()
@@ -40,33 +47,48 @@ def main(module: str = "", **options: Any) -> int:
 
 
 AMPERE = 80  # compute capability: the first with TF32
+DRIVER_HANGS = "look for NVRM and Xid in the host's dmesg; where nvidia-smi hangs too restart the host"
 HOPPER = 90  # has cuDNN's fused operations no more
 
 
 def _check_gpus(job: env.Job, *, precision: bool) -> float:
-    """Memory in GiB of the smallest GPU of the job on this node.
+    """Check that this node has the GPUs that the job wants; return the memory of the smallest of them in GiB.
 
-    Says what Paddle would end the process for without a word and, with `precision`, what CUDA's libraries would compute
-    otherwise.
+    With `precision` each must be able to compute as the job says, too. Paddle would end the process without a word for
+    a GPU that is not there, and CUDA's libraries would compute in another precision without one.
 
-    Raises ValueError where this node has fewer GPUs than the job wants, or one lacks the job's precision.
+    Raises ValueError where GPUs are absent, or one lacks the job's precision or `resnet_unit`, and RunError where NVML
+    does not answer. The memory is infinite where no GPU tells it.
     """
     host = socket.gethostname()
+    silence = child.nvml_silence()  # this process would wait for it without an end
+    if silence:
+        raise RunError(f"{host}: {silence}: {DRIVER_HANGS}")
     with nvidia.opened() as (handles, absence):
         if len(handles) < job.cluster.dgxngpu:
-            has = f"{host} has {len(handles)} GPUs" + (f" ({absence})" if absence else "")
+            reason = f" ({absence})" if absence else ""
+            has = f"{host} has {len(handles)} GPUs{reason}"
             raise ValueError(f"DGXNGPU={job.cluster.dgxngpu}: {has}: set it to fewer, or DEVICE=cpu")
         gpus = [nvidia.gpu_of(handle) for handle in handles[: job.cluster.dgxngpu]]
-    for gpu in gpus if precision else ():
-        capability = gpu.capability or AMPERE
-        if job.model.knobs.resnet_unit and not AMPERE <= capability < HOPPER:
-            raise ValueError(
-                f"STRATEGY: resnet_unit=1: {gpu.name} of {host} has compute capability {capability / 10:.1f}, "
-                "its kernel takes 8.0 to 8.9: leave it out"
-            )
-        if job.model.precision == "tf32" and capability < AMPERE:
-            raise ValueError(f"PRECISION=tf32: {gpu.name} of {host} does not have it: set fp32, amp_o1 or amp_o2")
+    if precision:
+        for gpu in gpus:
+            _check_precision(gpu, job, host)
     return min(gpu.memory_gib or math.inf for gpu in gpus)
+
+
+def _check_precision(gpu: nvidia.Gpu, job: env.Job, host: str) -> None:
+    """Raise ValueError where the job asks for TF32 or `resnet_unit`, and a GPU of this host cannot compute it.
+
+    A GPU that does not tell its compute capability is taken to have both.
+    """
+    capability = gpu.capability or AMPERE
+    if job.model.knobs.resnet_unit and not AMPERE <= capability < HOPPER:
+        raise ValueError(
+            f"STRATEGY: resnet_unit=1: {gpu.name} of {host} has compute capability {capability / 10:.1f}, "
+            "its kernel takes 8.0 to 8.9: leave it out"
+        )
+    if job.model.precision == "tf32" and capability < AMPERE:
+        raise ValueError(f"PRECISION=tf32: {gpu.name} of {host} does not have it: set fp32, amp_o1 or amp_o2")
 
 
 def _abort(error: Exception, code: int) -> int:

@@ -19,20 +19,23 @@ from runlog.schema import as_json
 
 SAMPLED = 16  # samples of each part that are decoded
 PARTS = ("train", "val")
+STDERR = 2  # its file descriptor
 Facts = dict[str, Any]
 
 
 def facts(job: Job) -> dict[str, Facts]:
-    """Facts of each part of a job's data set: `error` where a run would fail, else what the part holds.
+    """Return what a job's data set holds, for each of its parts, "train" and "val", as the doctor prints it.
 
-    The samples that are decoded are chosen by the job's seed.
+    A part that a run would fail to find has an `error`. Any other has its number of samples, its passport, and what a
+    user should know (`notes`); some samples, chosen by the job's seed, are decoded, and `undecodable` says what is
+    wrong with the first bad one, or is empty.
     """
-    module = importlib.import_module(f"{job.model.package}.data")
+    data_module = importlib.import_module(f"{job.model.package}.data")
     by_part: dict[str, Facts] = {}
     contents: dict[str, Contents] = {}
     for part in PARTS:
         try:
-            samples = module.find(Path(job.data.folder), part, job.hyperparameters.classes)
+            samples = data_module.find(Path(job.data.folder), part, job.hyperparameters.classes)
             contents[part] = looked_at(samples, f"files of {part}", _say)
         except (ValueError, OSError) as error:
             by_part[part] = {"error": str(error)}
@@ -43,10 +46,11 @@ def facts(job: Job) -> dict[str, Facts]:
             "samples": len(samples),
             "passport": as_json(passport(contents[part])),
             "decoded": len(chosen),
-            "undecodable": _first_fault(samples, chosen) or _first_label_fault(module, samples, chosen),
+            "undecodable": _first_fault(samples, chosen) or _first_label_fault(data_module, samples, chosen),
             "notes": list(samples.notes),
         }
-    if len(contents) == len(PARTS):
+    has_both_parts = len(contents) == len(PARTS)
+    if has_both_parts:
         by_part["train"]["notes"] += notes_on(contents["train"], contents["val"])
     return by_part
 
@@ -64,7 +68,10 @@ def _chosen(count: int, seed: int) -> list[int]:
 
 
 def _first_fault(samples: Any, chosen: list[int]) -> str:
-    """Name the first of the chosen samples that is not whole, or that DALI does not decode; empty if there is none."""
+    """Say which of the chosen samples is the first that cannot be decoded, and why; empty if all can be.
+
+    Each file is checked to be whole, and decoded by DALI as training would decode it on a CPU.
+    """
     decoder = Decoder("cpu", None)
     with _quiet_stderr():
         for number in chosen:
@@ -79,12 +86,13 @@ def _first_fault(samples: Any, chosen: list[int]) -> str:
     return ""
 
 
-def _first_label_fault(module: Any, samples: Any, chosen: list[int]) -> str:
-    """Name the first of the chosen samples whose label is no class; empty if there is none.
+def _first_label_fault(data_module: Any, samples: Any, chosen: list[int]) -> str:
+    """Say what is wrong with the first of the chosen samples whose label is no class; empty if there is none.
 
-    Labels of a list or of records were all looked at when it was read; those that are files are read here.
+    Only a workload whose labels are files (segmentation) has a function `label_fault` for it. Those of any other were
+    all checked when its list or its records were read.
     """
-    label_fault = getattr(module, "label_fault", None)
+    label_fault = getattr(data_module, "label_fault", None)
     if label_fault is None:
         return ""
     for number in chosen:
@@ -96,14 +104,17 @@ def _first_label_fault(module: Any, samples: Any, chosen: list[int]) -> str:
 
 @contextlib.contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """Drop what DALI's libraries print themselves: the fault that is returned says it."""
+    """Discard what this process writes to stderr while the context lasts, C++ libraries included.
+
+    DALI prints a message of its own for a file that it cannot decode; the caller reports the fault itself.
+    """
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr_copy = os.dup(STDERR)
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
+    os.dup2(nowhere, STDERR)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr_copy, STDERR)
+        os.close(stderr_copy)
         os.close(nowhere)

@@ -31,7 +31,10 @@ class Decoder:
         return ""
 
     def _built(self) -> Any:
-        """Build the pipeline, with the operators that `paddle_rn50/data.py` and `paddle_hrnet/data.py` begin with."""
+        """Build and return a DALI pipeline that decodes one encoded image at a time, and outputs its shape and pixels.
+
+        Its operators are those with which the workloads' own pipelines begin, so that it fails where they would.
+        """
         from nvidia.dali import Pipeline, fn, types
 
         pipeline = Pipeline(

@@ -31,9 +31,10 @@ class Digits(NamedTuple):
 
 
 def make(folder: Path, write: Callable[[Path], None]) -> Path:
-    """Have `write` fill `folder` unless it is there, and return it; processes of any host may do so at once.
+    """Make a data set's folder by calling `write` with it, unless it is there already, and return it.
 
-    Raises ValueError where the folder cannot be written.
+    It is written under another name beside it and renamed when it is whole, so that several processes, of several hosts
+    too, may make it at once. Raises ValueError where the folder cannot be written.
     """
     if folder.is_dir():
         return folder
@@ -61,16 +62,28 @@ def _rename(partial: Path, folder: Path) -> None:
 
 
 def digits() -> Digits:
-    """Read the digits and their split, in the order of the file."""
-    split: dict[str, list[int]] = {"train": [], "val": []}
-    drawn: dict[int, tuple[int, list[int]]] = {}  # label and pixels, by number
+    """Return the handwritten digits of `digits.txt`, by their numbers, and which of them are for training.
+
+    A line of the file is `part number label pixels`, as `train 1346 3 008ggc00...`: each of the 64 letters is the grey
+    level of a pixel, a digit of base 17. The numbers of a part are returned in the order of the lines.
+    """
+    numbers_of: dict[str, list[int]] = {"train": [], "val": []}
+    label_of: dict[int, int] = {}
+    pixels_of: dict[int, list[int]] = {}
     for line in DIGITS_FILE.read_text(encoding="ascii").splitlines():
         if line.startswith("#"):
             continue
-        part, number, label, levels = line.split()
-        split[part].append(int(number))
-        drawn[int(number)] = int(label), [int(level, LEVELS) for level in levels]
+        part, number_text, label, levels = line.split()
+        number = int(number_text)
+        numbers_of[part].append(number)
+        label_of[number] = int(label)
+        pixels_of[number] = [int(level, LEVELS) for level in levels]
 
-    images = np.array([drawn[number][1] for number in range(len(drawn))], dtype=np.float64)
-    labels = np.array([drawn[number][0] for number in range(len(drawn))], dtype=np.int64)
-    return Digits(images=images.reshape(-1, SIDE, SIDE), labels=labels, train=split["train"], evaluation=split["val"])
+    numbers = range(len(label_of))
+    images = np.array([pixels_of[number] for number in numbers], dtype=np.float64)
+    return Digits(
+        images=images.reshape(-1, SIDE, SIDE),
+        labels=np.array([label_of[number] for number in numbers], dtype=np.int64),
+        train=numbers_of["train"],
+        evaluation=numbers_of["val"],
+    )

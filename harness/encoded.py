@@ -49,9 +49,9 @@ class Segment(NamedTuple):
 
 
 def fault(content: bytes) -> str:
-    """Say why `content` is no whole encoded image; an empty text where it is one.
+    """Say why `content` is no whole encoded image, as "it is truncated: ..."; return an empty text where it is one.
 
-    A file of a kind that is not known here is left to the decoder, which says what is wrong with it.
+    JPEG, PNG and WebP are checked by their structure, which takes no decoding. A file of any other kind is decoded.
     """
     if not content:
         return "it is empty"
@@ -65,55 +65,83 @@ def fault(content: bytes) -> str:
 
 
 def _jpeg_fault(content: bytes) -> str:
-    """Walk a JPEG's segments to the end marker of its first picture; what follows that is of no interest.
+    """Say why a JPEG is not whole, or is of a kind that is not decoded; return an empty text where it is whole.
 
-    Thumbnails lie inside segments, whose lengths the walk takes; further pictures lie behind the end marker.
+    The segments are gone through to the end marker of the first picture, which must follow a scan (its pixels). A
+    thumbnail lies inside a segment and is skipped with it; further pictures behind the end marker are not looked at.
     """
-    is_one_pass = False
+    is_one_pass = False  # the picture has one scan, not several as a progressive JPEG
     has_scan = False
     for segment in _segments(content):
         if segment.kind == END_OF_IMAGE:
             return "" if has_scan else "it ends before its picture begins"
-        if segment.kind == START_OF_IMAGE:
-            return f"{TRUNCATED}: another picture begins at byte {segment.start}, before its end marker"
-        if segment.kind == JPEG_LS_FRAME and not has_scan:
-            return "it is a JPEG-LS, which is not supported"
-        if segment.kind not in KNOWN_KINDS:
-            return f"it is damaged: FF {segment.kind:02X} at byte {segment.start} is no marker"
-        if segment.end > len(content):
-            return f"{TRUNCATED}: its segment at byte {segment.start} goes beyond its end"
-        if segment.end < segment.start + LEAST_SEGMENT:
-            return f"its segment at byte {segment.start} has no length"
-
+        fault = _segment_fault(segment, content, has_scan)
+        if fault:
+            return fault
         if segment.kind in FRAMES:
-            if segment.end < segment.start + LEAST_FRAME:
-                return f"its segment at byte {segment.start} has no size of the picture"
-            bits = content[segment.start + LEAST_SEGMENT]
-            if bits != JPEG_BITS:
-                return f"it has {bits} bits a channel, not {JPEG_BITS}"
             is_one_pass = segment.kind in ONE_PASS_FRAMES
         if segment.kind == START_OF_SCAN:
             has_scan = True
-            # Within a scan FF is followed by 00 or a restart: an end marker near the end is the picture's own. A search
-            # through the whole scan costs 20 times as much.
-            if is_one_pass and content.rfind(JPEG_END, max(segment.end, len(content) - JPEG_TAIL)) >= 0:
+            if is_one_pass and _ends_with_marker(content, segment.end):
                 return ""
     return f"{TRUNCATED}: no end marker follows its data"
 
 
+def _segment_fault(segment: Segment, content: bytes, has_scan: bool) -> str:
+    """Say why a segment of the JPEG `content` cannot stand where it does; return an empty text where it can.
+
+    `has_scan` says whether a scan came before it.
+    """
+    if segment.kind == START_OF_IMAGE:
+        return f"{TRUNCATED}: another picture begins at byte {segment.start}, before its end marker"
+    if segment.kind == JPEG_LS_FRAME and not has_scan:
+        return "it is a JPEG-LS, which is not supported"
+    if segment.kind not in KNOWN_KINDS:
+        return f"it is damaged: FF {segment.kind:02X} at byte {segment.start} is no marker"
+    if segment.end > len(content):
+        return f"{TRUNCATED}: its segment at byte {segment.start} goes beyond its end"
+    if segment.end < segment.start + LEAST_SEGMENT:
+        return f"its segment at byte {segment.start} has no length"
+    if segment.kind not in FRAMES:
+        return ""
+    if segment.end < segment.start + LEAST_FRAME:
+        return f"its segment at byte {segment.start} has no size of the picture"
+    bits = content[segment.start + LEAST_SEGMENT]  # a frame's first byte behind its length
+    if bits != JPEG_BITS:
+        return f"it has {bits} bits a channel, not {JPEG_BITS}"
+    return ""
+
+
+def _ends_with_marker(content: bytes, scan_start: int) -> bool:
+    """Tell whether an end marker lies among the last bytes of a JPEG whose only scan begins at `scan_start`.
+
+    Within a scan FF is followed by 00 or a restart, so such a marker is the picture's own. To search through the whole
+    scan would take 20 times as long.
+    """
+    tail_start = max(scan_start, len(content) - JPEG_TAIL)
+    return content.rfind(JPEG_END, tail_start) >= 0
+
+
 def _segments(content: bytes) -> Iterator[Segment]:
-    """Walk the segments of a JPEG behind its start, by the lengths that they state, until no marker follows."""
+    """Yield the segments of a JPEG behind its start marker, until no further marker follows.
+
+    A segment is a marker (FF and its kind), two bytes of length, which count themselves, and its content; the markers
+    of a picture's start and end stand alone. The next marker is searched from a segment's end on, which skips the
+    pixels that follow a scan's segment. A length that is cut off counts as LEAST_SEGMENT, so that the segment ends
+    beyond the file.
+    """
     position = len(JPEG_START)
     marker = JPEG_MARKER.search(content, position)
     while marker is not None:
         start = marker.start()
         kind = content[start + 1]
-        if kind in (START_OF_IMAGE, END_OF_IMAGE):  # these two have no length
-            position = start + 2
-        else:
+        stands_alone = kind in (START_OF_IMAGE, END_OF_IMAGE)
+        length = 0
+        if not stands_alone:
             length_bytes = content[start + 2 : start + LEAST_SEGMENT]
-            length = int.from_bytes(length_bytes, "big") if len(length_bytes) == 2 else LEAST_SEGMENT
-            position = start + 2 + length
+            is_cut_off = len(length_bytes) < 2
+            length = LEAST_SEGMENT if is_cut_off else int.from_bytes(length_bytes, "big")
+        position = start + 2 + length
         yield Segment(kind, start, position)
         marker = JPEG_MARKER.search(content, position)
 

@@ -39,7 +39,10 @@ def names() -> list[str]:
 
 
 def read(environ: Mapping[str, str] = os.environ) -> tuple[Job, Origins]:
-    """Return the job that the environment describes, and {VARIABLE: {"value", "origin"}}.
+    """Return the job that the environment describes, and for each of its variables the value and who set it.
+
+    The second is {VARIABLE: {"value": ..., "origin": ...}}. Some variables also have a name for one workload alone, as
+    RN50_BATCHSIZE. A variable that is not set, or empty where a number is wanted, has its default.
 
     Raises ValueError for a value that is no number, out of range, none of the choices, not of its form, or at odds with
     another.
@@ -82,9 +85,11 @@ def _origin(setting: Setting, value: str | int, accepted_names: list[str], envir
 
 
 def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment with what `config_<DGXSYSTEM>.sh` adds to it; one that went through here is left as it is.
+    """Return the environment with the variables that the system's file, `config_<DGXSYSTEM>.sh`, adds to it.
 
-    What the file has for one workload and precision alone, as RN50_AMP_O2_STRATEGY, goes before what it has for all.
+    What the file has for one workload and precision alone, as RN50_AMP_O2_STRATEGY, is taken as the general variable,
+    STRATEGY, unless the user set that. JOB_FROM_USER and JOB_FROM_CONFIG note the names of the variables that each of
+    the two set. An environment that has these was resolved before, and is returned as it is.
 
     Raises ValueError where there is no such file, or bash refuses it.
     """
@@ -95,20 +100,25 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
     workload = resolved.get("WORKLOAD") or SETTINGS["WORKLOAD"].default
     precision = resolved.get("PRECISION") or SETTINGS["PRECISION"].default
-    prefix = f"{workload}_{precision}_".upper()
+    prefix = f"{workload}_{precision}_".upper()  # RN50_AMP_O2_
     for name, value in list(resolved.items()):
         general_name = name.removeprefix(prefix)
-        if general_name != name and not environ.get(general_name):
+        is_for_this_job = general_name != name
+        if is_for_this_job and not environ.get(general_name):
             resolved[general_name] = value
 
     by_user = [name for name in names() if name in environ]
     by_config = [name for name in resolved if name not in environ]
     resolved["DGXSYSTEM"] = system
-    return dict(environ) | resolved | {"JOB_FROM_USER": " ".join(by_user), "JOB_FROM_CONFIG": " ".join(by_config)}
+    noted = {"JOB_FROM_USER": " ".join(by_user), "JOB_FROM_CONFIG": " ".join(by_config)}
+    return dict(environ) | resolved | noted
 
 
 def _left_by_config(system: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment as bash leaves it after evaluating the system's file."""
+    """Return the variables that bash has after it has run a system's file, `config_<system>.sh`, in this environment.
+
+    Those of the shell itself, as PWD, are left out. Raises ValueError where there is no such file, or bash refuses it.
+    """
     config = ROOT / f"config_{system}.sh"
     if not config.is_file():
         systems = sorted(path.stem.removeprefix("config_") for path in ROOT.glob("config_*.sh"))
@@ -153,9 +163,10 @@ LEAST_LETTERS = 6  # near a shorter name (MODE, HOSTS) there are others' names (
 
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:
-    """Warn of each variable that nothing reads and whose name is nearly that of one of the job's.
+    """Return a warning for each variable of the environment that looks like one of the job's, misspelt.
 
-    Its value is not printed: it may be a secret.
+    Nothing reads such a variable; its name is one of the job's in other letters, or a long name much like it, as
+    BATCHSZIE. Its value is not shown, as it may be a secret.
     """
     variables = names()
     long_names = [name for name in variables if len(name) >= LEAST_LETTERS]
@@ -183,7 +194,11 @@ def said_twice(job: Job) -> list[str]:
 
 
 def runtime(job: Job) -> dict[str, str]:
-    """Return the settings that Paddle and its libraries read from this rank's environment when they are loaded."""
+    """Return the variables that Paddle and its libraries should find in this rank's environment when they are loaded.
+
+    They are the number of threads, the GPU of this rank, how it computes FP32, and what the workload's traits add for
+    the device. Each has the reason beside it.
+    """
     threads = str(job.cluster.threads_per_rank)
     settings = {
         "OMP_NUM_THREADS": threads,
@@ -285,18 +300,21 @@ def _exports(environ: Mapping[str, str], added: Mapping[str, str], origins: Orig
 
 
 def _launch(before: Mapping[str, str], added: Mapping[str, str], job: Job) -> dict[str, str]:
-    """Return what a launcher is told: the container's settings, the nodes, and which variables it hands to them.
+    """Return the variables by which a launcher starts the job on its nodes.
 
-    What a config file sets is not handed on: run_and_time.sh reads it on each node. Open MPI's own settings are.
+    They are the container's settings that the system's file has `added`, the number of nodes, the device, and in
+    JOB_GIVEN the names of the variables that it hands to the nodes. These are the ones that the user set (`before` the
+    file was read), those of CUDA's and other libraries, and Open MPI's own. What the file sets is not handed on:
+    run_and_time.sh reads it on each node.
     """
-    container = {name: value for name, value in added.items() if name.startswith("CONT_")}
-    given = {name for name in names() if name in before}
-    given.update(handed_on(before, "OMPI_MCA_", "PRTE_MCA_", nodes=job.cluster.dgxnnodes))
+    container_settings = {name: value for name, value in added.items() if name.startswith("CONT_")}
+    handed_to_nodes = {name for name in names() if name in before}
+    handed_to_nodes.update(handed_on(before, "OMPI_MCA_", "PRTE_MCA_", nodes=job.cluster.dgxnnodes))
     return {
-        **container,
+        **container_settings,
         "DGXNNODES": str(job.cluster.dgxnnodes),
         "JOB_DEVICE": job.cluster.device,
-        "JOB_GIVEN": " ".join(sorted(given)),
+        "JOB_GIVEN": " ".join(sorted(handed_to_nodes)),
         "JOB_SECRETS": secrets(before),
     }
 

@@ -68,7 +68,10 @@ class Setting:
         return isinstance(self.default, int)
 
     def parse(self, text: str) -> str | int:
-        """Return the value that a variable's text stands for. Raises ValueError where it is none."""
+        """Return the value that a text gives this variable: a whole number, or the text itself.
+
+        Raises ValueError, with the variable's name and what it must be, for a text that it cannot have.
+        """
         if self.is_number:
             return self._number(text)
         if self.choices and text not in self.choices:
@@ -101,7 +104,12 @@ def _setting(
     most: int | None = None,
     form: Form | None = None,
 ) -> Any:
-    """Make a field that `SETTINGS` lists; `variable` is given where it is not the field's name in capitals."""
+    """Return a dataclass field of a job's settings: its default, and as metadata what is known of its variable.
+
+    The variable is called like the field, in capitals, unless `variable` says otherwise. `doc` explains it to users.
+    `choices` are the only texts allowed, `least` and `most` bound a number, and `form` is the form of a text; what is
+    left out allows anything.
+    """
     metadata = {"doc": doc, "variable": variable, "choices": choices, "least": least, "most": most, "form": form}
     return field(default=default, metadata=metadata)
 
@@ -351,34 +359,37 @@ GROUPS: dict[str, Any] = {
 
 
 def _settings() -> dict[str, Setting]:
-    """List every setting of a job by its variable."""
-    listed = {}
-    for group, settings in GROUPS.items():
-        for member in dataclasses.fields(settings):
+    """Return every setting of a job by its variable, as SEED, read off the fields of the dataclasses in GROUPS.
+
+    The fields were made by `_setting`, whose metadata say the rest.
+    """
+    by_variable = {}
+    for group, dataclass_of_group in GROUPS.items():
+        for member in dataclasses.fields(dataclass_of_group):
             variable = member.metadata["variable"] or member.name.upper()
-            listed[variable] = Setting(
+            by_variable[variable] = Setting(
                 variable=variable,
                 group=group,
                 name=member.name,
-                default=getattr(settings, member.name),
+                default=getattr(dataclass_of_group, member.name),
                 doc=member.metadata["doc"],
                 choices=member.metadata["choices"],
                 least=member.metadata["least"],
                 most=member.metadata["most"],
                 form=member.metadata["form"],
             )
-    return listed
+    return by_variable
 
 
 SETTINGS = _settings()
 
 
 def job_of(**values: Any) -> Job:
-    """Make the job of these variables, the others at their defaults; names may be in small letters.
+    """Return the job in which these variables have these values and all others their defaults.
 
-    Raises KeyError for a name that is no variable.
+    Names may be in small letters, as `job_of(batchsize=4, SEED=1)`. Raises KeyError for a name that is no variable.
     """
-    values_of: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
+    values_of: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}  # by group and field
     for name, value in values.items():
         setting = SETTINGS[name.upper()]
         values_of[setting.group][setting.name] = value

@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from runlog import named_files
+
 UTF8_MARK = b"\xef\xbb\xbf"  # which Windows' editors put before a text
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
@@ -16,21 +18,34 @@ class Line(NamedTuple):
 
 
 def lines(list_file: Path) -> list[Line]:
-    """Read the lines of a list that are not blank. A name is the bytes that the folder has, UTF-8 or not.
+    """Return the lines of a list file that are not blank, each with its place, as "train_list.txt:7", for messages.
 
-    Raises ValueError where there is no such line, or the file is no text of one byte a letter.
+    File names are kept as the bytes that they are on the disk, UTF-8 or not. Raises ValueError where every line is
+    blank, or the file is UTF-16 or no text.
     """
+    named_files.refuse_no_file(list_file)
     content = list_file.read_bytes().removeprefix(UTF8_MARK)
-    if content.startswith(UTF16_MARKS) or b"\0" in content:
-        raise ValueError(f"{list_file}: is UTF-16 or no text, as a spreadsheet saves it: save it as UTF-8 text")
-    found = []
+    if content.startswith(UTF16_MARKS) and _is_utf16(content):
+        raise ValueError(f"{list_file}: is UTF-16, as a spreadsheet saves it: save it as UTF-8 text")
+    if b"\0" in content:
+        raise ValueError(f"{list_file}: is not text: give a list with a sample in each line")
+    listed = []
     for number, line in enumerate(content.splitlines(), 1):
         text = os.fsdecode(line).strip()
         if text:
-            found.append(Line(f"{list_file}:{number}", text))
-    if not found:
+            listed.append(Line(f"{list_file}:{number}", text))
+    if not listed:
         raise ValueError(f"{list_file}: the list is empty: DATADIR must hold a data set")
-    return found
+    return listed
+
+
+def _is_utf16(content: bytes) -> bool:
+    """Tell whether bytes that begin with a mark of UTF-16 are a text of it."""
+    try:
+        text = content.decode("utf-16")
+    except UnicodeDecodeError:
+        return False
+    return "\0" not in text
 
 
 def unquoted(path: str) -> str:
@@ -61,13 +76,14 @@ class Folders:
         if slash and not folder:
             folder = "/"
         if folder not in self._faults:
-            self._faults[folder] = self._looked_at(self._root / folder)
+            self._faults[folder] = self._faults_in(self._root / folder)
         return self._faults[folder].get(name, "is absent")
 
     def relative(self, path: str) -> str:
-        """Write a listed path as the folder has it: below the root, with its slashes, if a file is there.
+        """Return a path of a list as one relative to the root, as `/data/val/1.jpg` below /data becomes `val/1.jpg`.
 
-        A list may be absolute, or written on Windows.
+        A list that was written on Windows has backslashes: they become slashes if that names a file, and the path as
+        it is does not. A path that lies elsewhere is returned as it is.
         """
         root = f"{os.fspath(self._root)}/"
         path = path.removeprefix(root)
@@ -78,8 +94,11 @@ class Folders:
         return path
 
     @staticmethod
-    def _looked_at(folder: Path) -> dict[str, str]:
-        """List a folder: for each name, why it is no file, or an empty text."""
+    def _faults_in(folder: Path) -> dict[str, str]:
+        """Return, for each name in a folder, why it is no file, or an empty text where it is one.
+
+        A folder that is absent has no names.
+        """
         faults: dict[str, str] = {}
         if not folder.is_dir():
             return faults

@@ -8,9 +8,9 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,7 +38,11 @@ class ReaderConfig:
     def of_rank(
         cls, data: DataSettings, cluster: ClusterSettings, local_rank: int, image: Any, *, batch: int, seed: int
     ) -> "ReaderConfig":
-        """Return how this rank of a job reads batches of images of this format."""
+        """Return how a rank reads, by the job's settings: by as many threads as THREADS, or its share of the cores.
+
+        `image` is the format of the images, `batch` their number, and `seed` the run's. The GPU is the one of the
+        rank's number on its node.
+        """
         return cls(
             batch=batch,
             image=image,
@@ -59,18 +63,31 @@ class Batch:
     ids: Array  # [N] sample numbers
 
 
+class _Read(NamedTuple):
+    """A batch that a thread reads."""
+
+    ids: Array  # [N] sample numbers
+    inputs: "Future[tuple[Any, ...]]"  # of the pipeline
+
+
 class Loader(ABC):
     """Iterates over the batches of a plan; nothing is read before the first `next`."""
 
     def __init__(
         self, samples: Any, plan: Plan, pipeline: Callable[..., Any], reader: ReaderConfig, **settings: Any
     ) -> None:
-        """`samples` name their files; `pipeline` is a DALI pipeline function that takes `settings` too."""
-        self._samples, self._plan, self._reader = samples, plan, reader
+        """Build the pipeline; nothing is read yet.
+
+        `plan` says which of the `samples` are in each batch. `pipeline` is the workload's DALI pipeline function: it
+        gets this loader as its source, the reader's device, threads and batch, and the `settings`.
+        """
+        self._samples = samples
+        self._plan = plan
+        self._reader = reader
         self._device_id = reader.device_id if reader.device == "gpu" else None
-        self._ahead: deque[Any] = deque()  # batches being read
+        self._reads: deque[_Read] = deque()  # batches that threads are reading
         self._fed: deque[Array] = deque()  # sample numbers of the batches inside the pipeline
-        self._into: dict[str, Any] = {}
+        self._into: dict[str, Any] = {}  # tensors of the device that batches are written to, by name
         self._pool = ThreadPoolExecutor(max_workers=PREFETCH_BATCHES, thread_name_prefix="read")
         self._pipeline = pipeline(
             source=self._feed,
@@ -99,19 +116,22 @@ class Loader(ABC):
         self._into = tensors
 
     def _feed(self) -> tuple[Any, ...]:
-        """The next batch for the pipeline; called by DALI."""
-        while len(self._ahead) < PREFETCH_BATCHES:
-            entry = next(self._plan, None)
-            if entry is None:
+        """Return the inputs of the pipeline for the next batch of the plan; DALI calls this.
+
+        The batches after it are read meanwhile by threads, PREFETCH_BATCHES of them at a time. Raises StopIteration,
+        as DALI wants it, at the end of the plan.
+        """
+        while len(self._reads) < PREFETCH_BATCHES:
+            planned = next(self._plan, None)
+            if planned is None:
                 break
-            epoch, ids, valid = entry
-            self._ahead.append((ids, self._pool.submit(self._read, epoch, ids, valid)))
-        if not self._ahead:
+            epoch, ids, valid = planned
+            self._reads.append(_Read(ids, self._pool.submit(self._read, epoch, ids, valid)))
+        if not self._reads:
             raise StopIteration
-        ids, future = self._ahead.popleft()
-        self._fed.append(ids)
-        inputs: tuple[Any, ...] = future.result()
-        return inputs
+        read = self._reads.popleft()
+        self._fed.append(read.ids)
+        return read.inputs.result()
 
     def __iter__(self) -> "Loader":
         return self
@@ -181,8 +201,10 @@ def resident(batch: Batch, place: Any) -> Batch:
 
 
 def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
-    """An output of DALI as what an executor is fed: on a CPU (None) its own buffer, good until the next batch; else a
-    Paddle tensor on that GPU, a new one or `into`, copied by the device.
+    """Return an output of a DALI pipeline in the form in which Paddle's executor is fed.
+
+    On a CPU, where `device_id` is None, that is a NumPy array of DALI's own buffer, good until the next batch. On a GPU
+    it is a Paddle tensor, `into` or a new one, to which the device copies the output.
     """
     dense = output.as_tensor()
     if device_id is None:

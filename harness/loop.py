@@ -162,14 +162,19 @@ class Trainer:
             self._update(batch, read_loss=True, is_first=True)
 
     def _update(self, batch: Batch, *, read_loss: bool, is_first: bool) -> float:
-        """Update the parameters once; return the mean loss of its micro-steps, or nan where it is not read."""
-        micro_steps = self.step.program.update
+        """Update the parameters once by a batch and return its mean loss, or NaN where `read_loss` is False.
+
+        The programs of an update (one, or several micro-steps) run one after the other, each on an equal part of the
+        batch. To read the loss makes the host wait for the device. With `is_first` it is checked before that the batch
+        is what the programs take.
+        """
+        programs = self.step.program.update
         feed = {"image": batch.image, "label": batch.label}
         losses = []
-        for main, part in zip(micro_steps, parts(feed, len(micro_steps)), strict=True):
+        for program, feed_of_part in zip(programs, parts(feed, len(programs)), strict=True):
             if is_first:
-                kernels.feed(main, part)
-            self.step.run(main, part)
+                kernels.feed(program, feed_of_part)
+            self.step.run(program, feed_of_part)
             if read_loss:
                 losses.append(np.array(static.global_scope().find_var(LOSS_VALUE).get_tensor()))
         if not read_loss:
@@ -226,7 +231,13 @@ class Trainer:
         return total
 
     def _report(self, window: Timing, loss: float, *, step: int, epoch: int, phase: str) -> None:
-        """Log and show a window of steps. Raises NotFinite where its loss is no longer finite."""
+        """Log a window of steps that has just ended, and show it on the terminal.
+
+        `loss` is the mean over the ranks at the last step. Readings of the hooks, as the GPUs' power, go into the same
+        line. A clock that was set meanwhile is logged too, and a loss of 0 brings a warning.
+
+        Raises NotFinite where the loss is infinite or NaN, after it was logged as unknown.
+        """
         measured: dict[str, Any] = {"power_w": None}
         for hook in self.hooks:
             measured.update(hook.readings())
@@ -260,18 +271,28 @@ class Trainer:
         self.log.event(schema.RANK_TIMES, schema.RankTimes(**fields), schema.AtStep(step=step))
 
     def _spread(self, kind: str, times_s: Array) -> dict[str, Any]:
-        """Return the fields of `schema.RankTimes` of one kind; all are None where it was not measured.
+        """Return how far the ranks' times of one kind lie apart, as fields of `schema.RankTimes`.
 
-        `times_s` has the seconds of each rank. Of an even number of ranks the median is the lower of the two.
+        `kind` is "data_wait" or "compute", `times_s` has the seconds of each rank. The fields are the least, the median
+        (of an even number of ranks the lower of the two) and the most, with the rank and the host of the most. They are
+        None where the times were not measured, which a NaN says.
         """
-        names = [f"{kind}_{name}" for name in ("least_s", "median_s", "most_s", "rank", "host")]
-        if math.isnan(times_s[0]):
-            return dict.fromkeys(names)
-        ordered = [round(float(time_s), 6) for time_s in np.sort(times_s)]
-        slowest = int(times_s.argmax())
-        median_s = ordered[(len(ordered) - 1) // 2]
-        values = (ordered[0], median_s, ordered[-1], slowest, self.ranks.nodes[slowest])
-        return dict(zip(names, values, strict=True))
+        least_s = median_s = most_s = slowest_rank = slowest_host = None
+        was_measured = not math.isnan(times_s[0])
+        if was_measured:
+            ordered_s = [round(float(time_s), 6) for time_s in np.sort(times_s)]
+            least_s = ordered_s[0]
+            median_s = ordered_s[(len(ordered_s) - 1) // 2]
+            most_s = ordered_s[-1]
+            slowest_rank = int(times_s.argmax())
+            slowest_host = self.ranks.nodes[slowest_rank]
+        return {
+            f"{kind}_least_s": least_s,
+            f"{kind}_median_s": median_s,
+            f"{kind}_most_s": most_s,
+            f"{kind}_rank": slowest_rank,
+            f"{kind}_host": slowest_host,
+        }
 
     def _busy_s(self) -> float:
         """Return the seconds that this thread computed or waited for a core, but not those it waited for others.
@@ -338,9 +359,10 @@ class Evaluator:
         self.executor.run(self.main, feed=feed, fetch_list=[])
 
     def run(self, batches: Iterator[Batch], *, steps: int) -> dict[str, Any]:
-        """Return the totals over `steps` batches of every rank, by name.
+        """Evaluate `steps` batches on this rank, and return the totals over all ranks.
 
-        They are float64 arrays; a number where the variable has one element.
+        The program adds each batch's results to its variables `totals`, which start at zero. The returned dictionary
+        has their sums over the ranks by the variables' names: a float64 array, or a number where there is one element.
         """
         self._reset()
         for step in range(1, steps + 1):
@@ -349,8 +371,9 @@ class Evaluator:
         WATCHDOG.beat("adding up the evaluation over the ranks")
         totals = {}
         for name in self.totals:
-            mine = np.array(static.global_scope().find_var(name).get_tensor(), dtype=np.float64)
-            totals[name] = np.squeeze(self.ranks.comm.allreduce(mine))[()]
+            total_of_rank = np.array(static.global_scope().find_var(name).get_tensor(), dtype=np.float64)
+            total = np.squeeze(self.ranks.comm.allreduce(total_of_rank))
+            totals[name] = total[()]  # of an array of one element that element
         return totals
 
     def _reset(self) -> None:

@@ -43,24 +43,28 @@ def workspace_limit_mib(card_gib: float) -> int:
 
 
 def program_mib(job: Job) -> float | None:
-    """Return the MiB that the training program takes of each GPU; None for a job of which no peak was taken.
+    """Estimate the MiB that the job's training program takes of each GPU; return None where nothing is known of it.
 
-    Between the measured numbers of images it is interpolated, and beyond the largest in proportion to it.
+    The workload's traits have peaks at some numbers of images computed at once. Between these the estimate is
+    interpolated; beyond the largest it grows in proportion. Images of another size count in proportion to their pixels.
     """
-    model, memory = job.model, job.model.traits.memory
+    model = job.model
+    memory = model.traits.memory
     if memory is None or model.knobs.auto or model.recipe in memory.other_recipes:
         return None
     precision = "fp32" if model.precision == "tf32" else model.precision  # the same program
-    peaks = memory.mib.get(precision)
-    if peaks is None:
+    mib_by_images = memory.mib.get(precision)
+    if mib_by_images is None:
         return None
 
     images = model.batchsize / model.knobs.gradient_merge
     if model.image_size:
         images *= model.image_size**2 / memory.crop_pixels
-    most_images = max(peaks)
-    within = float(np.interp(images, list(peaks), list(peaks.values())))
-    return within * max(1.0, images / most_images)
+    interpolated = float(np.interp(images, list(mib_by_images), list(mib_by_images.values())))
+    most_images = max(mib_by_images)
+    if images > most_images:
+        return interpolated * (images / most_images)
+    return interpolated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,24 +80,33 @@ NO_INPUT = InputMemory(device_mib=0.0, pinned_mib=0.0, words="no pipeline")
 
 
 def input_memory(job: Job) -> InputMemory:
-    """Return what the input pipelines of a rank take, by the hints that its decoders get and the batches kept ready."""
-    decoder, peaks = job.model.traits.decoder, job.model.traits.memory
+    """Estimate what the two input pipelines of a rank (training and evaluation) take of its GPU and of the host.
+
+    Each decoder thread reserves buffers for the largest image of the data set, on the GPU and in the host's pinned
+    memory. On the GPU each pipeline also keeps PREFETCH_BATCHES batches ready. On a CPU, and for synthetic data, it is
+    nothing.
+    """
+    model = job.model
+    decoder = model.traits.decoder
+    peaks = model.traits.memory
     if job.cluster.device != "gpu" or job.data.kind == "synthetic" or peaks is None:
         return NO_INPUT
     threads = job.data.threads or job.cluster.threads_per_rank
-    pixels = job.model.image_size**2 or peaks.crop_pixels
-    value_bytes = 2 if job.model.precision in HALF_PRECISIONS else 4
-    ready_bytes = PREFETCH_BATCHES * job.model.batchsize * pixels * CHANNELS * value_bytes
+    pixels = model.image_size**2 or peaks.crop_pixels
+    value_bytes = 2 if model.precision in HALF_PRECISIONS else 4
+    ready_bytes = PREFETCH_BATCHES * model.batchsize * pixels * CHANNELS * value_bytes
 
-    device_bytes, pinned_bytes, images = LEAST_DEVICE_PADDING, LEAST_HOST_PADDING, ""
+    device_bytes_per_thread = LEAST_DEVICE_PADDING
+    pinned_bytes_per_thread = LEAST_HOST_PADDING
+    images = ""
     if decoder is not None and job.data.folder:
         width, height = largest_image(job, decoder)
-        device_bytes = decoder.device_padding(width, height)
-        pinned_bytes = decoder.host_padding(width, height)
+        device_bytes_per_thread = decoder.device_padding(width, height)
+        pinned_bytes_per_thread = decoder.host_padding(width, height)
         images = f", images to {width} x {height} pixels"
     return InputMemory(
-        device_mib=PIPELINES * (threads * device_bytes + ready_bytes) / MIB,
-        pinned_mib=PIPELINES * PINNED_BUFFERS * threads * pinned_bytes / MIB,
+        device_mib=PIPELINES * (threads * device_bytes_per_thread + ready_bytes) / MIB,
+        pinned_mib=PIPELINES * PINNED_BUFFERS * threads * pinned_bytes_per_thread / MIB,
         words=f"{PIPELINES} pipelines of {threads} threads{images}",
     )
 
@@ -127,15 +140,18 @@ _OF_CPP = ("std::bad_alloc", "std::bad_array_new_length")
 
 @contextlib.contextmanager
 def explained(batchsize: int) -> Iterator[None]:
-    """Turn what NumPy, Paddle, CUDA and C++ raise for want of memory into a RunError of one line.
+    """Raise a RunError of one line in place of what Paddle, CUDA, NumPy or C++ raises when memory is short.
 
-    `batchsize` is that of a device in images, which the line says to lower.
+    The line says what the run was doing, which memory is short, and what to lower: `batchsize`, the images of a device,
+    if it has more than one. Paddle raises MemoryError for its own memory, and OSError for that of CUDA's libraries; any
+    other OSError passes as it is.
     """
     try:
         yield
     except (MemoryError, OSError) as error:
         text = str(error)
-        if not isinstance(error, MemoryError) and not _OF_A_LIBRARY.search(text):
+        is_of_memory = isinstance(error, MemoryError) or _OF_A_LIBRARY.search(text) is not None
+        if not is_of_memory:
             raise
         doing = WATCHDOG.doing
         where = _where(text)
@@ -149,7 +165,11 @@ def explained(batchsize: int) -> Iterator[None]:
 
 
 def _where(text: str) -> str:
-    """Which memory an error is about, how much of it is taken, and how much more was asked for."""
+    """Say which memory an error message is about, how much of it is left, and how much more was asked for.
+
+    `text` is the message of Paddle (of its GPU or CPU allocator), of DALI, or of a library of CUDA. One that is of no
+    GPU is about this host's memory.
+    """
     host = socket.gethostname()
     gpu = _OF_A_GPU.search(text)
     if gpu:

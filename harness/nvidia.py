@@ -1,8 +1,6 @@
-"""Answers of NVML and `nvidia-smi` about a node's GPUs. Any question may go unanswered; the answer is then None."""
+"""Answers of NVML about a node's GPUs. Any question may go unanswered; the answer is then None."""
 
 import contextlib
-import re
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,7 +8,6 @@ from typing import Any, NamedTuple
 import pynvml
 
 from harness import env
-from runlog.schema import Topology
 
 Handle = Any  # a GPU of pynvml, which has no types
 
@@ -44,41 +41,49 @@ DRAWING = ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetGraphicsRunnin
 
 @contextlib.contextmanager
 def opened() -> Iterator[tuple[list[Handle], str]]:
-    """Handles of the GPUs that CUDA shows this process, in CUDA's order, and why some or all are missing."""
+    """Open NVML, NVIDIA's management library, and give the GPUs that CUDA shows this process, in CUDA's order.
+
+    The context is (handles, reason): NVML's handles of the GPUs, and why some or all are missing, in words, or an empty
+    text. GPUs are missing where there is no driver, one does not answer, or CUDA_VISIBLE_DEVICES leaves them out. The
+    handles are good until the context ends.
+    """
     with contextlib.ExitStack() as at_exit:
         try:
             pynvml.nvmlInit()
             at_exit.callback(_ask, pynvml.nvmlShutdown)
-            handles, why = _all_handles()
+            handles, reason = _all_handles()
         except UNANSWERED as error:
-            handles, why = [], str(error)
+            handles = []
+            reason = str(error)
 
         named_by_user = env.visible_gpus()
         if handles and named_by_user is not None:
             uuids = [_text(_ask(pynvml.nvmlDeviceGetUUID, handle)) or "" for handle in handles]
             numbers = visible(named_by_user, uuids)
             if len(numbers) < len(handles):
-                why = f"CUDA_VISIBLE_DEVICES={named_by_user} names {len(numbers)} of {len(handles)} whole GPUs"
+                reason = f"CUDA_VISIBLE_DEVICES={named_by_user} names {len(numbers)} of {len(handles)} whole GPUs"
             handles = [handles[number] for number in numbers]
-        yield handles, why
+        yield handles, reason
 
 
 def _all_handles() -> tuple[list[Handle], str]:
-    """Handles of this node's GPUs by PCI bus, and why some have none, as one that fell off the bus.
+    """Return the handles of this node's GPUs in the order of the PCI bus, and in words why some have none.
 
-    Raises one of UNANSWERED where NVML does not even count them.
+    A GPU that fell off the bus is counted and answers nothing: it has no handle. The reason is an empty text where all
+    have one. Raises one of UNANSWERED where NVML does not even count the GPUs.
     """
-    handles, lost = [], []
+    handles = []
+    reasons = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             handles.append(_handle(index))
         except UNANSWERED as error:
-            lost.append(f"GPU{index}: {error}")
-    return handles, "; ".join(lost)
+            reasons.append(f"GPU{index}: {error}")
+    return handles, "; ".join(reasons)
 
 
 def _handle(index: int) -> Handle:
-    """A GPU's handle. Raises one of UNANSWERED where it has none, or where it answers nothing any more."""
+    """Return a GPU's handle. Raises one of UNANSWERED where it has none, or where it answers nothing any more."""
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)  # some drivers have one of a GPU that fell off the bus
     for question in (pynvml.nvmlDeviceGetUUID, pynvml.nvmlDeviceGetMemoryInfo):
         try:
@@ -90,12 +95,14 @@ def _handle(index: int) -> Handle:
 
 
 def visible(text: str, uuids: Sequence[str]) -> list[int]:
-    """Numbers of the GPUs that CUDA_VISIBLE_DEVICES=`text` names, of those with these UUIDs, in CUDA's order.
+    """Return the numbers of the GPUs that the value `text` of CUDA_VISIBLE_DEVICES names, in its order.
 
-    The list is read as CUDA reads it: each entry is a number or the beginning of one UUID, what is neither ends the
-    list (here also a MIG device, which is part of a GPU), and a GPU named twice leaves none (so PyTorch found). NVML
-    numbers GPUs by PCI bus, CUDA the fastest first unless CUDA_DEVICE_ORDER=PCI_BUS_ID: the same where all GPUs of a
-    node are equal.
+    `uuids` are those of the node's GPUs, by number. The list is read as CUDA reads it: each entry is a number or the
+    beginning of one UUID, as "1,0" or "GPU-8f2a,GPU-03". An entry that is neither ends the list, and so does a MIG
+    device, which is only a part of a GPU. Where a GPU is named twice, CUDA shows none (so PyTorch found).
+
+    NVML numbers GPUs by PCI bus, CUDA the fastest first unless CUDA_DEVICE_ORDER=PCI_BUS_ID: the same where all GPUs of
+    a node are equal.
     """
     numbers: list[int] = []
     for entry in text.split(","):
@@ -104,13 +111,14 @@ def visible(text: str, uuids: Sequence[str]) -> list[int]:
             break
         numbers += matches
 
-    if len(set(numbers)) < len(numbers):  # named twice
+    is_one_named_twice = len(set(numbers)) < len(numbers)
+    if is_one_named_twice:
         return []
     return numbers
 
 
 def _numbers_of(entry: str, uuids: Sequence[str]) -> list[int]:
-    """Numbers of the GPUs that one entry of CUDA_VISIBLE_DEVICES may mean."""
+    """Return the numbers of the GPUs that one entry of CUDA_VISIBLE_DEVICES may mean."""
     if entry.startswith("GPU-"):
         return [number for number, uuid in enumerate(uuids) if uuid.startswith(entry)]
     return [number for number in range(len(uuids)) if entry == str(number)]
@@ -120,7 +128,7 @@ def _numbers_of(entry: str, uuids: Sequence[str]) -> list[int]:
 
 
 def _ask(question: Callable[..., Any], *about: Any) -> Any:
-    """NVML's answer to a question; None where this GPU or driver has none."""
+    """Return NVML's answer to a question; None where this GPU or driver has none."""
     try:
         return question(*about)
     except UNANSWERED:
@@ -128,7 +136,7 @@ def _ask(question: Callable[..., Any], *about: Any) -> Any:
 
 
 def _ask_newer(name: str, *about: Any) -> Any:
-    """NVML's answer by a function that an old pynvml or an old driver may not have; None without an answer."""
+    """Return NVML's answer by a function that an old pynvml or an old driver may not have; None without an answer."""
     question = getattr(pynvml, name, None)
     if question is None:
         return None
@@ -179,10 +187,11 @@ class Memory:
 
 
 def memory_of(handle: Handle) -> Memory:
-    """A GPU's memory, without what the driver keeps for itself: 0.3 to 1 GiB on an idle card.
+    """Return how much memory a GPU has and how much of it is used, apart from what the driver keeps for itself.
 
-    NVML's second memory call, which drivers have since 510, leaves that reserve out of what is used. The first call
-    counts it as used on these drivers.
+    That reserve is 0.3 to 1 GiB on an idle card. NVML's second memory call, which drivers have since 510, leaves it
+    out of what is used. On these drivers the first call counts it as used: where the second one does not answer, only
+    the sum of both is known. What is not answered is None.
     """
     second_call = getattr(pynvml, "nvmlMemory_v2", None)
     answer = None
@@ -252,12 +261,17 @@ class Gpu:
 
 
 def gpu_of(handle: Handle) -> Gpu:
-    """A GPU as NVML describes it before a run."""
+    """Return a GPU's properties and state before a run, as NVML tells them; None for what it does not answer.
+
+    The processes that draw on it are asked for only where a process or used memory is there to be explained.
+    """
     memory = memory_of(handle)
     mig, mig_after_reset = _ask_newer("nvmlDeviceGetMigMode", handle) or (None, None)
     processes = _processes(COMPUTING, handle)
-    in_use = memory.used or memory.used_or_reserved or 0
-    displays = _processes(DRAWING, handle) if processes or in_use > SERVICE_MIB * MIB else None
+    used_bytes = memory.used or memory.used_or_reserved or 0
+    displays = None
+    if processes or used_bytes > SERVICE_MIB * MIB:
+        displays = _processes(DRAWING, handle)
     return Gpu(
         index=_ask(pynvml.nvmlDeviceGetIndex, handle),
         name=_text(_ask(pynvml.nvmlDeviceGetName, handle)),
@@ -347,9 +361,9 @@ def _is_service(process: Any) -> bool:
 
 
 def sample(handle: Handle, *, nvlink: bool = False) -> dict[str, Any]:
-    """A GPU's sensors now, by the names that a line of telemetry has; None: no answer.
+    """Return the readings of a GPU's sensors of now, by the names that a line of telemetry has; None: no answer.
 
-    `nvlink`: whether to ask for the data that went over its links since the driver was loaded.
+    With `nvlink` the data that went over its NVLinks since the driver was loaded is asked for, too.
     """
     use = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
     used = memory_of(handle).used
@@ -392,59 +406,3 @@ def _field_value(answer: Any) -> int | None:
         return None
     value: int = answer.value.ullVal
     return value
-
-
-# ---- topology
-
-SMI_S = 20.0  # for nvidia-smi, which loads the driver on each GPU where persistence is off
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")  # nvidia-smi underlines the heading
-_LINK = r"(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB)"
-
-
-def parse_topology(text: str) -> Topology:
-    """The matrix that `nvidia-smi topo -m` printed, of any driver since the first with NVLink.
-
-    Raises ValueError where the text is no such matrix.
-    """
-    heading, cpu_column, rows = _ESCAPES.sub("", text).partition("CPU")
-    if not cpu_column:
-        raise ValueError("no matrix of nvidia-smi topo -m: there is no column 'CPU Affinity'")
-
-    devices = heading.split()
-    links, cores = [], {}
-    for number, name in enumerate(devices):
-        # By position: the reports have matrices whose line breaks are lost.
-        row = re.search(rf"\s{name}((?:\s+{_LINK}(?!\S)){{{len(devices)}}})(?:\s+([0-9,-]*\d[0-9,-]*)(?!\S))?", rows)
-        entries = row[1].split() if row else []
-        if row is None or entries[number] != "X":
-            raise ValueError(f"no matrix of nvidia-smi topo -m: {name} has a column and no whole row")
-        links.append(entries)
-        if row[2]:
-            cores[name] = row[2]
-    return Topology(devices=devices, links=links, cores=cores)
-
-
-def topology() -> Topology | None:
-    """How this node's GPUs are linked; None without nvidia-smi.
-
-    Raises ValueError where nvidia-smi does not answer, fails, or prints something else than its matrix.
-    """
-    try:
-        done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=SMI_S, check=False)
-    except FileNotFoundError:
-        return None
-    except subprocess.TimeoutExpired as error:
-        raise ValueError(f"nvidia-smi topo -m: no answer in {SMI_S:g} s") from error
-    if done.returncode != 0:
-        words = " ".join((done.stdout + done.stderr).split())
-        raise ValueError(f"nvidia-smi topo -m ended with status {done.returncode}: {words[:200] or 'no message'}")
-    return parse_topology(done.stdout)
-
-
-def cpu_list(text: str) -> set[int]:
-    """Cores of a list such as "0-11,24-35"."""
-    cores: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        cores.update(range(int(first), int(last or first) + 1))
-    return cores

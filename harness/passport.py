@@ -27,7 +27,7 @@ KEPT_FROM = 100_000
 CHECKED = 2_000
 SAID_EVERY_S = 5.0
 
-Look = Callable[[int, int], None]  # called with how many of how many files were looked at
+OnProgress = Callable[[int, int], None]  # called with how many of how many files were looked at
 
 
 class Contents(NamedTuple):
@@ -57,7 +57,7 @@ class Samples(Protocol):
     def __len__(self) -> int:
         """Return the number of samples."""
 
-    def contents(self, look: Look) -> Contents:
+    def contents(self, on_progress: OnProgress) -> Contents:
         """Tell names, sizes and labels. Raises ValueError for what a run would fail at."""
 
 
@@ -87,7 +87,11 @@ def looked_at(samples: Samples, what: str, say: Callable[[str], None]) -> Conten
 
 
 def notes_on(train: Contents, evaluation: Contents) -> list[str]:
-    """Say what a user should know of the two parts: files named twice or in both, and labels of one class alone."""
+    """Return a sentence for each thing that a user should know of a data set's two parts before a run.
+
+    There is one where a part names a file more than once, where all its labels are of one class, and where both parts
+    name the same files. Records have numbers for names, which both parts use for images of their own.
+    """
     notes = []
     train_names = _without_detours(train.names)
     eval_names = _without_detours(evaluation.names)
@@ -129,24 +133,34 @@ def _repeated(names: Sequence[str]) -> list[str]:
     return list(repeated)
 
 
-def _progress(what: str, say: Callable[[str], None]) -> Look:
-    """Make a function that tells the watchdog of progress, and the user every few seconds."""
+def _progress(what: str, say: Callable[[str], None]) -> OnProgress:
+    """Return a function that takes how many files were looked at and how many there are, and makes that known.
+
+    It tells the watchdog at each call that the run is alive, and has `say` show the user a line every SAID_EVERY_S.
+    `what` names the files in it, as "training files".
+    """
     said_s = time.monotonic()
 
-    def look(done: int, total: int) -> None:
+    def on_progress(done: int, total: int) -> None:
         nonlocal said_s
         WATCHDOG.beat(f"looking at the {what}")
         if time.monotonic() - said_s > SAID_EVERY_S:
             said_s = time.monotonic()
             say(f"looked at {done} of {total} {what}")
 
-    return look
+    return on_progress
 
 
 def passport(contents: Contents) -> schema.Passport:
-    """Make the passport of what a part of a data set holds."""
+    """Return the passport of a part of a data set, by which the sets of two runs can be compared.
+
+    It holds the number of files, the sum of their bytes, and a SHA-256 over a line "name NUL size NUL label" of each
+    file, in the lines' sorted order. A label that is not known is empty.
+    """
+    labels = contents.labels
+    if labels is None:
+        labels = [""] * len(contents.names)
     lines = []
-    labels = contents.labels if contents.labels is not None else [""] * len(contents.names)
     for name, size, label in zip(contents.names, contents.sizes.tolist(), labels, strict=True):
         lines.append(b"%s\0%d\0%s\n" % (os.fsencode(name), size, os.fsencode(str(label))))
     lines.sort()
@@ -161,26 +175,33 @@ def passport(contents: Contents) -> schema.Passport:
 # ---- sizes of files
 
 
-def file_sizes(root: Path, paths: Sequence[str], kept: Path, look: Look) -> Array:
-    """Sizes in bytes [files] of these files; of very many they are kept in the file `kept`.
+def file_sizes(root: Path, paths: Sequence[str], kept: Path, on_progress: OnProgress) -> Array:
+    """Return the sizes in bytes [files] of files below `root`.
 
-    Raises ValueError for the first that is absent, a folder or empty.
+    From KEPT_FROM files on the sizes are kept in the file `kept`, as to ask the file system for so many takes minutes.
+    Kept sizes are taken if they are of the same paths, and those of some files chosen by chance are still right.
+
+    Raises ValueError for the first file that is absent, a folder or empty.
     """
     if len(paths) < KEPT_FROM:
-        return _asked(root, paths, look)
+        return _sizes_on_disk(root, paths, on_progress)
     digest = hashlib.sha256("\0".join(paths).encode(errors="surrogateescape")).digest()
     sizes = _kept(kept, digest, len(paths))
     if sizes is not None:
         chosen = np.random.default_rng().choice(len(paths), CHECKED, replace=False)
-        if np.array_equal(_asked(root, [paths[i] for i in chosen], look), sizes[chosen]):
+        chosen_paths = [paths[number] for number in chosen]
+        if np.array_equal(_sizes_on_disk(root, chosen_paths, on_progress), sizes[chosen]):
             return sizes
-    sizes = _asked(root, paths, look)
+    sizes = _sizes_on_disk(root, paths, on_progress)
     _keep(kept, digest, sizes)
     return sizes
 
 
-def _asked(root: Path, paths: Sequence[str], look: Look) -> Array:
-    """Ask the file system for the sizes of these files."""
+def _sizes_on_disk(root: Path, paths: Sequence[str], on_progress: OnProgress) -> Array:
+    """Ask the file system for the sizes in bytes [files] of files below `root`, by several threads.
+
+    Raises ValueError for the first file that is absent, a folder or empty.
+    """
     top = os.fspath(root)
 
     def sizes_from(start: int) -> list[int]:
@@ -188,9 +209,9 @@ def _asked(root: Path, paths: Sequence[str], look: Look) -> Array:
 
     sizes: list[int] = []
     with ThreadPoolExecutor(READERS) as readers:
-        for block in readers.map(sizes_from, range(0, len(paths), FILES_AT_ONCE)):
-            sizes += block
-            look(len(sizes), len(paths))
+        for sizes_of_block in readers.map(sizes_from, range(0, len(paths), FILES_AT_ONCE)):
+            sizes += sizes_of_block
+            on_progress(len(sizes), len(paths))
     return np.array(sizes, dtype=np.int64)
 
 

@@ -69,18 +69,22 @@ class Progress:
             self._bar.stop()
 
     def window(self, *, step: int, epoch: int, window: Timing, loss: float) -> None:
-        """Shows a window of steps."""
+        """Show a window of steps that has ended with `step`: its loss and its rate over all ranks.
+
+        The bar is moved on, or a line is printed, with the share of the window that waited for data and the time left.
+        """
         rate = window.images / window.time_s
         if self._bar:
             self._bar.update(
                 self._task, completed=step, description=f"epoch {epoch} loss {loss:.4f}", rate=f"{rate:.1f} images/s"
             )
-        else:
-            left_s = (self._total_steps - step) * window.time_s / window.steps
-            self.say(
-                f"epoch {epoch} step {step}/{self._total_steps} loss {loss:.4f} {rate:.1f} images/s, "
-                f"data wait {100 * window.data_wait_s / window.time_s:.1f} %, {left_s:.0f} s left"
-            )
+            return
+        wait_percent = 100 * window.data_wait_s / window.time_s
+        left_s = (self._total_steps - step) * window.time_s / window.steps
+        self.say(
+            f"epoch {epoch} step {step}/{self._total_steps} loss {loss:.4f} {rate:.1f} images/s, "
+            f"data wait {wait_percent:.1f} %, {left_s:.0f} s left"
+        )
 
     def warn(self, log: RunLog, note: str) -> None:
         """Say once what a user should know, in the log and on the terminal."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import psutil
 
-from harness import env, nvidia
+from harness import env, nvidia, nvidia_smi
 from runlog import schema
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
@@ -47,10 +47,10 @@ class Checkout(NamedTuple):
 
 
 def source(image_commit: str, image_digest: str) -> schema.Source:
-    """Return the commit and whether the tree differs from it, the hash of the lock, and the image's digest.
+    """Return which code runs: its commit, whether the files differ from it, the lock's SHA-256, the image's digest.
 
-    `image_commit` is "<commit>" or "<commit>-dirty", as an image says it, which has no git; empty outside an image.
-    What is unknown is None.
+    An image has no git: `image_commit` is what it says of itself, "<commit>" or "<commit>-dirty". Outside an image it
+    is empty, and git is asked. What is unknown is None.
     """
     lock = REPOSITORY / "locks" / ("run12.lock" if is_for_cuda_12() else "run.lock")
     checkout = Checkout(commit=None, dirty=None)
@@ -92,7 +92,7 @@ def node() -> schema.Node:
     """Describe this machine: memory in GiB; the cores that this process may use, the GPUs that CUDA shows it."""
     topology = None
     with contextlib.suppress(ValueError):  # no matrix that could be read
-        topology = nvidia.topology()
+        topology = nvidia_smi.topology()
     with nvidia.opened() as (handles, _):
         gpus = [nvidia.gpu_of(handle) for handle in handles]
     cpu = platform.machine()

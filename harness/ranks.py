@@ -56,21 +56,26 @@ class Ranks:
 
 @contextlib.contextmanager
 def lost_peer() -> Iterator[None]:
-    """Leave the word to the launcher where another rank died: mpirun, which ends this one too, says which and how.
+    """Raise RunError where a collective of gloo fails while the context lasts, as it does when another rank dies.
 
-    Raises RunError where mpirun did not.
+    Before that this rank waits PEERS_END_S: mpirun, which ends this rank too, says which rank died and how, and is so
+    the only one to speak.
     """
     try:
         yield
     except RuntimeError as error:
-        if str(error) != "std::exception":  # all that gloo says of it
+        is_gloos = str(error) == "std::exception"  # gloo says no more
+        if not is_gloos:
             raise
         time.sleep(PEERS_END_S)
         raise RunError(f"a rank was lost while {WATCHDOG.doing}") from error
 
 
 def start(cluster: ClusterSettings) -> Ranks:
-    """Join the job, and watch this process from now on.
+    """Join the other ranks of the job by MPI; return which rank this is, and of how many.
+
+    From now on the watchdog watches this process, and the process ends when mpirun does. NCCL is told which network
+    interface leads to the other nodes.
 
     Raises ValueError where mpirun started another number of ranks than the cluster's settings say.
     """
@@ -100,17 +105,19 @@ def start(cluster: ClusterSettings) -> Ranks:
 
 
 def _hold_port() -> int:
-    """Return a free TCP port that no other process is given, while Paddle may listen on it.
+    """Return a free TCP port, and keep it for Paddle to the end of this process: no other process is given it.
 
-    Linux lets a second socket of one user bind a port where both set the same option and the first does not listen.
-    Paddle sets SO_REUSEPORT alone where ranks exchange NCCL's id, and SO_REUSEADDR alone in its stores.
+    It is kept by a socket that is bound to it and never listens. Linux lets a second socket of the same user bind the
+    port all the same, where both have set the same option. Both options are set, as Paddle sets SO_REUSEPORT alone
+    where ranks exchange NCCL's id, and SO_REUSEADDR alone in its stores.
     """
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    held.bind(("", 0))
-    _HELD.append(held)
-    return int(held.getsockname()[1])
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.bind(("", 0))
+    _HELD.append(holder)
+    _, port = holder.getsockname()
+    return int(port)
 
 
 def _check_free(port: int) -> None:
@@ -123,41 +130,46 @@ def _check_free(port: int) -> None:
         raise RunError(f"GLOO_PORT={port} on {socket.gethostname()}: {error.strerror}: set another, or 0") from error
 
 
-def _listen_on(own: str, meeting: str) -> None:
-    """Have gloo listen on the interface of the address `own`, and Paddle's rendezvous server on `meeting` alone.
+def _listen_on(own_address: str, server_address: str) -> None:
+    """Make gloo listen at this node's own address, and the server by which ranks find each other at its address alone.
 
-    By itself gloo takes the address of the host's own name, which may have none or the loopback's, and the server every
-    interface.
+    Both are changed inside Paddle, which offers no setting for them. By itself gloo takes the address of the host's
+    name, which may have none or the loopback's, and the server listens on every interface.
 
-    Raises RunError where no interface has the address.
+    Raises RunError where no network interface has the own address.
     """
     from paddle.base import core
     from paddle.distributed.fleet.utils import http_server
 
-    interface = network.interface_of(own)
+    interface = network.interface_of(own_address)
     if interface is None:
         raise RunError(
-            f"no network interface of {socket.gethostname()} has the address {own}, where other ranks would reach it: "
-            "name the nodes in HOSTS as they know each other (one node: ip link set lo up)"
+            f"no network interface of {socket.gethostname()} has the address {own_address}, where other ranks would "
+            "reach it: name the nodes in HOSTS as they know each other (one node: ip link set lo up)"
         )
-    make = core.GlooParallelStrategy
+    paddles_strategy = core.GlooParallelStrategy
 
-    def strategy() -> core.GlooParallelStrategy:
-        made = make()
-        made.iface = interface
-        return made
+    def strategy_on_interface() -> core.GlooParallelStrategy:
+        strategy = paddles_strategy()
+        strategy.iface = interface
+        return strategy
 
-    core.GlooParallelStrategy = strategy
+    core.GlooParallelStrategy = strategy_on_interface
 
-    def bind(server: HTTPServer) -> None:
-        server.server_address = (meeting, server.server_address[1])
+    def bind_to_address(server: HTTPServer) -> None:
+        port = server.server_address[1]
+        server.server_address = (server_address, port)
         HTTPServer.server_bind(server)
 
-    http_server.KVHTTPServer.server_bind = bind
+    http_server.KVHTTPServer.server_bind = bind_to_address
 
 
 def connect(cluster: ClusterSettings, ranks: Ranks) -> None:
-    """Tell Paddle's fleet about the ranks and, on a CPU, open gloo between them.
+    """Tell Paddle's fleet who the ranks are and, on CPUs, connect them by gloo.
+
+    Each rank keeps a port of its own node's address, and all learn the addresses of all by MPI. Fleet reads them from
+    the PADDLE_TRAINER variables; on GPUs NCCL connects by them later. Gloo's ranks find each other by a server that
+    rank 0 starts, at GLOO_PORT or a free port.
 
     Raises RunError where the other ranks cannot reach this one.
     """

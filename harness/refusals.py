@@ -18,6 +18,9 @@ from runlog import named_files, workloads
 IMAGES_TO_SCALE = 16
 MOST_SCALE = 4
 
+FOLDERS = ("LOGDIR", "DATADIR", "DATA_CACHE", "CHECKPOINT_DIR")
+NAMED_PATHS = (*FOLDERS, "JOB_KEY", "PRETRAINED", "FLEET_BASELINE", "TELEMETRY_PROMETHEUS")
+
 
 def raise_first(refusals: Iterator[str]) -> None:
     """Raise ValueError with the first of the refusals; return where there is none."""
@@ -88,7 +91,11 @@ def _of_precision(job: Job, tf32_override: str) -> Iterator[str]:
 
 
 def _of_loss_scale(job: Job) -> Iterator[str]:
-    """Yield why a fixed LOSS_SCALE cannot be had."""
+    """Yield a sentence for each reason why this job cannot train at a fixed LOSS_SCALE, with what to set instead.
+
+    A scale of 0 is a dynamic one, which any job can have. A fixed scale must be so large that the gradients of a mean
+    over the global batch do not vanish in FP16, and so small that they do not overflow.
+    """
     scale = job.model.loss_scale
     if not scale:
         return
@@ -106,7 +113,10 @@ def _of_loss_scale(job: Job) -> Iterator[str]:
 
 
 def _of_course(job: Job) -> Iterator[str]:
-    """Yield what the run cannot do in its mode, or start from."""
+    """Yield a sentence for each setting of the run's course that does not go with its MODE, workload or recipe.
+
+    They are about the weights to start from, the steps to trace, and the checkpoint to go on from.
+    """
     model, course = job.model, job.course
     if model.pretrained and not model.traits.reads_pretrained:
         reading = " or ".join(f"WORKLOAD={name}" for name in _names_of_those_that("reads_pretrained"))
@@ -151,20 +161,24 @@ def of_named_paths(job: Job) -> Iterator[str]:
         yield f"HOSTFILE={cluster.hostfile}: HOSTS={cluster.hosts} names the nodes too: unset one of them"
     if cluster.hostfile:
         hosts_of_cluster(cluster)
-    if job.data.folder:
+    for variable in NAMED_PATHS:
+        path = job.value(variable)
+        refuse = named_files.refuse_no_folder if variable in FOLDERS else named_files.refuse_no_file
         try:
-            named_files.refuse_no_folder(Path(job.data.folder))
+            if path:
+                refuse(Path(path))
         except named_files.UnusableError as error:
-            yield f"DATADIR={error}"
+            yield f"{variable}={error}"
 
 
 # ---- what the recipe and the program must be asked
 
 
 def of_program(job: Job) -> Iterator[str]:
-    """Yield why the training program cannot be built, or would not do what the job says.
+    """Yield a sentence for each reason why the training program cannot be built, or would not do what the job says.
 
-    Raises ValueError where RECIPE or STRATEGY names what there is not, or a knob that cannot be built here.
+    They are about LAYOUT, the knobs of STRATEGY together with the rest of the job, and FP16 with large crops. Raises
+    ValueError where RECIPE or STRATEGY names what there is not, or a knob that has no kernel on this device.
     """
     model = job.model
     recipe = job.hyperparameters
@@ -180,6 +194,12 @@ def of_program(job: Job) -> Iterator[str]:
         yield (
             f"STRATEGY: cuda_graph=1: the step of {model.row.title} was not shown to be safe: leave it out, or train "
             f"{captured}"
+        )
+    elif model.knobs.cuda_graph and not model.traits.captures(is_half=model.is_half):
+        holds = " and ".join(_titles_of_those_that("holds_fixed_loss_scale"))
+        yield (
+            "STRATEGY: cuda_graph=1: a captured step has a fixed loss scale in FP16, which was shown to hold for "
+            f"{holds} alone: leave it out, or set PRECISION=fp32 or tf32"
         )
     if model.knobs.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB and job.cluster.world_size == 1:
         fix = "leave it out, or set DGXNGPU or DGXNNODES above 1"
@@ -204,7 +224,10 @@ def layout_of(model: ModelSettings) -> str:
 
 
 def _of_automatic_mode(job: Job) -> Iterator[str]:
-    """Yield why Paddle's automatic mode cannot do the job."""
+    """Yield a sentence for each reason why Paddle's automatic mode (STRATEGY=auto) cannot do the job.
+
+    The mode chooses its own optimizer and precision and divides the state over the ranks, so it can only be measured.
+    """
     auto = "STRATEGY=auto: Paddle's automatic mode"
     if not job.cluster.on_gpu or job.cluster.world_size != AUTO_RANKS:
         yield f"{auto} divides the state over {AUTO_RANKS} GPUs: set DGXNNODES and DGXNGPU to so many"
@@ -218,7 +241,10 @@ def _of_automatic_mode(job: Job) -> Iterator[str]:
 
 
 def _of_pixels(job: Job) -> Iterator[str]:
-    """Yield why FP16 cannot hold the gradients of a loss that is a mean over this many pixels."""
+    """Yield a sentence where the global batch has too many pixels for FP16 gradients, in training only.
+
+    The loss of a segmentation is a mean over all pixels, so each gradient gets smaller as there are more of them.
+    """
     most_pixels = job.model.traits.most_half_pixels
     if not job.course.trains or not job.model.is_half or most_pixels is None:
         return

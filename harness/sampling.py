@@ -21,20 +21,23 @@ Plan = Iterator[tuple[int, Array, Array]]  # (epoch from 1, sample numbers [batc
 def training_plan(
     samples: int, *, batch: int, rank: int, ranks: int, seed: int, epoch: int = 1, first_step: int = 0
 ) -> Plan:
-    """One rank's batches of `epoch` and all later ones, without end; an epoch's last partial batch is dropped.
+    """Yield this rank's batches of `epoch` and of all epochs after it, without end: (epoch, sample numbers, valid).
 
-    `first_step` steps of the first epoch are left out.
+    The samples of an epoch are put into an order by chance, which (seed, epoch) decides. They are cut into global
+    batches, what is left over is dropped, and of each global batch a rank takes its part. `first_step` is the step of
+    the first epoch to begin with, from 0. In training every sample is valid.
 
     Raises ValueError where the data set is smaller than one global batch.
     """
-    steps = steps_per_epoch(samples, batch * ranks)
+    global_batch = batch * ranks
+    steps = steps_per_epoch(samples, global_batch)
     valid = np.ones(batch, dtype=bool)
-    for current in itertools.count(epoch):
-        order = np.random.default_rng([seed, STREAM_ORDER, current]).permutation(samples)
+    for current_epoch in itertools.count(epoch):
+        order = np.random.default_rng([seed, STREAM_ORDER, current_epoch]).permutation(samples)
         for step in range(first_step, steps):
-            start = step * batch * ranks + rank * batch
-            yield current, order[start : start + batch], valid
-        first_step = 0
+            start = step * global_batch + rank * batch
+            yield current_epoch, order[start : start + batch], valid
+        first_step = 0  # later epochs are whole
 
 
 def steps_per_epoch(samples: int, global_batch: int) -> int:
@@ -65,16 +68,21 @@ def evaluation_plan(samples: int, *, batch: int, rank: int, ranks: int) -> Plan:
 
 
 def uniform(seed: int, epoch: int, ids: Array, count: int) -> Array:
-    """Uniform numbers in [0, 1), shape [len(ids), count], that depend on (seed, epoch, id) alone.
+    """Return `count` random numbers for each sample of `ids`, evenly spread in [0, 1): [len(ids), count] float64.
 
-    SplitMix64 (Steele et al. 2014) over a counter: a generator object for each sample would cost more than
-    reading it.
+    They depend on (seed, epoch, id) alone, so that a sample is augmented alike on any rank and in any batch. They are
+    those of SplitMix64 (Steele et al. 2014), each computed from its place in the sequence: a generator object for each
+    sample would cost more time than to read it.
     """
     key = np.random.SeedSequence([seed, STREAM_AUGMENT, epoch]).generate_state(1, np.uint64)[0]
-    counter = ids.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
-    x = key + (counter + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    first_places = ids.astype(np.uint64)[:, None] * np.uint64(count)
+    places = first_places + np.arange(count, dtype=np.uint64)
+
+    # SplitMix64's constants and shifts; unsigned numbers wrap around.
+    x = key + (places + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     x ^= x >> np.uint64(31)
-    uniform_numbers: Array = (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    upper_53_bits = x >> np.uint64(11)  # as many as a float64 holds exactly
+    uniform_numbers: Array = upper_53_bits.astype(np.float64) * 2.0**-53
     return uniform_numbers

@@ -139,9 +139,10 @@ def executor(cluster: ClusterSettings, me: Ranks) -> build.Executor:
 
 
 def data_set(data: DataSettings, me: Ranks, embedded: Any) -> tuple[str, Path]:
-    """Return the name and the folder of the data set.
+    """Return the name and the folder of the job's data set: those of DATADIR, or of the embedded data set.
 
-    The embedded one is made here by its module, once on each node.
+    `embedded` is the workload's module that writes its embedded data set. The first rank of each node makes it where it
+    is not there yet, and all ranks wait for that.
     """
     if data.folder:
         folder = Path(data.folder)
@@ -171,7 +172,12 @@ def _print_now(line: str) -> None:
 
 
 def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:
-    """Log provenance, submission and cache events, up to `init_start`; `recipe` is the workload's frozen dataclass."""
+    """Write the beginning of the log, up to `init_start`: where the run comes from, on what it runs, who submits it.
+
+    The header's sections are the code, the settings and the recipe (a frozen dataclass) with who set each value, the
+    libraries and the machines of all ranks. Then the page cache of each node is flushed, if the job says so, and the
+    log says what was done. Every rank must call this: the others send rank 0 what they know.
+    """
     nodes = {node.host: node for node in ranks.comm.allgather(provenance.node())}
     hardware = schema.Hardware(nodes=list(nodes.values()), device=job.cluster.device, math_mode=job.model.precision)
     log.section(schema.LOG, schema.Format())
@@ -223,7 +229,10 @@ def log_task(log: RunLog, task: Task, knobs: Strategy, *, global_batch: int, see
 
 
 def log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_epochs: float) -> None:
-    """Log the optimizer's hyperparameters under the names of the ruleset; rates are of the global batch."""
+    """Log the optimizer's hyperparameters, an event each, under the names that MLPerf has for this kind of optimizer.
+
+    Learning rates are those of the global batch, as the schedule has them.
+    """
     log.event(schema.OPT_NAME, optimizer.kind)
     kind = KINDS[optimizer.kind]
     log.event(kind.warmup, warmup_epochs)
@@ -242,7 +251,11 @@ def log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_epo
 
 
 def run_summary(log: RunLog, job: Job, *, resumed: bool = False) -> None:
-    """Log what a score must know of a run, before it starts, so that a truncated log has it too."""
+    """Log what a score must know of a run: its devices, batch, precision, mode, data, framework and model.
+
+    It is written before the run starts, so that the log of a run that was cut off has it too. `resumed` says that the
+    run goes on from a checkpoint.
+    """
     log.event(
         schema.RUN_SUMMARY,
         schema.RunSummary(

@@ -66,14 +66,17 @@ def own_names(main: static.Program) -> set[str]:
 
 
 def values(main: static.Program, *, own: bool) -> Iterator[tuple[str, Array]]:
-    """Yield the names and values of `tensors` in the plain network's form, which a checkpoint holds.
+    """Yield name and value of each tensor of a run's state, as a checkpoint holds them.
 
-    They are either the rank's own or those that all ranks share: reading a value copies it from the device.
+    With `own` these are the BN statistics, which differ from rank to rank, else all the others, which the ranks share.
+    To read a value copies it from the device. What a pass stores in another memory layout is brought back into that of
+    the network as it was built, so that a checkpoint does not depend on the passes.
     """
     names_of_rank = own_names(main)
     forms = stored.forms(main)
     for name, tensor in tensors(main):
-        if (name in names_of_rank) != own:
+        is_own = name in names_of_rank
+        if is_own != own:
             continue
         value = np.asarray(tensor)
         if name in forms:
@@ -99,36 +102,48 @@ def padded(value: Array, shape: Any) -> Array:
 
 
 def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
-    """Give a training program these FP32 weights: each parameter in its own type, and its FP32 master."""
+    """Give the parameters of a training program FP32 values, by their names, and the optimizer's FP32 masters too.
+
+    A parameter in half precision gets its value rounded; its master gets it as it is. Paddle calls the master of a
+    parameter w `w_fp32_master_0`. Values are brought into the layout in which the program stores them. Every name of
+    `weights` must be a parameter of the program.
+    """
     unused = set(weights)
     forms = stored.forms(main)
     for name, tensor in tensors(main):
         parameter = re.sub(r"_fp32_master_\d+$", "", name)
         if parameter not in weights:
             continue
-        plain = weights[parameter]
-        value = forms[name].from_plain(plain) if name in forms else padded(plain, tensor.shape())
+        if name in forms:
+            value = forms[name].from_plain(weights[parameter])
+        else:
+            value = padded(weights[parameter], tensor.shape())
         assign(tensor, value.astype(np.array(tensor).dtype))
         unused.discard(parameter)
     assert not unused, f"the program has no {sorted(unused)}"
 
 
 def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
-    """Give every rank rank 0's parameters, BN statistics and optimizer state: gloo's start-up broadcasts nothing.
+    """Give every rank the parameters, BN statistics and optimizer state of rank 0.
 
-    State that not every rank has is left alone: Paddle's automatic mode gives each rank a part of it.
+    Paddle's start-up program broadcasts them by NCCL alone, not by gloo. State that not every rank has is left alone:
+    Paddle's automatic mode gives each rank a part of it.
     """
-    mine = dict(tensors(main))
-    on_every_rank = set(mine).intersection(*ranks.comm.allgather(set(mine)))
-    for name in sorted(on_every_rank):
-        tensor = mine[name]
+    tensors_of_rank = dict(tensors(main))
+    names_of_rank = set(tensors_of_rank)
+    on_every_rank = names_of_rank.intersection(*ranks.comm.allgather(names_of_rank))
+    for name in sorted(on_every_rank):  # in one order on all ranks
+        tensor = tensors_of_rank[name]
         value = np.array(tensor)
         ranks.comm.Bcast(value.reshape(-1).view(np.uint8))  # as bytes: MPI knows no half precision
         assign(tensor, value)
 
 
 def average_statistics(main: static.Program, ranks: Ranks) -> None:
-    """Give every rank the mean of the ranks' BN statistics, so that one model is evaluated and not one a rank."""
+    """Give every rank the mean of the ranks' BN statistics, so that all evaluate the same model.
+
+    The statistics of all normalizations travel as one array of float64.
+    """
     own = own_names(main)  # asked once: of HRNet's thousand operators for a thousand tensors it took seconds
     mine = [tensor for name, tensor in tensors(main) if name in own]
     if ranks.size == 1 or not mine:

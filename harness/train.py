@@ -19,7 +19,11 @@ from runlog.errors import RunError
 
 
 def main(job: Job, origins: Origins) -> None:
-    """Run the job on this rank. Raises ValueError for what cannot be done, and RunError where training failed."""
+    """Run the job on this rank: build the programs, warm them up, open the input, and train or measure.
+
+    `origins` says who set each of the job's values, for the log. Raises ValueError for what the job asks and cannot be
+    done, and RunError where the run failed.
+    """
     me = ranks.start(job.cluster)
     task = configured(job, me)  # all of it is checked before a log is begun
     with session.begin(job, origins, me, task) as run:
@@ -122,9 +126,10 @@ def synthetic_batches(run: session.Run) -> Synthetic:
 
 
 def built(run: session.Run, model: ModelSettings, course: CourseSettings) -> tuple[Trainer, Evaluator]:
-    """Build the programs, and return what trains and what evaluates; the log gets a summary of the training program.
+    """Build the training and the evaluation program; return the trainer and the evaluator that run them.
 
-    The seeds of the ranks differ on purpose: rank 0's weights are broadcast.
+    The log gets a summary of the training program: its operators, its all-reduces and what was proved of it. Each rank
+    draws its first weights by another seed on purpose; rank 0's are broadcast after the warm-up.
     """
     task = run.task
     training = task.workload.training_program(task.schedule, seed=run.seed + run.ranks.rank + 1)
@@ -155,10 +160,13 @@ def built(run: session.Run, model: ModelSettings, course: CourseSettings) -> tup
 def warm_up(
     run: session.Run, trainer: Trainer, evaluator: Evaluator, batches: Synthetic, pretrained: str, *, evaluates: bool
 ) -> None:
-    """Warm the programs up, then set all state, which that has changed.
+    """Run the programs once on synthetic batches, then give them the state that the training starts from.
 
-    The state is by the start-up program, the weights of the file `pretrained` (empty: none), and the checkpoint that
-    the run goes on from. Raises ValueError where a file does not have what the program needs.
+    The first run of a program is slow, as Paddle builds it and cuDNN searches its algorithms; it also changes the
+    state. So the state is set after it: by the start-up program, then the weights of the file `pretrained` (empty:
+    none), then the checkpoint that the run goes on from. All ranks get rank 0's.
+
+    Raises ValueError where a file does not have what the program needs.
     """
     training = trainer.step.program
     first_weights = run.task.workload.pretrained(pretrained, training.main)
@@ -167,7 +175,7 @@ def warm_up(
     if evaluates:
         evaluator.warm_up(batches.evaluation)
 
-    build.keep_communicators(training.startup)
+    build.keep_communicators(training.startup)  # the start-up program runs again
     run.executor.run(training.startup)
     state.set_weights(training.main, first_weights)
     state.broadcast_parameters(training.main, run.ranks)
@@ -176,7 +184,10 @@ def warm_up(
 
 
 def inputs(run: session.Run, data: DataSettings, cluster: ClusterSettings) -> tuple[Loader, Loader]:
-    """Return the loaders of the training's and of the evaluations' batches, from where the run starts."""
+    """Return the loaders of this rank's batches: of the training, from where the run starts, and of the evaluations.
+
+    Both say which samples are in which batch; nothing is read before the first batch is asked for.
+    """
     task = run.task
     model = task.workload
     me = run.ranks

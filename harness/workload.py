@@ -108,9 +108,10 @@ def of_job(job: Job) -> Workload:
 
 
 def plan_of(job: Job) -> build.Plan:
-    """How the job's program is to be built: the one place where `program/` meets the environment.
+    """Return how the job's training program is to be built, for `program/`, which knows nothing of a job.
 
-    Raises ValueError where STRATEGY names what is unknown or refused, or what does not go with the rest of the job.
+    A step that is captured as a CUDA graph cannot have a dynamic loss scale: it gets a fixed one where the user set
+    none. Raises ValueError where STRATEGY names what is unknown or refused, or does not go with the rest of the job.
     """
     refusals.raise_first(refusals.of_program(job))
     knobs = job.model.knobs

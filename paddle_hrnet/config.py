@@ -69,16 +69,23 @@ class Recipe:
         return math.ceil(self.epochs or (self.iterations or 0) / steps_per_epoch(samples, global_batch))
 
     def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
-        """Learning rate by step over `epochs` epochs of `samples` images, the recipe's where none are given.
+        """Return the recipe's learning rate by step for a data set of `samples` images.
+
+        Epochs become steps of `global_batch` images. The schedule is `epochs` long; where `epochs` is 0, as many epochs
+        or else iterations as the recipe says.
 
         Raises ValueError where the batch is larger than the data set, or the warm-up than the schedule.
         """
         per_epoch = steps_per_epoch(samples, global_batch)
+        schedule_epochs = epochs or self.epochs
+        total_steps = self.iterations or 0
+        if schedule_epochs:
+            total_steps = schedule_epochs * per_epoch
         return Schedule(
             kind=self.schedule,
             base=self.base_learning_rate,
             warmup_steps=round(self.warmup_epochs * per_epoch),
-            total_steps=(epochs or self.epochs or 0) * per_epoch or self.iterations or 0,
+            total_steps=total_steps,
             end=self.end_learning_rate,
             power=self.power,
         )

@@ -110,9 +110,13 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, 
 def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, epoch: int, ids: Array) -> list[Array]:
     """Draw how the images `ids` are augmented in an epoch, the same on any number of ranks.
 
-    `sizes` [N, 2] are the images' heights and widths in pixels. Returns, in the order of the pipeline's inputs: start
-    and end [N, 2] of the window that is cut out, in pixels of the image; the window's size [N, 2] in the crop; whether
-    it is flipped [N]; factors of brightness, contrast and saturation, and the turn of hue in degrees, [N] each.
+    `sizes` [N, 2] are the images' heights and widths in pixels. An image is scaled by a drawn factor, and a window of
+    at most the crop's size is cut out of the scaled image at a drawn place. It is done in one go: the window's place is
+    returned in pixels of the unscaled image, with the size to which it is resized.
+
+    Returns, in the order of the pipeline's inputs: start and end [N, 2] of the window in the image; its size [N, 2] in
+    the crop; whether to flip it [N]; factors of brightness, contrast and saturation, and a turn of hue in degrees, [N]
+    each.
     """
     (
         drawn_scale,
@@ -122,8 +126,8 @@ def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, 
         *drawn_colours,  # for each of the four colours: whether it changes, and by how much
     ) = sampling.uniform(seed, epoch, ids, 12).T
 
-    scales = round((augment.scale_max - augment.scale_min) / augment.scale_step) + 1
-    scale = augment.scale_min + augment.scale_step * np.floor(drawn_scale * scales)
+    scale_count = round((augment.scale_max - augment.scale_min) / augment.scale_step) + 1
+    scale = augment.scale_min + augment.scale_step * np.floor(drawn_scale * scale_count)
     scaled_sizes = np.rint(sizes * scale[:, None])
 
     window_sizes = np.minimum(scaled_sizes, [crop.height, crop.width])
@@ -204,7 +208,11 @@ class Loader(loader.Loader):
         return plain, labels, *drawn
 
     def _read_pair(self, number: int) -> Pair:
-        """Read a pair, whose label becomes greyscale. Raises RunError where one of them is not taken or not whole."""
+        """Return the encoded image and label of a pair, with their size in pixels; the label as a greyscale PNG.
+
+        Raises RunError where one of the two is of a kind that is not taken or not whole, where they differ in size, and
+        in evaluation for another size than the first image's.
+        """
         image_path, label_path = self._samples.paths(number)
         (image_name, image), (label_name, label) = self._samples.encoded(number)
         try:

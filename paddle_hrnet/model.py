@@ -57,23 +57,30 @@ def _transition(branches: list[static.Variable], name: str, layers: Layers, *, c
 
 
 def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: Layers) -> list[static.Variable]:
-    """Return for every branch the ReLU of the sum of all branches, each brought to its size and width."""
-    result = []
-    for i, target in enumerate(branches):
-        total = target
-        for j, y in enumerate(branches):
-            layer = f"{prefix}.residual_{name}_layer_{i + 1}_{j + 1}"
-            if j > i:
-                y = layers.conv_bn(y, layer, WIDTHS[i], 1, relu=False)
+    """Append an exchange between the branches and return the new branches, of the same sizes and widths.
+
+    Branch n has 1/2^n of the first one's size. Each new branch is the ReLU of the sum of all branches, brought to its
+    size and width: a smaller one by a 1x1 convolution and an enlargement, a larger one by a 3x3 convolution of stride
+    2 for each halving. The layers are called PREFIX.residual_NAME_layer_TARGET_SOURCE, counted from 1, as in PaddleSeg.
+    """
+    exchanged = []
+    for target, target_branch in enumerate(branches):
+        total = target_branch
+        for source, source_branch in enumerate(branches):
+            layer = f"{prefix}.residual_{name}_layer_{target + 1}_{source + 1}"
+            if source > target:
+                y = layers.conv_bn(source_branch, layer, WIDTHS[target], 1, relu=False)
                 # Paddle's AMP O1 takes the type of the second: enlarged in FP32, summed in FP16.
-                total = paddle.add(enlarge(y, target.shape[2:]), total)
-            elif j < i:
-                for k in range(1, i - j):
-                    y = layers.conv_bn(y, f"{layer}_{k}", WIDTHS[j], 3, stride=2)
-                y = layers.conv_bn(y, f"{layer}_{i - j}", WIDTHS[i], 3, stride=2, relu=False)
+                total = paddle.add(enlarge(y, target_branch.shape[2:]), total)
+            elif source < target:
+                y = source_branch
+                halvings = target - source
+                for halving in range(1, halvings):
+                    y = layers.conv_bn(y, f"{layer}_{halving}", WIDTHS[source], 3, stride=2)
+                y = layers.conv_bn(y, f"{layer}_{halvings}", WIDTHS[target], 3, stride=2, relu=False)
                 total = paddle.add(total, y)
-        result.append(functional.relu(total))
-    return result
+        exchanged.append(functional.relu(total))
+    return exchanged
 
 
 def enlarge(x: static.Variable, size: Sequence[int]) -> static.Variable:
@@ -82,7 +89,12 @@ def enlarge(x: static.Variable, size: Sequence[int]) -> static.Variable:
 
 
 def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> static.Variable:
-    """Append the network to the default program; return logits [N, K, H, W] of `image` [N, 3, H, W]."""
+    """Append FCN-HRNetW18 to Paddle's default program; return logits [N, K, H, W] of `image` [N, 3, H, W].
+
+    A stem quarters the image's size and four bottleneck blocks follow. Each further stage has one branch more, of half
+    the last one's size; its modules are residual blocks in each branch and an exchange between the branches. The head
+    joins all branches at the first one's size, classifies its pixels, and enlarges the result to the image's size.
+    """
     layers = Layers(
         training=training,
         bn_momentum=recipe.bn_momentum,
@@ -92,24 +104,38 @@ def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> 
     )
     x = layers.conv_bn(image, "backbone.conv_layer1_1", STEM, 3, stride=2)
     x = layers.conv_bn(x, "backbone.conv_layer1_2", STEM, 3, stride=2)
-    for i in range(1, BOTTLENECKS + 1):
-        x = layers.bottleneck(x, f"backbone.la1.bb_layer2_{i}", STEM, parts=BOTTLENECK)
+    for number in range(1, BOTTLENECKS + 1):
+        x = layers.bottleneck(x, f"backbone.la1.bb_layer2_{number}", STEM, parts=BOTTLENECK)
+
     branches = [x]
     for stage, modules in MODULES.items():
         branches = _transition(branches, f"backbone.tr{stage - 1}", layers, count=stage)
-        for module in range(1, modules + 1):
-            short = f"st{stage}_{module}"
-            prefix = f"backbone.st{stage}.stage_{short}"
-            for i in range(stage):
-                for block in range(1, BLOCKS + 1):
-                    layer = f"{prefix}.branches_func.bb_{short}_branch_layer_{i + 1}_{block}"
-                    branches[i] = _block(branches[i], layer, layers)
-            branches = _exchange(branches, short, f"{prefix}.fuse_func", layers)
-    size = branches[0].shape[2:]
-    x = paddle.concat([branches[0], *(enlarge(branch, size) for branch in branches[1:])], axis=1)  # [N, 270, H/4, W/4]
+        for number in range(1, modules + 1):
+            branches = _module(branches, stage, number, layers)
+
+    largest = branches[0]
+    enlarged = [enlarge(branch, largest.shape[2:]) for branch in branches[1:]]
+    x = paddle.concat([largest, *enlarged], axis=1)  # [N, 270, H/4, W/4]
     x = layers.conv_bn(x, "head.conv_1", sum(WIDTHS), 1, bias=recipe.head_bias)
     x = layers.conv(x, "head.cls", recipe.classes, 1, bias=recipe.head_bias)
     return enlarge(x, image.shape[2:])
+
+
+def _module(branches: list[static.Variable], stage: int, number: int, layers: Layers) -> list[static.Variable]:
+    """Append one module of a stage: BLOCKS residual blocks in each branch, then an exchange; return the new branches.
+
+    `stage` and `number`, the module's in its stage, count as in PaddleSeg, whose names the layers have.
+    """
+    module_name = f"st{stage}_{number}"
+    prefix = f"backbone.st{stage}.stage_{module_name}"
+    deepened = []
+    for branch_number, branch in enumerate(branches, start=1):
+        x = branch
+        for block in range(1, BLOCKS + 1):
+            layer = f"{prefix}.branches_func.bb_{module_name}_branch_layer_{branch_number}_{block}"
+            x = _block(x, layer, layers)
+        deepened.append(x)
+    return _exchange(deepened, module_name, f"{prefix}.fuse_func", layers)
 
 
 # Ends of our variables' names, and of PaddleSeg's, whose state dictionaries name the same layers.
@@ -177,7 +203,10 @@ def read_pdparams(path: Path) -> dict[str, Array]:
 
 
 def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
-    """Return values of the program's variables from a file of PaddleSeg: of a backbone (ImageNet), or a whole model.
+    """Return the values that a weights file of PaddleSeg has for a program's variables, by the variables' names.
+
+    The file is that of a backbone trained on ImageNet, whose names lack the prefix "backbone.", or of a whole model.
+    From a backbone's the head gets no values.
 
     Raises ValueError where the file cannot be read, or layers of the model are absent from it or have another shape
     there.
@@ -185,25 +214,25 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
     loaded = read_pdparams(path)
     is_whole_model = any(name.startswith("backbone.") for name in loaded)
     values = {}
-    wrong = []
+    misfits = []
     for variable in program.list_vars():
-        theirs = paddleseg_name(variable.name)
-        if not theirs or not variable.persistable:
+        name_in_file = paddleseg_name(variable.name)
+        if not name_in_file or not variable.persistable:
             continue
         if not is_whole_model:
-            if not theirs.startswith("backbone."):
+            if not name_in_file.startswith("backbone."):
                 continue
-            theirs = theirs.removeprefix("backbone.")
-        value = loaded.get(theirs)
+            name_in_file = name_in_file.removeprefix("backbone.")
+        value = loaded.get(name_in_file)
         if value is None:
-            wrong.append(f"{theirs} is absent")
+            misfits.append(f"{name_in_file} is absent")
         elif tuple(value.shape) != tuple(variable.shape):
-            wrong.append(f"{theirs} is {list(value.shape)} there and {list(variable.shape)} here")
+            misfits.append(f"{name_in_file} is {list(value.shape)} there and {list(variable.shape)} here")
         else:
             values[variable.name] = value
-    if wrong:
-        named = "; ".join(sorted(wrong)[:NAMED])
-        if len(wrong) > NAMED:
-            named += f", and {len(wrong) - NAMED} more"
-        raise ValueError(f"{path}: {len(wrong)} layers do not fit: {named}: set PRETRAINED to weights of HRNet-W18")
+    if misfits:
+        named = "; ".join(sorted(misfits)[:NAMED])
+        if len(misfits) > NAMED:
+            named += f", and {len(misfits) - NAMED} more"
+        raise ValueError(f"{path}: {len(misfits)} layers do not fit: {named}: set PRETRAINED to weights of HRNet-W18")
     return values

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from harness import lists
-from harness.passport import READERS, Contents, Look, file_sizes
+from harness.passport import READERS, Contents, OnProgress, file_sizes
 from paddle_hrnet import pictures
 from paddle_hrnet.pictures import Size
 from program.arrays import Array
-from runlog import schema
+from runlog import named_files, schema
 
 IMAGE_END, LABEL_END, LABEL_IDS_END = "_leftImg8bit.png", "_gtFine_labelTrainIds.png", "_gtFine_labelIds.png"
 LISTS = ("{}.txt", "{}.list", "{}_list.txt")  # names that PaddleSeg's tools and tutorials give them
@@ -61,41 +61,52 @@ class PairList:
         """Name and read the encoded image and label of a pair."""
         return [(os.fspath(path), path.read_bytes()) for path in self.paths(number)]
 
-    def contents(self, look: Look) -> Contents:
-        """Tell names, sizes and labels of all pairs, after a look at the heads of all files.
+    def contents(self, on_progress: OnProgress) -> Contents:
+        """Return what the pairs hold: the images' names and bytes, and for each label "path bytes".
 
-        Raises ValueError for the first file that is absent, empty or of a kind that is not taken, and for a pair whose
-        sizes in pixels differ, as those of two evaluation images may not.
+        All files are looked at before a run: their bytes, and the first part of each file, which states its kind and
+        its size in pixels. `on_progress` is called with the number of files seen so far and of all.
+
+        Raises ValueError for the first file that is absent, empty or of a kind that is not taken, for an image and a
+        label of different sizes, and for an evaluation image of another size than the first.
         """
         images = []
         labels = []
         for image, label in self.pairs:
             images.append(image)
             labels.append(label)
-        kept = self.root / KEPT_SIZES.format(self.part)
-        sizes = file_sizes(self.root, images + labels, kept, look)
-        image_sizes = sizes[: len(images)]
-        label_sizes = sizes[len(images) :]
-        self._look_at_heads(look)
-        named_labels = [f"{label} {size}" for label, size in zip(labels, label_sizes.tolist(), strict=True)]
-        return Contents(names=images, sizes=image_sizes, labels=named_labels, is_exact=True)
+        kept_sizes = self.root / KEPT_SIZES.format(self.part)
+        file_bytes = file_sizes(self.root, images + labels, kept_sizes, on_progress)
+        image_bytes = file_bytes[: len(images)]
+        label_bytes = file_bytes[len(images) :]
+        self._check_sizes(on_progress)
+        named_labels = [f"{label} {size}" for label, size in zip(labels, label_bytes.tolist(), strict=True)]
+        return Contents(names=images, sizes=image_bytes, labels=named_labels, is_exact=True)
 
-    def _look_at_heads(self, look: Look) -> None:
-        """Read the heads of all files. Raises ValueError for what a run would fail at."""
-        first = image_head(self.paths(0)[0])
+    def _check_sizes(self, on_progress: OnProgress) -> None:
+        """Check the size in pixels that the first bytes of each image and label state, by several threads.
 
-        def look_from(start: int) -> None:
-            for number in range(start, min(start + PAIRS_AT_ONCE, len(self))):
+        `on_progress` is called with the number of pairs seen so far and of all.
+
+        Raises ValueError for the first file whose kind is not taken, for an image and a label of different sizes, and
+        for an evaluation image of another size than the first one.
+        """
+        first_image, _ = self.paths(0)
+        first_size = image_head(first_image)
+
+        def check_from(start: int) -> int:
+            end = min(start + PAIRS_AT_ONCE, len(self))
+            for number in range(start, end):
                 image, label = self.paths(number)
                 size = image_head(image)
                 require_one_size(image, size, label, label_head(label))
                 if self.part == "val":
-                    require_first_size(image, size, first)
+                    require_first_size(image, size, first_size)
+            return end
 
         with ThreadPoolExecutor(READERS) as readers:
-            starts = range(0, len(self), PAIRS_AT_ONCE)
-            for done, _ in enumerate(readers.map(look_from, starts), 1):
-                look(min(done * PAIRS_AT_ONCE, len(self)), len(self))
+            for end in readers.map(check_from, range(0, len(self), PAIRS_AT_ONCE)):
+                on_progress(end, len(self))
 
 
 # ---- sizes
@@ -144,15 +155,19 @@ def require_first_size(path: Path, size: Size, first: Size) -> None:
 
 
 def find(root: Path, part: str, classes: int) -> PairList:
-    """Find the pairs of `part` (train or val): those of its list, or without one all in Cityscapes' folders.
+    """Return the pairs, an image and its label each, of `part` (train or val) of a segmentation set.
 
-    Raises ValueError where the folder or the list is absent or empty; a line has not two paths; a file is absent. The
-    message names the line.
+    They are those of the part's list or, without a list, all in Cityscapes' folders. Where a label of train ids is
+    absent, the one of Cityscapes' label ids is taken.
+
+    Raises ValueError where the folder or the list is absent or empty, a line has not two paths, or a file is absent.
+    The message names the line.
     """
     folders = lists.Folders(root)
     list_file = _list_of(root, part)
+    listed_pairs = _in_folders(root, part) if list_file is None else _listed(list_file)
     pairs = []
-    for where, listed_image, listed_label in _listed(list_file) if list_file else _in_folders(root, part):
+    for where, listed_image, listed_label in listed_pairs:
         image = folders.relative(listed_image)
         label = _label_that_is_there(folders, folders.relative(listed_label))
         for path in (image, label):
@@ -164,9 +179,10 @@ def find(root: Path, part: str, classes: int) -> PairList:
 
 
 def _list_of(root: Path, part: str) -> Path | None:
-    """Find the list file of a part; None where there is none."""
+    """Find the list file of a part; None where there is none. Raises ValueError for a pipe or a folder of its name."""
     for name in LISTS:
         list_file = root / name.format(part)
+        named_files.refuse_no_file(list_file)
         if list_file.is_file():
             return list_file
     return None
@@ -194,9 +210,10 @@ def _listed(list_file: Path) -> Iterator[Listed]:
 
 
 def _in_folders(root: Path, part: str) -> Iterator[Listed]:
-    """Find the images in Cityscapes' folders, each with the label that belongs to it.
+    """Yield the pairs of `part` (train or val) in Cityscapes' folders, each with the image's path for messages.
 
-    Raises ValueError where there are none.
+    The label of leftImg8bit/PART/CITY/NAME_leftImg8bit.png is named like it below gtFine, with the ending of train
+    ids. Raises ValueError where there are no images.
     """
     folder = root / "leftImg8bit" / part
     images = sorted(folder.glob(f"*/*{IMAGE_END}"))

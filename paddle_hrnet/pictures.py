@@ -18,8 +18,10 @@ from harness import encoded
 GREY, RGB, PALETTE = 0, 2, 3  # colour types of PNG
 COLOUR_TYPES = {0: "greyscale", 2: "RGB", 3: "a palette", 4: "greyscale with an alpha channel", 6: "RGB with alpha"}
 PNG_HEAD_BYTES = 33  # the start, and the header's chunk
+PNG_HEADER_BYTES = 13  # width, height, bits, colour type and three methods
 PNG_HEADER = struct.Struct(">IIBB")  # width, height, bits of a channel, colour type
 PNG_HEADER_AT = 16
+COLOUR_TYPE_IN_HEADER = 9  # its place in the header's 13 bytes; those of the three methods follow
 ORIENTATION = 0x0112  # EXIF's tag
 UPRIGHT = 1
 HEAD_BYTES = 1 << 18  # of a file, in which a JPEG states its size behind a thumbnail
@@ -61,7 +63,11 @@ def label_size(name: str, content: bytes) -> Size:
 
 
 def _jpeg_size(name: str, content: bytes) -> Size:
-    """Read a JPEG's size. Raises ValueError where it is not there, or EXIF says that the picture is stored turned."""
+    """Return a JPEG's size in pixels, from the first HEAD_BYTES of the file or all of it.
+
+    Raises ValueError where they do not state it, or EXIF says that the picture is stored turned: its label may not be
+    turned with it.
+    """
     size = encoded.jpeg_size(content)
     if size is None:
         raise ValueError(f"{name}: is a JPEG file that does not state its size: replace it or remove it from the list")
@@ -101,9 +107,13 @@ def _is_but_must(depth: int, colour_type: int) -> str:
 
 
 def as_grey(content: bytes) -> bytes:
-    """Turn a label's palette PNG into a greyscale PNG of its numbers; a greyscale one stays as it is.
+    """Return a label's PNG as a greyscale PNG with the same number in each pixel.
 
-    Raises ValueError where Pillow refuses a palette of under 8 bits.
+    The decoder would turn the numbers of a palette PNG into colours. At 8 bits only the header's colour type is
+    changed, and the palette left out: the pixels are stored alike. At fewer bits they are decoded and stored anew. A
+    greyscale PNG is returned as it is.
+
+    Raises ValueError where Pillow cannot decode a palette PNG of fewer bits.
     """
     width, height, depth, colour_type = PNG_HEADER.unpack_from(content, PNG_HEADER_AT)
     if colour_type != PALETTE:
@@ -113,7 +123,7 @@ def as_grey(content: bytes) -> bytes:
     grey = bytearray(encoded.PNG_START)
     for kind, body in _chunks(content):
         if kind == b"IHDR":
-            body = body[:9] + bytes([GREY]) + body[10:]
+            body = body[:COLOUR_TYPE_IN_HEADER] + bytes([GREY]) + body[COLOUR_TYPE_IN_HEADER + 1 :]
         if kind in (b"IHDR", b"IDAT", b"IEND"):
             grey += _chunk(kind, body)
     return bytes(grey)
@@ -132,35 +142,47 @@ def _grey_by_pillow(content: bytes, width: int, height: int) -> bytes:
 
 
 def inflated(content: bytes, rows: int) -> bytes:
-    """Rewrite the first `rows` rows of a PNG in RGB as a PNG of stored blocks: filtered as they were, not compressed.
+    """Return a PNG in RGB as a PNG of its first `rows` rows that is not compressed.
 
-    ISA-L inflates in a third of the time that DALI's zlib takes, which then only copies. A JPEG, and a PNG that is
-    damaged or interlaced, stays as it is: DALI says what is wrong with it.
+    ISA-L decompresses in a third of the time that DALI's zlib takes, which then only copies. The rows keep their PNG
+    filters. A JPEG, and a PNG that is damaged or interlaced, is returned as it is: DALI says what is wrong with it.
     """
     if not content.startswith(encoded.PNG_START):
         return content
-    parts = []
-    position = len(encoded.PNG_START)
-    view = memoryview(content)
-    while position + encoded.PNG_CHUNK_EXTRA <= len(content):
-        (length,) = struct.unpack_from(">I", content, position)
-        end = position + 8 + length
-        if content[position + 4 : position + 8] == b"IDAT":
-            if content[end : end + 4] != struct.pack(">I", isal_zlib.crc32(view[position + 4 : end])):
-                return content
-            parts.append(view[position + 8 : end])
-        position = end + 4
+    compressed = _image_data(content)
+    if compressed is None:
+        return content
 
-    width = int.from_bytes(content[16:20], "big")
-    wanted = rows * (1 + 3 * width)  # a byte a row names its filter
+    header = content[PNG_HEADER_AT : PNG_HEADER_AT + PNG_HEADER_BYTES]
+    width = int.from_bytes(header[:4], "big")
+    methods = header[COLOUR_TYPE_IN_HEADER + 1 :]  # of compression, filters and interlacing; 0 are the plain ones
+    row_bytes = 1 + 3 * width  # the first byte names the row's filter
     try:
-        pixels = isal_zlib.decompressobj().decompress(b"".join(parts), wanted)
+        pixels = isal_zlib.decompressobj().decompress(compressed, rows * row_bytes)
     except isal_zlib.error:  # type: ignore[misc]
         return content
-    methods = content[26:29]  # of compression, filters and interlacing
-    if len(pixels) < wanted or any(methods):
+    if len(pixels) < rows * row_bytes or any(methods):
         return content
-    return _png(content[16:20] + struct.pack(">I", rows) + content[24:29], pixels)
+    return _png(header[:4] + struct.pack(">I", rows) + header[8:], pixels)  # bytes 4 to 7 are the height
+
+
+def _image_data(content: bytes) -> bytes | None:
+    """Return the compressed pixels of a PNG, joined from its IDAT chunks; None where a checksum is wrong."""
+    parts = []
+    position = len(encoded.PNG_START)
+    view = memoryview(content)  # of which a slice copies nothing
+    while position + encoded.PNG_CHUNK_EXTRA <= len(content):  # a chunk: length, kind, body, checksum
+        (length,) = struct.unpack_from(">I", content, position)
+        kind_start = position + 4
+        body_start = kind_start + 4
+        body_end = body_start + length
+        if content[kind_start:body_start] == b"IDAT":
+            checksum = struct.pack(">I", isal_zlib.crc32(view[kind_start:body_end]))
+            if content[body_end : body_end + 4] != checksum:
+                return None
+            parts.append(view[body_start:body_end])
+        position = body_end + 4
+    return b"".join(parts)
 
 
 def _png(header: bytes, pixels: bytes) -> bytes:

@@ -41,7 +41,11 @@ class HRNet(Workload):
         return dataclasses.replace(data.first_size(samples), half=self.image.half), self.recipe.eval_batch
 
     def training_loss(self, batch: int) -> static.Variable:
-        """Return the mean cross entropy [] over the pixels of a batch that are not ignored."""
+        """Append the forward pass of a training step to Paddle's default program; return its loss, a scalar.
+
+        The inputs are `image` [batch, 3, H, W] and `label` [batch, H, W]. The loss is the mean cross entropy over the
+        pixels whose label is not IGNORED. Where the recipe says so, batch normalizations span the ranks.
+        """
         height = self.image.height
         width = self.image.width
         pixels = static.data("image", [batch, 3, height, width], "float32")
@@ -99,21 +103,29 @@ def mean_iou(confusion: Array) -> float:
 
 
 def confusion_matrix(logits: static.Variable, label: static.Variable, classes: int) -> static.Variable:
-    """Count pixels by label (row) and prediction [K, K], int64, of logits [N, K, H, W] and labels [N, H, W] uint8.
+    """Return how many pixels have each label (row) and each prediction (column): [K, K] int64 for K classes.
 
-    Those labelled IGNORED count nowhere.
+    `logits` are [N, K, H, W], `label` [N, H, W] uint8. Pixels labelled IGNORED count nowhere. Each pixel is given the
+    number of its cell in the flattened matrix, label x K + prediction, and one cell more, K x K, if it is ignored; the
+    cells are counted, and the last one is cut off.
     """
+    cells = classes * classes
     label = paddle.cast(label, "int64")
     prediction = paddle.argmax(logits, axis=1)
-    ignored = paddle.full_like(label, classes * classes)
+    ignored_cell = paddle.full_like(label, cells)
     is_ignored = paddle.equal(label, paddle.full_like(label, config.IGNORED))
-    cell = paddle.where(is_ignored, ignored, label * classes + prediction)
-    counts = paddle.bincount(paddle.reshape(cell, [-1]), minlength=classes * classes + 1)
-    return paddle.reshape(paddle.slice(counts, [0], [0], [classes * classes]), [classes, classes])
+    cell = paddle.where(is_ignored, ignored_cell, label * classes + prediction)
+    counts = paddle.bincount(paddle.reshape(cell, [-1]), minlength=cells + 1)
+    counts = paddle.slice(counts, [0], [0], [cells])
+    return paddle.reshape(counts, [classes, classes])
 
 
 def evaluation_logits(pixels: static.Variable, recipe: config.Recipe) -> static.Variable:
-    """Return logits [N, K, H, W], summed over the recipe's sizes of the image and, with `eval_flip`, its mirror."""
+    """Append the evaluation of images [N, 3, H, W] to Paddle's default program; return its logits [N, K, H, W].
+
+    The network runs once for each size in the recipe's `eval_scales` and, with `eval_flip`, for the mirrored image too.
+    The logits are brought back to the image's size and added up.
+    """
     height, width = pixels.shape[2:]
     directions = (False, True) if recipe.eval_flip else (False,)
     total = None

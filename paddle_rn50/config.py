@@ -4,7 +4,7 @@ A recipe owns hyperparameters; what a machine decides (batch of a device, ranks,
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from harness import embedded
 from harness.sampling import steps_per_epoch
@@ -65,17 +65,24 @@ class Recipe:
         return self.epochs
 
     def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
-        """Learning rate by step over `epochs` epochs of `samples` images, the recipe's where none are given.
+        """Return the recipe's learning rate by step for a data set of `samples` images.
+
+        Epochs become steps of `global_batch` images. The schedule is `epochs` long, or as long as the recipe says where
+        `epochs` is 0; a recipe whose decay ends at a step of its own (`decay_ends`) keeps that. A recipe with a base
+        batch has its rate scaled in proportion to the global batch.
 
         Raises ValueError where the batch is larger than the data set, or the warm-up than the schedule.
         """
         per_epoch = steps_per_epoch(samples, global_batch)
+        scale = 1.0
+        if self.base_batch:
+            scale = global_batch / self.base_batch
         return Schedule(
             kind=self.schedule,
-            base=self.base_learning_rate * (global_batch / self.base_batch if self.base_batch else 1.0),
+            base=self.base_learning_rate * scale,
             warmup_steps=round(self.warmup_epochs * per_epoch),
             total_steps=self.decay_ends or (epochs or self.epochs) * per_epoch,
-            boundaries=tuple(round(b * per_epoch) for b in self.boundaries_epochs),
+            boundaries=tuple(round(boundary * per_epoch) for boundary in self.boundaries_epochs),
             factors=self.factors,
             end=self.end_learning_rate,
             power=self.power,
@@ -87,18 +94,27 @@ class Recipe:
         return epoch == last or (epoch - self.eval_offset_epochs) % self.eval_every_epochs == 0
 
 
-# Global batch: base rate, warm-up epochs, weight decay, momentum, decay steps, epochs of the reference's mean.
-MLPERF_POINTS = {
-    1632: (7.4, 2, 5e-5, 0.9, 27476),
-    3264: (10.5, 2, 5e-5, 0.9, 14523),
-    4096: (10.0, 5, 2e-4, 0.9, 13137),
-    8192: (17.0, 5, 2e-4, 0.9, 6095),
-    13056: (12.8, 9, 2.5e-5, 0.9, 4710),
-    32768: (21.2, 16, 2.5e-5, 0.94, 2267),
-    49152: (19.405, 24, 1e-4, 0.951807, 1846),
-    58880: (23.246, 29, 1e-4, 0.951807, 1785),
-    65536: (24.699, 31, 1e-4, 0.951807, 1133),
-    67840: (24.699, 31, 1e-4, 0.951807, 1133),
+class ReferencePoint(NamedTuple):
+    """Hyperparameters of LARS at a global batch for which MLPerf has reference convergence runs."""
+
+    base_rate: float
+    warmup_epochs: int
+    weight_decay: float
+    momentum: float
+    decay_steps: int
+
+
+MLPERF_POINTS = {  # by global batch
+    1632: ReferencePoint(7.4, 2, 5e-5, 0.9, 27476),
+    3264: ReferencePoint(10.5, 2, 5e-5, 0.9, 14523),
+    4096: ReferencePoint(10.0, 5, 2e-4, 0.9, 13137),
+    8192: ReferencePoint(17.0, 5, 2e-4, 0.9, 6095),
+    13056: ReferencePoint(12.8, 9, 2.5e-5, 0.9, 4710),
+    32768: ReferencePoint(21.2, 16, 2.5e-5, 0.94, 2267),
+    49152: ReferencePoint(19.405, 24, 1e-4, 0.951807, 1846),
+    58880: ReferencePoint(23.246, 29, 1e-4, 0.951807, 1785),
+    65536: ReferencePoint(24.699, 31, 1e-4, 0.951807, 1133),
+    67840: ReferencePoint(24.699, 31, 1e-4, 0.951807, 1133),
 }
 # By `lars_util.py` of the reference the decay steps follow the warm-up. At these points they are those of the whole
 # training, as published logs at the same rates and warm-ups show, NVIDIA's and Baidu's among them: they train 37, 48,
@@ -108,7 +124,10 @@ EVAL_EVERY, EVAL_OFFSET = 4, 3  # epochs
 
 
 def mlperf_lars(global_batch: int) -> Recipe:
-    """MLPerf closed division at one of its reference convergence points.
+    """Return the recipe of the closed division of MLPerf for a global batch, at one of its reference points.
+
+    The decay ends some steps after the warm-up, or at the points of WARMUP_COUNTED that many after the start. Training
+    goes on to the first evaluation at or after that, with the rate at its end.
 
     Raises ValueError where there is no reference point for this batch.
     """
@@ -117,24 +136,27 @@ def mlperf_lars(global_batch: int) -> Recipe:
             f"mlperf_lars has no reference convergence point for global batch {global_batch}: choose BATCHSIZE so that "
             f"BATCHSIZE x ranks is one of {', '.join(map(str, MLPERF_POINTS))}"
         )
-    rate, warmup, decay, momentum, steps = MLPERF_POINTS[global_batch]
+    point = MLPERF_POINTS[global_batch]
     per_epoch = steps_per_epoch(IMAGENET_TRAIN, global_batch)
-    train_steps = steps if global_batch in WARMUP_COUNTED else steps + warmup * per_epoch - 1
-    last = round(train_steps / per_epoch)
+    train_steps = point.decay_steps
+    if global_batch not in WARMUP_COUNTED:
+        train_steps += point.warmup_epochs * per_epoch - 1
+    last_decay_epoch = round(train_steps / per_epoch)
+    epochs_to_evaluation = (EVAL_OFFSET - last_decay_epoch) % EVAL_EVERY
     return Recipe(
         name="mlperf_lars",
         source="MLPerf training 4.0.0, reference convergence points of resnet",
-        epochs=last + (EVAL_OFFSET - last) % EVAL_EVERY,  # an evaluation's; the rate stays at its end until then
+        epochs=last_decay_epoch + epochs_to_evaluation,
         eval_every_epochs=EVAL_EVERY,
         eval_offset_epochs=EVAL_OFFSET,
-        base_learning_rate=rate,
+        base_learning_rate=point.base_rate,
         base_batch=None,
         schedule="polynomial",
-        warmup_epochs=warmup,
+        warmup_epochs=point.warmup_epochs,
         decay_ends=train_steps + 1,
         warmup_from_zero=True,
         end_learning_rate=1e-4,
-        optimizer=OptimizerConfig(kind="lars", momentum=momentum, weight_decay=decay),
+        optimizer=OptimizerConfig(kind="lars", momentum=point.momentum, weight_decay=point.weight_decay),
         label_smoothing=0.1,
         augmentation=Augmentation(area_min=0.05, aspect_max=1.33),
     )
@@ -204,9 +226,10 @@ RECIPES = sorted((*OF_ANY_BATCH, "mlperf_lars"))
 
 
 def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
-    """The recipe called `name` (empty: the default), at another crop size in pixels where one is given.
+    """Return the recipe called `name`, or the default one where the name is empty.
 
-    Raises ValueError where there is no such recipe, or it does not take this batch.
+    `image_size` changes the side of its crop, in pixels (0: as the recipe has it); the size to which evaluation images
+    are resized changes in proportion. Raises ValueError where there is no such recipe, or it does not take this batch.
     """
     name = name or DIGITS_SMALL.name
     if name not in RECIPES:

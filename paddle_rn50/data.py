@@ -22,7 +22,7 @@ from paddle_rn50.folder import ImageList, Size
 from paddle_rn50.records import Records
 from paddle_rn50.traits import NVJPEG
 from program.arrays import Array
-from runlog import schema
+from runlog import named_files, schema
 
 MEAN = (123.675, 116.28, 103.53)  # ImageNet's RGB mean and deviation, as every recipe in use has them
 STD = (58.395, 57.12, 57.375)
@@ -46,29 +46,35 @@ Images = ImageList | Records
 
 
 def find(root: Path, part: str, classes: int) -> Images:
-    """Find the images of `part` (train or val) in a folder: packed ones if it has them, else its files.
+    """Return the images of `part` (train or val) of the data set in the folder `root`.
 
-    Raises ValueError where they are absent, not whole, or wrongly listed.
+    Packed images are taken if there are any, else image files. A file PART.sizes.json, which tools.pack writes, adds
+    the size of the largest image and, of packed images, the passport of the files that they were made of.
+
+    Raises ValueError where the images are absent, not whole, or wrongly listed, or that file is damaged.
     """
     images = _packed(root, part, classes) or folder.find(root, part, classes)
-    sizes = root / SIZES.format(part)
-    if not sizes.is_file():
+    sizes_file = root / SIZES.format(part)
+    named_files.refuse_no_file(sizes_file)
+    if not sizes_file.is_file():
         return images
     try:
-        known = json.loads(sizes.read_bytes())
-        source = known.get("source")
-        return replace(
-            images,
-            largest=(int(known["width"]), int(known["height"])),
-            source=schema.Passport(**source) if source else None,
-        )
+        sizes = json.loads(sizes_file.read_bytes())
+        largest = (int(sizes["width"]), int(sizes["height"]))
+        source = None
+        if sizes.get("source"):
+            source = schema.Passport(**sizes["source"])
+        return replace(images, largest=largest, source=source)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{sizes}: holds no width and height: remove it, then tools.pack --sizes writes it") from error
+        raise ValueError(
+            f"{sizes_file}: holds no width and height: remove it, then tools.pack --sizes writes it"
+        ) from error
 
 
 def _packed(root: Path, part: str, classes: int) -> Records | None:
     """Find the packed images of a part; None where there are none. Raises ValueError where they are not whole."""
     packed = root / recordio.FILE.format(part)
+    named_files.refuse_no_file(packed)
     if packed.is_file():
         return recordio.find(packed, packed.with_suffix(".idx"), classes)
     files = tfrecord.files_of(root, part)
@@ -81,21 +87,27 @@ def _packed(root: Path, part: str, classes: int) -> Records | None:
 def _pipeline(
     *, source: Any, device: str, image: ImageFormat, augment: Augmentation | None, resize: int, largest: Size | None
 ) -> Any:
-    """Encoded images to normalized ones, and as they came their labels and, in evaluation, what is valid of them;
-    `augment` is None for evaluation.
+    """Build the DALI pipeline: return its outputs, normalized images and their labels, and in evaluation `valid`.
+
+    `source` feeds it a batch at a time: encoded images and labels, and for training what `_draw` draws for each image,
+    for evaluation whether it counts (`valid`). In training an image is decoded only where its random crop lies, then
+    resized and perhaps mirrored. In evaluation, where `augment` is None, the whole image is resized to `resize` pixels
+    on its shorter side, and its centre is cropped.
+
+    `largest` is the size of the data set's largest image, if it is known, for which the decoder reserves its memory.
     """
     decoder: dict[str, Any] = {"device": "mixed" if device == "gpu" else "cpu", "output_type": types.RGB}
     if largest is not None:
         decoder |= _hints(*largest)
-    of_all = [(types.UINT8, 1), (types.INT64, 1)]  # encoded image, label
+    image_and_label = [(types.UINT8, 1), (types.INT64, 1)]
     mirror: Any = 0
     if augment is None:
-        encoded, labels, valid = loader.inputs(source, [*of_all, (types.FLOAT, 1)])
+        encoded, labels, valid = loader.inputs(source, [*image_and_label, (types.FLOAT, 1)])
         beside = [labels, valid]
         images = fn.resize(fn.decoders.image(encoded, **decoder), resize_shorter=resize)
     else:
         drawn = [(types.FLOAT, 1), (types.FLOAT, 1), (types.FLOAT, 1), (types.INT32, 0)]  # by `_draw`
-        encoded, labels, widths, heights, place, mirror = loader.inputs(source, [*of_all, *drawn])
+        encoded, labels, widths, heights, place, mirror = loader.inputs(source, [*image_and_label, *drawn])
         beside = [labels]
         anchor, shape = _crop(fn.peek_image_shape(encoded), widths, heights, place, augment)
         images = fn.decoders.image_slice(encoded, anchor, shape, axis_names="HW", **decoder)
@@ -126,37 +138,57 @@ def _hints(width: int, height: int) -> dict[str, int]:
 
 
 def _crop(image_shape: Any, widths: Any, heights: Any, place: Any, augment: Augmentation) -> tuple[Any, Any]:
-    """Relative (anchor, shape) of the first of the drawn crops that fits the image, as DALI graph nodes.
+    """Choose where an image is cropped; return the crop's upper left corner and its shape, each (height, width).
 
-    A crop of area share a and aspect r is sqrt(a r) q wide and sqrt(a / r) / q high, in shares of an image with
-    q^2 = height / width. If no try fits, the largest centre crop within the aspect bounds, as torchvision does.
+    Both are DALI graph nodes, in shares of the image. `widths` and `heights` [CROP_TRIES] are the crops that `_draw`
+    drew, for a square image: sqrt(a r) and sqrt(a / r) for the area a and the aspect r. The first one that fits into
+    this image is taken, and `place` (x, y) says where, from 0 (left, top) to 1. If none fits, it is the largest crop at
+    the centre within the aspect bounds, as in torchvision.
+
+    A graph has no branches: a choice is a sum over all cases, each times 1 or 0.
     """
     size = fn.cast(image_shape, dtype=types.FLOAT)
-    q = dali_math.sqrt(size[0] / size[1])
-    w, h = widths * q, heights / q
-    order = types.Constant(np.arange(CROP_TRIES, 0, -1, dtype=np.float32))
-    fits = fn.cast((w <= 1.0) & (h <= 1.0), dtype=types.FLOAT) * order
-    best = fn.reductions.max(fits)
-    first = fn.cast((fits == best) & (fits > 0.0), dtype=types.FLOAT)
-    found = fn.cast(best > 0.0, dtype=types.FLOAT)
-    crop_w = fn.reductions.sum(w * first) + (1.0 - found) * dali_math.min(1.0, augment.aspect_max * q * q)
-    crop_h = fn.reductions.sum(h * first) + (1.0 - found) * dali_math.min(1.0, 1.0 / (augment.aspect_min * q * q))
-    place = place * found + 0.5 * (1.0 - found)
-    return fn.stack((1.0 - crop_h) * place[1], (1.0 - crop_w) * place[0]), fn.stack(crop_h, crop_w)
+    height_over_width = size[0] / size[1]
+    root = dali_math.sqrt(height_over_width)
+    crop_widths = widths * root
+    crop_heights = heights / root
+
+    # The first try that fits has the highest rank: CROP_TRIES for the first one, 1 for the last, 0 if it does not fit.
+    ranks = types.Constant(np.arange(CROP_TRIES, 0, -1, dtype=np.float32))
+    rank_if_fits = fn.cast((crop_widths <= 1.0) & (crop_heights <= 1.0), dtype=types.FLOAT) * ranks
+    best_rank = fn.reductions.max(rank_if_fits)
+    is_chosen = fn.cast((rank_if_fits == best_rank) & (rank_if_fits > 0.0), dtype=types.FLOAT)  # [CROP_TRIES] of 0 or 1
+    any_fits = fn.cast(best_rank > 0.0, dtype=types.FLOAT)
+    none_fits = 1.0 - any_fits
+
+    widest = dali_math.min(1.0, augment.aspect_max * root * root)
+    highest = dali_math.min(1.0, 1.0 / (augment.aspect_min * root * root))
+    width = fn.reductions.sum(crop_widths * is_chosen) + none_fits * widest
+    height = fn.reductions.sum(crop_heights * is_chosen) + none_fits * highest
+    place = place * any_fits + 0.5 * none_fits
+    anchor = fn.stack((1.0 - height) * place[1], (1.0 - width) * place[0])
+    return anchor, fn.stack(height, width)
 
 
 def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> list[Array]:
-    """Crop widths and heights [N, tries], places [N, 2] and flips [N] of one batch."""
-    u = sampling.uniform(seed, epoch, ids, 2 * CROP_TRIES + 3).astype(np.float32)
-    area = augment.area_min + (augment.area_max - augment.area_min) * u[:, :CROP_TRIES]
-    low, high = math.log(augment.aspect_min), math.log(augment.aspect_max)
-    aspect = np.exp(low + (high - low) * u[:, CROP_TRIES : 2 * CROP_TRIES])
-    return [
-        np.sqrt(area * aspect),
-        np.sqrt(area / aspect),
-        np.ascontiguousarray(u[:, -3:-1]),
-        (u[:, -1] < augment.flip).astype(np.int32),
-    ]
+    """Draw how the images `ids` [N] are cropped and flipped in an epoch, the same on any number of ranks.
+
+    Each image gets CROP_TRIES crops, of an area spread evenly and an aspect spread evenly in its logarithm, of which
+    `_crop` takes the first that fits. Returns, as the pipeline's inputs: the crops' widths and heights [N, CROP_TRIES]
+    in shares of a square image's side, the crop's place [N, 2] from 0 (left, top) to 1, and whether to flip [N].
+    """
+    drawn = sampling.uniform(seed, epoch, ids, 2 * CROP_TRIES + 3).astype(np.float32)
+    drawn_areas = drawn[:, :CROP_TRIES]
+    drawn_aspects = drawn[:, CROP_TRIES : 2 * CROP_TRIES]
+    drawn_places = drawn[:, -3:-1]
+    drawn_flips = drawn[:, -1]
+
+    areas = augment.area_min + (augment.area_max - augment.area_min) * drawn_areas
+    lowest = math.log(augment.aspect_min)
+    highest = math.log(augment.aspect_max)
+    aspects = np.exp(lowest + (highest - lowest) * drawn_aspects)
+    flips = (drawn_flips < augment.flip).astype(np.int32)
+    return [np.sqrt(areas * aspects), np.sqrt(areas / aspects), np.ascontiguousarray(drawn_places), flips]
 
 
 def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> loader.Batch:

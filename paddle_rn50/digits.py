@@ -19,7 +19,10 @@ WHITE = 255
 
 
 def write(folder: Path) -> None:
-    """Write the images and both lists."""
+    """Write the embedded digits into a folder as a data set of JPEG files in class folders, with its two lists.
+
+    A line of train_list.txt and val_list.txt is `path label`, as `train/7/0042.jpeg 7`.
+    """
     digits = embedded.digits()
     for part, numbers in (("train", digits.train), ("val", digits.evaluation)):
         lines = []
@@ -39,4 +42,8 @@ def picture(ink: Array) -> Image.Image:
 
 
 if __name__ == "__main__":
-    embedded.make(Path(sys.argv[1]) / NAME, write)
+    try:
+        embedded.make(Path(sys.argv[1]) / NAME, write)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.lists import Folders, lines, unquoted
-from harness.passport import Contents, Look, file_sizes
+from harness.passport import Contents, OnProgress, file_sizes
 from program.arrays import Array
-from runlog import schema
+from runlog import named_files, schema
 
 LIST = "{}_list.txt"
 KEPT_SIZES = "{}.filesizes"  # of very many files, so that they are asked for once
@@ -59,9 +59,9 @@ class ImageList:
         """Name and read the encoded image of a sample."""
         return [(self.name(number), (self.root / self.paths[number]).read_bytes())]
 
-    def contents(self, look: Look) -> Contents:
+    def contents(self, on_progress: OnProgress) -> Contents:
         """Tell names, sizes and labels. Raises ValueError for a file that is absent, a folder or empty."""
-        sizes = file_sizes(self.root, self.paths, self.root / KEPT_SIZES.format(self.part), look)
+        sizes = file_sizes(self.root, self.paths, self.root / KEPT_SIZES.format(self.part), on_progress)
         return Contents(names=self.paths, sizes=sizes, labels=self.labels, is_exact=True)
 
 
@@ -75,27 +75,30 @@ class ClassFolders(NamedTuple):
 
 
 def find(root: Path, part: str, classes: int) -> ImageList:
-    """Find the images of `part` (train or val): those of its list, or without one those of its class folders.
+    """Return the images of `part` (train or val) with their labels: those of its list, else of its class folders.
 
     Raises ValueError where both are absent or wrong. The message names the line, or what to do.
     """
-    if (root / LIST.format(part)).is_file():
+    list_file = root / LIST.format(part)
+    named_files.refuse_no_file(list_file)
+    if list_file.is_file():
         return read_list(root, part, classes)
     if (root / part).is_dir():
         return by_class_folders(root, part, classes)
     raise ValueError(
-        f"{root / LIST.format(part)}: no such file: DATADIR must hold {LIST.format(part)}, lines 'path label', "
+        f"{list_file}: no such file: DATADIR must hold {list_file.name}, lines 'path label', "
         f"or class folders {part}/<class>/, or packed images"
     )
 
 
 def read_list(root: Path, part: str, classes: int) -> ImageList:
-    """Read and check the list of `part`.
+    """Return the images and labels in the list of `part` (train or val), whose lines are `path label`.
 
-    Raises ValueError where the list is absent or empty; a line has no label or one out of range; a listed file is
-    absent. The message names the line.
+    A path is relative to `root`, and every file must be there. Raises ValueError where the list is absent or empty, a
+    line has no label or one that is not below `classes`, or a listed file is absent. The message names the line.
     """
     list_file = root / LIST.format(part)
+    named_files.refuse_no_file(list_file)
     if not list_file.is_file():
         raise ValueError(f"{list_file}: no such file: DATADIR must hold {list_file.name}, lines 'path label'")
     paths = []
@@ -121,13 +124,16 @@ def read_list(root: Path, part: str, classes: int) -> ImageList:
 
 
 def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
-    """Label the images of `part` by their class folders, and those for evaluation by the classes of training.
+    """Return the images of `part` (train or val) in its class folders, labelled by the number of their folder.
 
-    Raises ValueError where there are none, one is empty, there are more than the recipe's classes, or the parts have
-    different ones.
+    Folders are numbered from 0 in the order of their names. The result notes, for the user, that there are fewer of
+    them than the recipe's classes, and files that are passed over.
+
+    Raises ValueError where there are no class folders, one is empty, there are more than the recipe's classes, or those
+    of evaluation differ from those of training.
     """
-    found = class_folders(root, part)
-    count = len(found.names)
+    listed = class_folders(root, part)
+    count = len(listed.names)
     if count > classes:
         raise ValueError(
             f"{root / part}: has {count} class folders, the recipe {classes} classes: choose another RECIPE or write "
@@ -140,26 +146,30 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
             f"{count - 1} by name"
         )
     if part != "train":
-        _require_same_classes(root, part, found.names)
+        _require_same_classes(root, part, listed.names)
     passed_over = ""
-    if found.others:
+    if listed.others:
         passed_over = (
-            f"{root / part} has {len(found.others)} files that are no images of a class folder and are passed over, "
-            f"the first is {root / found.others[0]}"
+            f"{root / part} has {len(listed.others)} files that are no images of a class folder and are passed over, "
+            f"the first is {root / listed.others[0]}"
         )
         notes.append(passed_over)
     return ImageList(
         root=root,
         part=part,
-        paths=tuple(found.paths),
-        labels=np.array(found.labels, dtype=np.int64),
+        paths=tuple(listed.paths),
+        labels=np.array(listed.labels, dtype=np.int64),
         notes=tuple(notes),
         passed_over=passed_over,
     )
 
 
 def class_folders(root: Path, part: str) -> ClassFolders:
-    """List the images below each class folder of `part`. Raises ValueError where there is none, or one has no image."""
+    """List the images below each class folder of `part` (train or val), with the folder's number as their label.
+
+    Folders are numbered from 0 in the order of their names. Files that are no images, or lie in no class folder, are
+    listed by themselves. Raises ValueError where there is no class folder, or one has no image.
+    """
     names = _folder_names(root / part)
     if not names:
         raise ValueError(
@@ -193,17 +203,41 @@ def _file_names(folder: Path) -> list[str]:
 
 
 def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
-    """Paths of all images and of all other files below a folder, relative to the root and sorted; no hidden ones."""
+    """Return the images and the other files below a folder, each as sorted paths relative to `root`.
+
+    What is an image goes by the end of its name. Hidden files are left out; links to folders are followed. A pipe, a
+    socket or a device is no image, whatever its name: to open it may wait for ever.
+
+    Raises ValueError where a folder may not be read.
+    """
     images: list[str] = []
     others: list[str] = []
-    for place, _, files in os.walk(root / folder, followlinks=True):
-        below = os.path.relpath(place, root)
-        for file in files:
-            if file.startswith("."):
-                continue
-            kind = images if file.lower().endswith(IMAGE_ENDS) else others
-            kind.append(f"{below}/{file}")
+    left = [folder]
+    while left:
+        below = left.pop()
+        try:
+            entries = os.scandir(root / below)
+        except OSError as error:
+            raise ValueError(named_files.explain(error)) from error
+        with entries:
+            for entry in entries:
+                path = f"{below}/{entry.name}"
+                if entry.is_dir():
+                    left.append(path)
+                elif entry.name.startswith("."):
+                    continue
+                elif entry.name.lower().endswith(IMAGE_ENDS) and not _is_special(entry):
+                    images.append(path)
+                else:
+                    others.append(path)
     return sorted(images), sorted(others)
+
+
+def _is_special(entry: os.DirEntry[str]) -> bool:
+    """Tell whether an entry that is no folder is no file either; a link to what is absent is taken for a file."""
+    if entry.is_file():
+        return False
+    return not entry.is_symlink() or Path(entry.path).exists()
 
 
 def _require_same_classes(root: Path, part: str, names: list[str]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.passport import Contents
-from paddle_rn50.records import Form, Parsed, Records, read_index
+from paddle_rn50.records import SIZE_COLUMN, Form, Parsed, Records, read_index
 from program.arrays import Array
 
 MAGIC = struct.pack("<I", 0xCED7230A)
@@ -33,16 +33,20 @@ HEAD_FIELDS = np.dtype(
 
 
 def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
-    """Find the records of a RecordIO file by its index.
+    """Return the records of the RecordIO file `packed`, by the offsets in its index.
 
-    Raises ValueError where the index is absent, or is another file's.
+    A line of the index is `key offset`. Records lie one after the other, so each ends where the next one begins, and
+    the last one at the end of the file. Raises ValueError where the index is absent, or cannot be this file's: the
+    first record must begin at 0, and each must have room for its head.
     """
-    offsets = np.sort(read_index(index, MAKE)[:, 1])
-    size = packed.stat().st_size
-    sizes = np.diff(offsets, append=size)
+    keys_and_offsets = read_index(index, MAKE)
+    offsets = np.sort(keys_and_offsets[:, 1])
+    file_bytes = packed.stat().st_size
+    sizes = np.diff(offsets, append=file_bytes)
     if offsets[0] != 0 or (sizes < HEAD.size).any():
-        raise ValueError(f"{index}: is not the index of {packed} with its {size} bytes: {MAKE}")
-    places = np.stack([np.zeros_like(offsets), offsets, sizes], axis=1)
+        raise ValueError(f"{index}: is not the index of {packed} with its {file_bytes} bytes: {MAKE}")
+    file_numbers = np.zeros_like(offsets)
+    places = np.stack([file_numbers, offsets, sizes], axis=1)
     return Records(format=FORM, files=(packed,), places=places, classes=classes)
 
 
@@ -50,29 +54,38 @@ def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
 
 
 def image_record(image: bytes, label: int, number: int) -> bytes:
-    """Make a RecordIO record of an encoded image, as MXNet's im2rec writes it.
+    """Return a RecordIO record of an encoded image, its label and its number, as MXNet's im2rec writes it.
 
-    Raises ValueError where the image is longer than a record may be.
+    The word MAGIC marks where a record begins, so it may not stand in the payload at a multiple of 4. There the payload
+    is split into parts, each with a head of its own; the word between two parts is left out, and the reader puts it
+    back. Nearly every image is one part. The record is filled up with zeros to a multiple of 4 bytes.
+
+    Raises ValueError where a part is longer than its head can say.
     """
     payload = IR_HEADER.pack(0, label, number, 0) + image
-    starts = [0]
-    ends = []
+    parts: list[bytes] = []
+    start = 0
     for position in _magic_words(payload):
-        ends.append(position)
-        starts.append(position + len(MAGIC))
-    ends.append(len(payload))
+        parts.append(payload[start:position])
+        start = position + len(MAGIC)
+    parts.append(payload[start:])
 
     record = b""
-    for part, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        length = end - start
-        if length > MOST_BYTES:
+    for part_number, part in enumerate(parts):
+        if len(part) > MOST_BYTES:
             raise ValueError(f"is longer than {MOST_BYTES} bytes, the most that a record holds")
-        record += HEAD.pack(MAGIC, _flag(part, len(starts)) << FLAG_SHIFT | length) + payload[start:end]
-    return record + bytes(-len(payload) % 4)
+        flag_and_length = _flag(part_number, len(parts)) << FLAG_SHIFT | len(part)
+        record += HEAD.pack(MAGIC, flag_and_length) + part
+    return record + bytes(_filling(len(payload)))
+
+
+def _filling(length: int) -> int:
+    """Return how many bytes fill `length` bytes up to a multiple of 4, as 3 for 5."""
+    return -length % 4
 
 
 def _magic_words(payload: bytes) -> list[int]:
-    """Positions at multiples of 4 where a payload holds MAGIC, none overlapping another."""
+    """Return the positions at multiples of 4 where a payload holds MAGIC."""
     positions = []
     position = payload.find(MAGIC)
     while position >= 0:
@@ -83,7 +96,7 @@ def _magic_words(payload: bytes) -> list[int]:
 
 
 def _flag(part: int, parts: int) -> int:
-    """Flag of a record's part, by its number from 0 and their count."""
+    """Return the flag of a record's part, by its number from 0 and the number of parts."""
     if parts == 1:
         return WHOLE
     if part == 0:
@@ -92,36 +105,52 @@ def _flag(part: int, parts: int) -> int:
 
 
 def parse(record: bytes) -> Parsed:
-    """Parse a whole record. Raises ValueError where it is damaged, or of another kind."""
+    """Return the encoded image and the label of a whole record.
+
+    The payload is MXNet's IRHeader, one further label if the header counts one (which then replaces the header's own),
+    and the image. The label becomes -1, which is no class, where it is no whole number.
+
+    Raises ValueError where the record is damaged, has several labels, or holds no image.
+    """
     payload = _payload(record)
     if len(payload) < IR_HEADER.size:
         raise ValueError("it has no header of MXNet's")
-    further, label, _, _ = IR_HEADER.unpack_from(payload)
-    start = IR_HEADER.size + FURTHER_LABEL.size * further
-    if further > 1 or start >= len(payload):
-        raise ValueError(_other_kind(further, len(payload) - start))
-    if further:
+    further_labels, label, _, _ = IR_HEADER.unpack_from(payload)
+    image_start = IR_HEADER.size + FURTHER_LABEL.size * further_labels
+    if further_labels > 1 or image_start >= len(payload):
+        raise ValueError(_other_kind(further_labels, len(payload) - image_start))
+    if further_labels == 1:
         (label,) = FURTHER_LABEL.unpack_from(payload, IR_HEADER.size)
-    return Parsed(payload[start:], int(label) if float(label).is_integer() else -1)
+    is_whole_number = float(label).is_integer()
+    return Parsed(image=payload[image_start:], label=int(label) if is_whole_number else -1)
 
 
 def _payload(record: bytes) -> bytes:
-    """Join the parts of a record. Raises ValueError where they are not whole, or more follows them."""
+    """Return the payload of a record: its parts, with the word MAGIC between them at which they were split.
+
+    A part is MAGIC, a word whose upper 3 bits are a flag and whose lower 29 are a length, that many bytes, and a
+    filling up to a multiple of 4. The flags are WHOLE for an only part, else FIRST, any number of MIDDLE, and LAST.
+
+    Raises ValueError where a part is damaged or out of order, or where more bytes follow the last part.
+    """
     parts: list[bytes] = []
     position = 0
-    flag = FIRST
-    while not parts or flag in (FIRST, MIDDLE):
+    is_complete = False
+    while not is_complete:
         if position + HEAD.size > len(record):
             raise ValueError("it is damaged: it ends within its head")
-        magic, word = HEAD.unpack_from(record, position)
-        flag = word >> FLAG_SHIFT
-        length = word & MOST_BYTES
+        magic, flag_and_length = HEAD.unpack_from(record, position)
+        flag = flag_and_length >> FLAG_SHIFT
+        length = flag_and_length & MOST_BYTES
         start = position + HEAD.size
-        begins = flag in (WHOLE, FIRST)
-        if magic != MAGIC or begins == bool(parts) or flag > LAST or start + length > len(record):
+        end = start + length
+
+        expected_flags = (MIDDLE, LAST) if parts else (WHOLE, FIRST)
+        if magic != MAGIC or flag not in expected_flags or end > len(record):
             raise ValueError(f"it is damaged: no whole part at its byte {position}")
-        parts.append(record[start : start + length])
-        position = start + length + -length % 4
+        parts.append(record[start:end])
+        position = end + _filling(length)
+        is_complete = flag in (WHOLE, LAST)
     if position != len(record):
         raise ValueError(
             f"it ends at its byte {position} of {len(record)}: the index does not name the record behind it, or these "
@@ -130,34 +159,37 @@ def _payload(record: bytes) -> bytes:
     return MAGIC.join(parts)
 
 
-def _other_kind(further: int, image_bytes: int) -> str:
+def _other_kind(further_labels: int, image_bytes: int) -> str:
     """Say what a whole record holds that is no labelled image."""
     if image_bytes <= 0:
         return "it holds labels and no image, as the header and identity records of InsightFace's sets for faces do"
-    return f"it has {further} labels, as sets for detection have, not the one of a class"
+    return f"it has {further_labels} labels, as sets for detection have, not the one of a class"
 
 
 # ---- all records, by their heads
 
 
 def contents(records: Records, heads: Array) -> Contents:
-    """Tell sizes and labels of all images from the records' heads [records, bytes].
+    """Return the sizes in bytes and the labels of all images, from the first bytes of each record.
 
-    Raises ValueError for the first record that is damaged, of another kind, or with a label out of range.
+    `heads` [records, bytes] uint8 has those bytes, which HEAD_FIELDS takes apart. They tell all of a record of one part
+    with a label that is a class. Any other record is read whole, which gives its image and label, or says why it is
+    refused: raises ValueError for the first that is damaged, of another kind, or with a label out of range.
     """
-    fields = heads.view(HEAD_FIELDS)[:, 0]
+    fields = heads.view(HEAD_FIELDS)[:, 0]  # [records], by the names of HEAD_FIELDS
     lengths = (fields["word"] & MOST_BYTES).astype(np.int64)
     flags = fields["word"] >> FLAG_SHIFT
-    further = fields["further"].astype(np.int64)
-    labels = np.where(further == 1, fields["next_label"], fields["label"]).astype(np.float64)
-    image_bytes = lengths - IR_HEADER.size - FURTHER_LABEL.size * further
+    further_labels = fields["further"].astype(np.int64)
+    labels = np.where(further_labels == 1, fields["next_label"], fields["label"]).astype(np.float64)
+    image_bytes = lengths - IR_HEADER.size - FURTHER_LABEL.size * further_labels
 
-    ends = HEAD.size + lengths + -lengths % 4
-    is_plain = (fields["magic"] == MAGIC) & (flags == WHOLE) & (ends == records.places[:, 2])
-    is_plain &= (further <= 1) & (image_bytes > 0)
-    is_plain &= (labels >= 0) & (labels < records.classes) & (labels == np.floor(labels))
-    for number in np.flatnonzero(~is_plain):
-        parsed = _read_whole(records, int(number))  # one of several parts, or one that is refused
+    record_bytes = HEAD.size + lengths + -lengths % 4  # filled up to a multiple of 4
+    is_one_part = (fields["magic"] == MAGIC) & (flags == WHOLE) & (record_bytes == records.places[:, SIZE_COLUMN])
+    has_image = (further_labels <= 1) & (image_bytes > 0)
+    has_class = (labels >= 0) & (labels < records.classes) & (labels == np.floor(labels))
+    is_told_by_head = is_one_part & has_image & has_class
+    for number in np.flatnonzero(~is_told_by_head):
+        parsed = _read_whole(records, int(number))
         image_bytes[number] = len(parsed.image)
         labels[number] = parsed.label
     names = [str(number) for number in range(len(records))]
@@ -165,11 +197,12 @@ def contents(records: Records, heads: Array) -> Contents:
 
 
 def _read_whole(records: Records, number: int) -> Parsed:
-    """Read and parse one record. Raises ValueError where it is refused."""
-    _, offset, size = records.places[number].tolist()
-    with records.files[0].open("rb") as file:
-        file.seek(offset)
-        content = file.read(size)
+    """Read one record and return its image and label.
+
+    Raises ValueError, with the record's name and what to do, where it is damaged, of another kind, or has a label that
+    is no class.
+    """
+    content = records.content(number)
     try:
         parsed = parse(content)
     except ValueError as error:

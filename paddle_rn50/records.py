@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.passport import Contents, Look
+from harness.passport import Contents, OnProgress
 from program.arrays import Array
-from runlog import schema
+from runlog import named_files, schema
 from runlog.errors import RunError
 
 READERS = 16  # threads: a network disk answers each read late
@@ -30,6 +30,9 @@ class Place(NamedTuple):
     file: int  # its number
     offset: int
     size: int  # bytes, of all that belongs to it
+
+
+FILE_COLUMN, OFFSET_COLUMN, SIZE_COLUMN = range(3)  # of an array of places
 
 
 class Parsed(NamedTuple):
@@ -71,25 +74,37 @@ class Records:
         return self.format.name
 
     def read(self, ids: Array) -> tuple[list[bytes], Array]:
-        """Read the encoded images and labels [N] int64 of `ids`.
+        """Return the encoded images and the labels [N] int64 of the records `ids` [N], in the order of `ids`.
 
-        Raises RunError for a damaged record or a wrong label.
+        They are read file by file in the order in which they lie there. The operating system is told of all records of
+        a file before the first one is waited for, so that it can read ahead.
+
+        Raises RunError for a record that is damaged, or whose label is no class.
         """
         images = [b""] * len(ids)
         labels = np.empty(len(ids), dtype=np.int64)
         places = self.places[ids]
-        in_order = np.lexsort((places[:, 1], places[:, 0])).tolist()
-        for number, group in groupby(in_order, key=lambda i: places[i, 0]):
-            in_file = list(group)
-            with self.files[number].open("rb", buffering=0) as file:
-                for _, offset, size in places[in_file].tolist():  # the disk is told of all before one is waited for
-                    os.posix_fadvise(file.fileno(), offset, size, os.POSIX_FADV_WILLNEED)
-                for i in in_file:
-                    _, offset, size = places[i].tolist()
-                    parsed = self._parsed(os.pread(file.fileno(), size, offset), int(ids[i]))
-                    images[i] = parsed.image
-                    labels[i] = parsed.label
+        disk_order = np.lexsort((places[:, OFFSET_COLUMN], places[:, FILE_COLUMN])).tolist()  # positions in `ids`
+        for file_number, group in groupby(disk_order, key=lambda position: places[position, FILE_COLUMN]):
+            positions = list(group)
+            with self.files[file_number].open("rb", buffering=0) as file:
+                for position in positions:
+                    place = Place(*places[position].tolist())
+                    os.posix_fadvise(file.fileno(), place.offset, place.size, os.POSIX_FADV_WILLNEED)
+                for position in positions:
+                    place = Place(*places[position].tolist())
+                    content = os.pread(file.fileno(), place.size, place.offset)
+                    parsed = self._parsed(content, int(ids[position]))
+                    images[position] = parsed.image
+                    labels[position] = parsed.label
         return images, labels
+
+    def content(self, number: int) -> bytes:
+        """Return all bytes of one record, its head included."""
+        place = Place(*self.places[number].tolist())
+        with self.files[place.file].open("rb") as file:
+            file.seek(place.offset)
+            return file.read(place.size)
 
     def _parsed(self, content: bytes, number: int) -> Parsed:
         """Parse a record. Raises RunError where it is damaged, or its label is none of the recipe's classes."""
@@ -117,17 +132,20 @@ class Records:
         images, _ = self.read(np.array([number]))
         return [(self.name(number), images[0])]
 
-    def contents(self, look: Look) -> Contents:
-        """Look at the first bytes of all records, and tell what they hold.
+    def contents(self, on_progress: OnProgress) -> Contents:
+        """Return what all records hold (the images' names and sizes, and labels where known), before a run reads them.
 
-        Raises ValueError for the first record that is not whole, is of another kind or has a wrong label.
+        Only the first bytes of each record are read, by several threads. `on_progress` is called with the number of
+        records read so far and of all. Raises ValueError for the first record that is not whole, is of another kind or
+        has a label that is no class.
         """
         heads = np.zeros((len(self), self.format.head_bytes), dtype=np.uint8)
         starts = range(0, len(self), HEADS_AT_ONCE)
         with ThreadPoolExecutor(READERS) as readers:
             for start, block in zip(starts, readers.map(self._heads, starts), strict=True):
-                heads[start : start + len(block)] = block
-                look(start + len(block), len(self))
+                end = start + len(block)
+                heads[start:end] = block
+                on_progress(end, len(self))
         return self.format.contents(self, heads)
 
     def _heads(self, start: int) -> Array:
@@ -144,10 +162,12 @@ class Records:
 
 
 def read_index(index: Path, make: str) -> Array:
-    """Read an index: [records, 2] int64, the two numbers of each line.
+    """Return the numbers of an index file, whose lines are two whole numbers each: [records, 2] int64.
 
-    Raises ValueError where it is absent, empty or has other lines; `make` says how to make it.
+    Raises ValueError where it is absent, empty or has other lines. The message ends with `make`, which tells the user
+    how to make the index.
     """
+    named_files.refuse_no_file(index)
     if not index.is_file():
         raise ValueError(f"{index}: no such file: {make}")
     try:

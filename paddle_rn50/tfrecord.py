@@ -12,7 +12,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from google.protobuf.message import DecodeError
 
 from harness.passport import Contents
-from paddle_rn50.records import Form, Parsed, Records, read_index
+from paddle_rn50.records import SIZE_COLUMN, Form, Parsed, Records, read_index
 from program.arrays import Array
 
 # Names that TensorFlow's scripts give the files of a part.
@@ -55,27 +55,33 @@ def files_of(root: Path, part: str) -> tuple[Path, ...]:
 
 
 def find(files: tuple[Path, ...], classes: int) -> Records:
-    """Find the records of these files by their indices. Raises ValueError where one is absent or another file's."""
+    """Return the records of these TFRecord files, by the index that lies beside each, FILE.idx.
+
+    A line of an index is `offset size`, in bytes. Raises ValueError where an index is absent, or cannot be its file's:
+    the records must fill the file, from byte 0 to its end, without a gap.
+    """
     places = []
-    for number, file in enumerate(files):
+    for file_number, file in enumerate(files):
         index = file.with_name(f"{file.name}.idx")
         make = f"make it by `tfrecord2idx {file} {index}`, which comes with DALI"
-        places_in_file = read_index(index, make)
-        offsets = places_in_file[:, 0]
-        ends = places_in_file.sum(axis=1)
-        has_no_gap = offsets[0] == 0 and (offsets[1:] == ends[:-1]).all()
-        if not has_no_gap or ends[-1] != file.stat().st_size:
+        offsets_and_sizes = read_index(index, make)
+        offsets = offsets_and_sizes[:, 0]
+        ends = offsets_and_sizes.sum(axis=1)
+        has_gap = offsets[0] != 0 or (offsets[1:] != ends[:-1]).any()
+        if has_gap or ends[-1] != file.stat().st_size:
             raise ValueError(f"{index}: is not the index of {file}: restore the file, or {make}")
-        places.append(np.insert(places_in_file, 0, number, axis=1))
+        places.append(np.insert(offsets_and_sizes, 0, file_number, axis=1))
     return Records(format=FORM, files=files, places=np.concatenate(places), classes=classes)
 
 
 def parse(record: bytes) -> Parsed:
-    """Parse a whole record. TensorFlow's label 0 is the background, which no image has: it becomes -1.
+    """Return the encoded image and the label of a whole TFRecord record, whose message is a tf.train.Example.
 
-    Raises ValueError where the record is damaged, or of another kind.
+    The labels of TensorFlow's scripts begin at 1, those returned at 0. Their label 0 is the background, which no image
+    has: it becomes -1. Raises ValueError where the record is damaged, or of another kind.
     """
-    if len(record) < AROUND_MESSAGE or int.from_bytes(record[:LENGTH_BYTES], "little") != len(record) - AROUND_MESSAGE:
+    message_bytes = int.from_bytes(record[:LENGTH_BYTES], "little")
+    if len(record) < AROUND_MESSAGE or message_bytes != len(record) - AROUND_MESSAGE:
         raise ValueError("its length is not the index's")
     try:
         example = EXAMPLE.FromString(record[BEFORE_MESSAGE:-BEHIND_MESSAGE])
@@ -88,21 +94,21 @@ def parse(record: bytes) -> Parsed:
 
 
 def contents(records: Records, heads: Array) -> Contents:
-    """Tell the sizes of all records from their heads [records, LENGTH_BYTES]; labels are not known without reading all.
+    """Return the size in bytes of each record's message, from the records' first bytes; their labels stay unknown.
 
-    Raises ValueError for the first record whose length is not the index's, and where the first is of another kind.
+    `heads` [records, LENGTH_BYTES] uint8 has those bytes, which are the message's length. It must be the one that the
+    index gives. The first record is read whole: as it is, all are taken to be. The labels lie inside the messages, and
+    would cost the reading of the whole data set.
+
+    Raises ValueError for the first record of another length, and where the first record is damaged or of another kind.
     """
     lengths = heads.view("<u8")[:, 0].astype(np.int64)
-    wrong = np.flatnonzero(lengths + AROUND_MESSAGE != records.places[:, 2])
-    if len(wrong):
-        number = int(wrong[0])
+    wrong_numbers = np.flatnonzero(lengths + AROUND_MESSAGE != records.places[:, SIZE_COLUMN])
+    if len(wrong_numbers):
+        number = int(wrong_numbers[0])
         raise ValueError(f"{records.name(number)}: its length is not the index's: restore the file, or make the index")
-    _, offset, size = records.places[0].tolist()
-    with records.files[0].open("rb") as file:
-        file.seek(offset)
-        content = file.read(size)
     try:
-        parse(content)
+        parse(records.content(0))
     except ValueError as error:
         raise ValueError(f"{records.name(0)}: {error}: pack the images as TensorFlow's own scripts do") from error
     names = [str(number) for number in range(len(records))]

@@ -115,12 +115,13 @@ class TrainingProgram:
 def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedule, *, plan: Plan) -> TrainingProgram:
     """Make the forward program of `loss` a training program: add gradients, their all-reduce and the optimizer.
 
-    The all-reduce joins the ranks that the PADDLE_TRAINER variables name (`harness.ranks.connect`). The order matters:
-    units before gradients, as Paddle knows the gradient of a unit; our passes on what fleet built; the proof on what
-    the passes left; and only then what fits the program to CPU ranks, so that the proof sees the GPU's program.
+    The all-reduce joins the ranks that the PADDLE_TRAINER variables name (`harness.ranks.connect`). The steps have an
+    order: `resnet_unit` is fused before gradients are added, as Paddle knows its gradient; our passes change what fleet
+    built; the proof reads what the passes left; and the program is fitted to CPU ranks after the proof, which so sees
+    the same program as on GPUs.
 
-    Raises ValueError where the plan asks for what this Paddle cannot build, or the built program is not what was asked
-    for.
+    Returns the built program, with what was proved of it. Raises ValueError where the plan asks for what this Paddle
+    cannot build, or the built program is not what was asked for.
     """
     main = loss.block.program
     startup = static.default_startup_program()
@@ -128,29 +129,41 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
     loss.persistable = True  # so that it can be read after a step
     knobs = plan.knobs
 
+    # ---- build
     if knobs.resnet_unit:
         resnet_unit.fuse(main, startup)
-    inner = KINDS[optimizer.kind].build(optimizer, StepSchedule(schedule), main, bool(knobs.merged_optimizer))
+    paddle_optimizer = KINDS[optimizer.kind].build(
+        optimizer, StepSchedule(schedule), main, bool(knobs.merged_optimizer)
+    )
     if not knobs.auto:
-        inner = precisions.decorate(inner, plan.precision, dynamic=not plan.fixed_scale)
-    _minimize_by_fleet(loss, startup, inner, plan)
+        paddle_optimizer = precisions.decorate(paddle_optimizer, plan.precision, dynamic=not plan.fixed_scale)
+    _minimize_by_fleet(loss, startup, paddle_optimizer, plan)
     micro_step = _apply_passes(main, startup, plan)
-    programs = [main] if micro_step is None else [micro_step, main]
+    programs = [main]
+    update = [main]
+    if micro_step is not None:
+        programs = [micro_step, main]
+        update = [micro_step] * (knobs.gradient_merge - 1) + [main]
     rates = main.lr_scheduler
     for program in programs:  # a program that has it gets the rate anew from Paddle's executor at each run
         vars(program).pop("lr_scheduler", None)
 
-    update = (*programs[:-1] * (knobs.gradient_merge - 1), main)
-    verified = _verify(update, startup, optimizer, plan)
+    # ---- prove, and fit to the device
+    verified = _verify(tuple(update), startup, optimizer, plan)
     if plan.device == "cpu":
         _fit_to_cpu(programs, startup)
     for program in programs:
         kernels.check(program, plan.device)
-    return TrainingProgram(startup=startup, update=update, verified=tuple(verified), schedule=rates)
+    return TrainingProgram(startup=startup, update=tuple(update), verified=tuple(verified), schedule=rates)
 
 
 def _minimize_by_fleet(loss: static.Variable, startup: static.Program, inner: Any, plan: Plan) -> None:
-    """Let fleet add the gradients, their all-reduce and the update by the optimizer `inner`."""
+    """Have Paddle's fleet add to the program of `loss` its gradients, their all-reduce and the update by `inner`.
+
+    `inner` is an optimizer of Paddle's, wrapped for mixed precision. The program that fleet leaves is the one that
+    runs: its optimizations after that are turned off, as our own passes take their place. A few of fleet's functions
+    are replaced for the call, each for the reason beside it.
+    """
     knobs = plan.knobs
     # Read when gradients are added: without it enable_addto finds nothing to do.
     paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": 8 if knobs.enable_addto else 0})
@@ -176,10 +189,13 @@ def _minimize_by_fleet(loss: static.Variable, startup: static.Program, inner: An
 
 
 def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> static.Program | None:
-    """Change what fleet built by our own passes; return the micro-step of a gradient merge, None without one.
+    """Apply our own passes to the training program that fleet built, in place.
 
-    Sums are simplified before anything renames gradients, the loss is scaled before updates are merged, gradients are
-    merged before they are put into buckets, and buffers are shared last, as that looks at each variable's last reader.
+    The order matters: sums of gradients are simplified before anything renames gradients; the loss is scaled before
+    updates are merged; gradients of micro-steps are merged before they are put into buckets; and buffers are shared
+    last, as that looks at each variable's last reader.
+
+    Returns the program of a micro-step where an update has several (`gradient_merge`), else None.
     """
     knobs = plan.knobs
     precisions.feed_half(main, plan.precision)
@@ -230,9 +246,12 @@ def keep_communicators(startup: static.Program) -> None:
 def _verify(
     update: tuple[static.Program, ...], startup: static.Program, optimizer: OptimizerConfig, plan: Plan
 ) -> list[str]:
-    """Prove that the built program is what was asked for; return what was proved, in words.
+    """Prove that the built program is data-parallel training by the optimizer, precision and knobs asked for.
 
-    Raises ValueError where it is not data-parallel training by the optimizer and the knobs asked for.
+    `update` has the programs whose runs, in this order, make one update of the parameters.
+
+    Returns a sentence for each thing that was proved, as "161 gradients summed over 8 ranks once, scaled by 1/8 once".
+    Raises ValueError for the first that does not hold. A program of Paddle's automatic mode is described, not refused.
     """
     main = update[-1]
     knobs = plan.knobs
@@ -268,7 +287,11 @@ def _verify(
 
 
 def _auto_chose(main: static.Program, optimizer: OptimizerConfig, *, ranks: int) -> list[str]:
-    """Report what Paddle's automatic mode made of the program; what differs from the job is said, not refused."""
+    """Return, a sentence each, what Paddle's automatic mode (STRATEGY=auto) made of the program.
+
+    The first names the strategies that fleet chose. Where the program does not sum its gradients as data-parallel
+    training does, or not train by the recipe's optimizer, another says so: the user asked for the mode all the same.
+    """
     context = fleet.fleet._context
     chosen = [*context["applied_meta_list"], *context["applied_graph_list"]]
     report = [f"STRATEGY=auto chose {', '.join(chosen)}"]
@@ -291,9 +314,13 @@ def summary(training: TrainingProgram) -> dict[str, Any]:
 
 
 def evaluation(totals: Callable[[], None], training: TrainingProgram, plan: Plan) -> static.Program:
-    """Build the program to which `totals` appends its operators, in the plan's precision, on the training's state.
+    """Build the evaluation program that goes with a training program.
 
-    Raises ValueError where Paddle has no kernel of one of them, or its state is not the training program's.
+    `totals` appends the operators of one evaluation step to Paddle's default program: the network, and what it adds to
+    the evaluation's totals. The variables have the names of the training program's, so both share their values.
+
+    Returns the program, in the plan's precision. Raises ValueError where Paddle has no kernel of an operator, or a
+    variable that both programs have differs in shape or type.
     """
     main = static.Program()
     knobs = plan.knobs
@@ -302,7 +329,8 @@ def evaluation(totals: Callable[[], None], training: TrainingProgram, plan: Plan
     def create_without_initializer(block: Block, *args: Any, initializer: Any = None, **kwargs: Any) -> Any:
         return create_parameter(block, *args, **kwargs)
 
-    # Parameters have their values already; Paddle would read the start-up program for each of them.
+    # Parameters need no initializer, as they have the training's values. With one Paddle would search the whole
+    # start-up program for each of them.
     with (
         static.program_guard(main, static.Program()),
         replaced(Block, "create_parameter", create_without_initializer),

@@ -75,12 +75,12 @@ class Work:
         product = self._product()
         self.flops = product.flops
         self.dtype = product.dtype  # of a product's arithmetic; empty for any other operator
-        self.turned_bytes = self._turned()  # of transposes inside the kernel, which are in `moved_bytes` too
+        self.turned_bytes = self._transposed_bytes()  # of transposes inside the kernel, which are in `moved_bytes` too
         self.moved_bytes = 0
         if self.is_kernel:
-            self.moved_bytes = self._passed() + self.turned_bytes + self._inside()
-        self.again_bytes = self._again()  # of inputs that it must read twice where the chip cannot hold them
-        self.extra_bytes = self._extra()  # read by a second kernel of the operator, or added to
+            self.moved_bytes = self._operand_bytes() + self.turned_bytes + self._bytes_between_kernels()
+        self.again_bytes = self._sizes_read_twice()  # of inputs that it must read twice where the chip cannot hold them
+        self.extra_bytes = self._reread_bytes()  # read by a second kernel of the operator, or added to
 
     @property
     def kernel_class(self) -> str:
@@ -103,7 +103,7 @@ class Work:
         """Return the bytes of each variable in these slots."""
         return [self._sizes[name] for name in ops.operands(self._op, *slots)]
 
-    def _passed(self) -> int:
+    def _operand_bytes(self) -> int:
         """Return the bytes of the inputs, each once, and the outputs, each once."""
         total = 0
         for slots in (self._op.input_names, self._op.output_names):
@@ -112,40 +112,47 @@ class Work:
             total += sum(self._sizes.get(name, 0) for name in names)
         return total
 
-    def _inside(self) -> int:
-        """Return the bytes of images that pass between the kernels of one `resnet_unit`; 0 of any other operator.
+    def _bytes_between_kernels(self) -> int:
+        """Return the bytes of images that the kernels inside one `resnet_unit` pass to each other; else 0.
 
-        Forward what a convolution wrote is read to be normalized. Backward the normalization's gradient is written and
-        read by the convolution's; with a shortcut that of the sum too. Of its inputs it reads neither the output, but
-        the mask, nor an addend that no convolution made.
+        A `resnet_unit` is relu(bn(conv X) + bn(conv Z)) or relu(bn(conv X) + Z), as several kernels.
+        Forward, the normalization reads what each convolution has written: those bytes once more.
+        Backward, the gradient of each normalization is written and then read by that of its convolution (twice ConvX,
+        twice ConvZ); with a shortcut convolution Z the gradient of the sum is, too (twice ConvZ again). Subtracted
+        are the inputs that no kernel reads and `_operand_bytes` counts: the output Y, as the relu's mask replaces it,
+        and an addend Z that no convolution made.
         """
-        x = sum(self._bytes_in("ConvX"))
-        z = sum(self._bytes_in("ConvZ"))
+        x_bytes = sum(self._bytes_in("ConvX"))
+        z_bytes = sum(self._bytes_in("ConvZ"))  # 0 without a shortcut convolution
         if self.kind == "resnet_unit":
-            return x + z
-        if self.kind != "resnet_unit_grad":
-            return 0
-        unread_slots = ["Y"] if self._op.attr("has_shortcut") else ["Y", "Z"]
-        return 2 * (x + 2 * z) - sum(self._bytes_in(*unread_slots))
+            return x_bytes + z_bytes
+        if self.kind == "resnet_unit_grad":
+            normalization_gradients = 2 * x_bytes + 2 * z_bytes
+            sum_gradient = 2 * z_bytes
+            unread_slots = ["Y"] if self._op.attr("has_shortcut") else ["Y", "Z"]
+            return normalization_gradients + sum_gradient - sum(self._bytes_in(*unread_slots))
+        return 0
 
-    def _again(self) -> list[int]:
-        """Return the bytes of each image that a normalization reads before it can begin, and again for its output.
+    def _sizes_read_twice(self) -> list[int]:
+        """Return the bytes of each image that a batch normalization must read twice; empty for any other operator.
 
-        It normalizes by the batch's statistics. Forward that is the image; backward the image and the gradient, whose
-        sums over the batch are in each output value.
+        It reads the whole batch for the sums behind its statistics, and again to normalize it. Forward that is the
+        image. Backward it is the image and the incoming gradient, as each output value holds sums over both.
+        In evaluation nothing is read twice: the statistics are given.
         """
-        if self.kind == "resnet_unit_grad":  # forward its convolution has the sums
+        if self.kind == "resnet_unit_grad":  # its forward operator gets the sums from its convolution
             return self._bytes_in("ConvX", "ConvZ", "Y@GRAD")
         is_test = self._op.has_attr("is_test") and self._op.attr("is_test")
         if self._forward not in ops.NORMALIZATIONS or is_test:
             return []
-        return self._bytes_in("X", "Y@GRAD")
+        return self._bytes_in("X", "Y@GRAD")  # the second one is there only backward
 
-    def _turned(self) -> int:
-        """Return the bytes that a kernel moves to bring images from NHWC into NCHW or back.
+    def _transposed_bytes(self) -> int:
+        """Return the bytes that this operator's kernel moves to transpose images between NHWC and NCHW.
 
-        cuDNN's convolution and batch norm compute in NHWC for FP16 alone; for any other type Paddle's kernels transpose
-        each image tensor on its way in and out (ConvCudnnKernel and BatchNormKernel of Paddle's sources).
+        Paddle's convolution and batch norm compute in NHWC for FP16 alone. For any other type their kernels transpose
+        each image tensor on its way in and out (ConvCudnnKernel and BatchNormKernel of Paddle's sources), which reads
+        and writes it once. Returns 0 where the program's layout is NCHW, and for any other operator.
         """
         slots = IMAGES.get(self._forward)
         if slots is None or self._op.attr(slots.layout) != "NHWC":
@@ -156,35 +163,43 @@ class Work:
         return 2 * sum(self._sizes[name] for name in images)
 
     def _product(self) -> _Product:
-        """Count the FLOPs of convolutions and matrix products, and name the type of their arithmetic."""
+        """Return the FLOPs of this operator's convolutions or matrix products, and the type that they compute in.
+
+        An output value costs as many multiply-adds, of two FLOPs, as there are weights behind it: all weights
+        over the output channels. A gradient operator computes the gradient by the input, that by the weights, or
+        both; each costs as much as the forward pass. Any other operator has 0 FLOPs and an empty type.
+        """
         block = self._op.block
+        is_gradient = self.kind != self._forward
         flops = 0
         dtype = ""
         for factors in ops.FACTORS.get(self._forward, ()):
             for name in ops.operands(self._op, factors.weights):
                 weights = block.var(name)
                 output = block.var(ops.operands(self._op, factors.output, f"{factors.output}@GRAD")[0])
+                channel_axis = -1 if self._forward in ops.PRODUCTS else 0  # of the output channels, in the weights
+                multiply_adds = math.prod(weights.shape) // weights.shape[channel_axis]  # of one output value
                 passes = 1
-                if self.kind != self._forward:
-                    # The gradients by the input and by the weights cost one forward pass each.
-                    made = ops.operands(self._op, f"{factors.input}@GRAD", f"{factors.weights}@GRAD")
-                    passes = len(made)
-                output_axis = -1 if self._forward in ops.PRODUCTS else 0
-                multiply_adds = math.prod(weights.shape) // weights.shape[output_axis]  # of one output value
+                if is_gradient:
+                    passes = len(ops.operands(self._op, f"{factors.input}@GRAD", f"{factors.weights}@GRAD"))
                 flops += passes * 2 * math.prod(output.shape) * multiply_adds
                 dtype = ops.dtype_of(weights)
         return _Product(flops, dtype)
 
-    def _extra(self) -> int:
-        """Return the bytes that are read more than once, whatever the chip holds.
+    def _reread_bytes(self) -> int:
+        """Return the bytes that a gradient operator reads again by another of its kernels, however large the cache.
 
-        cuDNN makes a convolution's two gradients in two calls, and both read the gradient that arrives, in
-        `resnet_unit` that of the normalization; addto reads the gradient that it adds to. The gradient of Paddle's
-        sync_batch_norm has a third kernel that reads both images.
+        - A convolution's gradients by its input and by its weights are two calls of cuDNN that read the same incoming
+          gradient. With addto it also reads the gradient that it adds to.
+        - In `resnet_unit` that incoming gradient is the normalization's, as large as the convolution's output.
+        - Paddle's `sync_batch_norm_grad` has a third kernel, which reads the image and the incoming gradient.
+
+        Any other operator reads nothing again: 0.
         """
         if self.kind == "conv2d_grad":
             total = sum(self._sizes[name] for name in ops.added_to(self._op))
-            if len(ops.operands(self._op, "Input@GRAD", "Filter@GRAD")) > 1:
+            has_two_calls = len(ops.operands(self._op, "Input@GRAD", "Filter@GRAD")) > 1
+            if has_two_calls:
                 total += sum(self._bytes_in("Output@GRAD"))
             return total
         if self.kind == "resnet_unit_grad":
@@ -215,26 +230,31 @@ def works(main: static.Program) -> list[Work]:
 
 
 def buckets(main: static.Program) -> list[dict[str, Any]]:
-    """Describe each gradient all-reduce: its size, and how much of the backward pass is done when it is issued."""
+    """Describe each gradient all-reduce of a training program, in the order in which they are issued.
+
+    Each entry has its size in MiB, its type, the number of gradients in it, its index among the operators, and its
+    communicator (`ring`). Two shares, 0 to 1, say how well it overlaps with the backward pass: how many of the
+    backward kernels come before it, and how many of their bytes are still to be moved while it travels.
+    """
     block = main.global_block()
-    gradients = _gradients_by_buffer(block)
+    gradients_by_buffer = _gradients_by_buffer(block)
     sizes = _all_sizes(block)
     backward = [work for work in works(main) if _is_backward_kernel(work)]
-    moved_bytes = _moved_bytes(backward)
+    backward_bytes = _moved_bytes(backward)
     described = []
     for index, op in enumerate(block.ops):
         if op.type != "c_allreduce_sum":
             continue
-        (name,) = op.input("X")
+        (buffer,) = op.input("X")
         before = [work for work in backward if work.index < index]
         described.append(
             {
-                "mib": sizes[name] / ops.MIB,
-                "dtype": ops.type_in(block, name),
-                "gradients": len(gradients.get(name, [name])),
+                "mib": sizes[buffer] / ops.MIB,
+                "dtype": ops.type_in(block, buffer),
+                "gradients": len(gradients_by_buffer.get(buffer, [buffer])),  # a gradient alone is its own buffer
                 "operator": index,
                 "issued_after_operators": len(before) / len(backward),
-                "bytes_left_to_hide_it": 1 - _moved_bytes(before) / moved_bytes,
+                "bytes_left_to_hide_it": 1 - _moved_bytes(before) / backward_bytes,
                 "ring": op.attr("ring_id"),
                 "on_computing_stream": bool(op.attr("use_calc_stream")),
             }
@@ -259,7 +279,11 @@ def layout(main: static.Program) -> str:
 
 
 def counts_of(main: static.Program) -> dict[str, Any]:
-    """Count a program: the keys of `--json` that need no device."""
+    """Return what a built program runs, moves and computes, by the names that `tools.inspect --json` prints.
+
+    These are the numbers of operators by type, the bytes moved by type, the all-reduces and the FLOPs of one run. All
+    is read off the program: it needs no device, and nothing is measured.
+    """
     block = main.global_block()
     all_works = works(main)
     all_buckets = buckets(main)

@@ -25,16 +25,23 @@ class Layers:
     def conv(
         self, x: static.Variable, name: str, channels: int, kernel: int, *, stride: int = 1, bias: bool = False
     ) -> static.Variable:
-        """Convolution to so many channels."""
-        first: Initializer = KaimingNormal() if self.weight_std is None else Normal(0.0, self.weight_std)
+        """Append a convolution of the image `x` to the default program and return its output, of `channels` channels.
+
+        The kernel has `kernel` x `kernel` pixels and is padded so that a stride of 1 keeps the image's size. Its
+        weights are called `name`.w and, with `bias`, its bias `name`.b.
+        """
+        first_weights: Initializer = KaimingNormal() if self.weight_std is None else Normal(0.0, self.weight_std)
+        bias_attr: paddle.ParamAttr | bool = False  # none
+        if bias:
+            bias_attr = paddle.ParamAttr(name=f"{name}.b", initializer=Constant(0.0))
         return static.nn.conv2d(
             x,
             channels,
             kernel,
             stride=stride,
             padding="SAME" if self.padding_same else (kernel - 1) // 2,
-            param_attr=paddle.ParamAttr(name=f"{name}.w", initializer=first),
-            bias_attr=paddle.ParamAttr(name=f"{name}.b", initializer=Constant(0.0)) if bias else False,
+            param_attr=paddle.ParamAttr(name=f"{name}.w", initializer=first_weights),
+            bias_attr=bias_attr,
             data_format=self.layout,
         )
 
@@ -50,7 +57,11 @@ class Layers:
         bias: bool = False,
         ends_block: bool = False,
     ) -> static.Variable:
-        """Convolution, batch normalization, which may be the last of a residual block, and ReLU where asked for."""
+        """Append a convolution and its batch normalization, with a ReLU if `relu`, and return their output.
+
+        The parameters are called `name`.conv.* and `name`.bn.*. `ends_block` says that the normalization is the last of
+        a residual block: with `zero_gamma` its scale starts at 0, so that the block starts as its shortcut alone.
+        """
         gamma = 0.0 if ends_block and self.zero_gamma else 1.0
         return static.nn.batch_norm(
             self.conv(x, f"{name}.conv", channels, kernel, stride=stride, bias=bias),
@@ -68,12 +79,18 @@ class Layers:
     def bottleneck(
         self, x: static.Variable, name: str, width: int, *, stride: int = 1, parts: tuple[str, str, str, str]
     ) -> static.Variable:
-        """1x1, 3x3 (with the stride), 1x1, added to the shortcut, ReLU; these layers are named by `parts`."""
-        wide = width * EXPANSION
+        """Append a bottleneck residual block and return its output, of `width` x EXPANSION channels.
+
+        Three convolutions, 1x1, 3x3 with the stride, and 1x1, are added to the block's input, and a ReLU follows. The
+        input goes through a 1x1 convolution of its own where it has another number of channels. `parts` are the names
+        of the three layers and of that one, below `name`.
+        """
+        out_channels = width * EXPANSION
         first, second, third, shortcut = [f"{name}.{part}" for part in parts]
         y = self.conv_bn(x, first, width, 1)
         y = self.conv_bn(y, second, width, 3, stride=stride)
-        y = self.conv_bn(y, third, wide, 1, relu=False, ends_block=True)
-        if x.shape[1 if self.layout == "NCHW" else 3] != wide:
-            x = self.conv_bn(x, shortcut, wide, 1, stride=stride, relu=False)
+        y = self.conv_bn(y, third, out_channels, 1, relu=False, ends_block=True)
+        channel_axis = 1 if self.layout == "NCHW" else 3
+        if x.shape[channel_axis] != out_channels:
+            x = self.conv_bn(x, shortcut, out_channels, 1, stride=stride, relu=False)
         return functional.relu(paddle.add(y, x))

@@ -45,7 +45,11 @@ def _build_sgd(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -
 
 
 def _build_lars(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -> Any:
-    """Return Paddle's LARS. A parameter that it leaves without decay it also leaves without the trust ratio."""
+    """Return Paddle's LARS optimizer for the parameters of a program; `rate` is Paddle's learning rate or scheduler.
+
+    Parameters that the recipe leaves without weight decay are named to Paddle, which leaves them without the trust
+    ratio, too.
+    """
     import paddle
 
     without_decay = [parameter.name for parameter in program.all_parameters() if not config.decays(parameter.name)]
@@ -119,13 +123,20 @@ class Schedule:
         return self.total_steps - self.warmup_steps if is_mlperfs else self.total_steps
 
     def __call__(self, step: int) -> float:
-        """Return the learning rate of `step`."""
+        """Return the learning rate of `step`, counted from 0.
+
+        It rises linearly over the warm-up to `base`. After that it is `base` times a factor for each boundary passed
+        (piecewise), or falls from `base` to `end` along half a cosine or a power of the steps left (polynomial).
+        """
         if step < self.warmup_steps:
             warmed_up = step if self.from_zero else step + 1
             return self.base * warmed_up / self.warmup_steps
         if self.kind == "piecewise":
-            passed = sum(step >= boundary for boundary in self.boundaries)
-            return self.base * (1.0, *self.factors)[passed]
+            factor = 1.0
+            for boundary, next_factor in zip(self.boundaries, self.factors, strict=True):
+                if step >= boundary:
+                    factor = next_factor
+            return self.base * factor
         done = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
         if self.kind == "cosine":
             return self.end + (self.base - self.end) * 0.5 * (1.0 + math.cos(math.pi * done))

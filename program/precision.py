@@ -60,7 +60,11 @@ def captured_loss_scale(global_batch: int) -> float:
 
 @contextlib.contextmanager
 def fp32_statistics() -> Iterator[None]:
-    """Keep scale, bias and statistics of `sync_batch_norm` in FP32, as Paddle does for `batch_norm` alone."""
+    """Have Paddle's AMP keep scale, bias and statistics of `sync_batch_norm` in FP32, as it does for `batch_norm`.
+
+    While the context lasts, the two functions by which AMP asks for a slot's type are replaced: of `sync_batch_norm`
+    only the image (input X, output Y) is cast, of every other operator what Paddle's own functions say.
+    """
     paddles_input = fp16_utils._keep_fp32_input
     paddles_output = fp16_utils._keep_fp32_output
 
@@ -82,7 +86,11 @@ def _operator_lists(precision: Precision) -> Any:
 
 
 def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
-    """Wrap the optimizer so that it adds casts and, where `dynamic`, a dynamic loss scale."""
+    """Return Paddle's optimizer wrapped for mixed precision: it casts operators to float16 when it adds gradients.
+
+    With `dynamic` it also scales the loss and moves the scale from step to step; else the scale is 1, and a fixed one
+    is applied by a pass of ours. In FP32 the optimizer is returned as it is.
+    """
     if not precision.is_half:
         return optimizer
     is_o2 = precision.level == "O2"
@@ -128,59 +136,64 @@ def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operat
 
 
 def feed_half(main: static.Program, precision: Precision) -> None:
-    """Feed images in half precision where the program would cast them first.
+    """Change a program in half precision so that it is fed float16 images instead of casting float32 ones itself.
 
-    What reads them in FP32, as the resizing of an evaluation at several sizes, reads a cast. The network must be built
-    on a float32 input all the same: Paddle's layers give their parameters the input's type.
+    The network is built on a float32 variable `image`, from which Paddle's layers take the type of their parameters;
+    AMP then casts it to float16. Here these casts are removed, `image` becomes float16, and their readers read it
+    directly. Operators that read the float32 image (an evaluation at several sizes resizes it) read `image.fp32`, which
+    a cast at the program's start makes of it. In FP32, and without an `image`, nothing is changed.
     """
     image = "image"
-    wide_image = "image.fp32"
+    fp32_image = "image.fp32"
     block = main.global_block()
     if not precision.is_half or not block.has_var(image):
         return
 
-    def halves_image(op: Operator) -> bool:
+    def casts_image_to_half(op: Operator) -> bool:
         return op.type == "cast" and op.input("X") == [image] and bool(op.attr("out_dtype") == paddle.float16)
 
-    halved: set[str] = set()  # names of the image in half precision
+    half_images: set[str] = set()  # names of the variables that those casts write
     for op in block.ops:
-        if halves_image(op):
-            halved.update(op.output("Out"))
-    remove(main, halves_image)
+        if casts_image_to_half(op):
+            half_images.update(op.output("Out"))
+    remove(main, casts_image_to_half)
 
-    is_read_wide = any(image in op.input_arg_names for op in block.ops)
+    is_read_in_fp32 = any(image in op.input_arg_names for op in block.ops)
     for op in block.ops:
-        op.desc._rename_input(image, wide_image)
-        for name in halved.intersection(op.input_arg_names):
+        op.desc._rename_input(image, fp32_image)  # first, so that it leaves alone what is renamed to `image` below
+        for name in half_images.intersection(op.input_arg_names):
             op.desc._rename_input(name, image)
     block.var(image).desc.set_dtype(paddle.float16)
-    if is_read_wide:
-        block.create_var(name=wide_image, shape=block.var(image).shape, dtype="float32", stop_gradient=True)
+    if is_read_in_fp32:
+        block.create_var(name=fp32_image, shape=block.var(image).shape, dtype="float32", stop_gradient=True)
         types = {"in_dtype": paddle.float16, "out_dtype": paddle.float32}
-        insert(block, 0, "cast", {"X": [image]}, {"Out": [wide_image]}, **types, op_role=0)
+        insert(block, 0, "cast", {"X": [image]}, {"Out": [fp32_image]}, **types, op_role=0)
     block._sync_with_cpp()
 
 
 def cast_startup(main: static.Program, startup: static.Program) -> None:
-    """Let the start-up program leave each parameter in its type of the training program.
+    """Append to the start-up program a cast of each parameter to the type that it has in the training program.
 
-    The optimizer's FP32 masters are copied from the parameters before that, so they lose nothing.
+    The start-up program draws all parameters in float32 and copies the optimizer's float32 masters from them. The casts
+    come last, so the masters have the exact values. Each reads a copy, as it writes the parameter itself.
     """
     block = startup.global_block()
     for parameter in main.all_parameters():
         if parameter.dtype == paddle.float32:
             continue
-        wide = block.create_var(name=f"{parameter.name}.fp32", dtype="float32", shape=parameter.shape)
-        types = {"in_dtype": wide.dtype, "out_dtype": parameter.dtype}
-        insert(block, len(block.ops), "assign", {"X": [parameter.name]}, {"Out": [wide.name]}, op_role=0)
-        insert(block, len(block.ops), "cast", {"X": [wide.name]}, {"Out": [parameter.name]}, **types, op_role=0)
+        fp32_copy = block.create_var(name=f"{parameter.name}.fp32", dtype="float32", shape=parameter.shape)
+        types = {"in_dtype": fp32_copy.dtype, "out_dtype": parameter.dtype}
+        insert(block, len(block.ops), "assign", {"X": [parameter.name]}, {"Out": [fp32_copy.name]}, op_role=0)
+        insert(block, len(block.ops), "cast", {"X": [fp32_copy.name]}, {"Out": [parameter.name]}, **types, op_role=0)
 
 
 def perturb_input(main: static.Program) -> None:
-    """Move each value x of the floating-point inputs by about one rounding of its type: a search's control.
+    """Change each value of a program's floating-point inputs by about one rounding error of its type.
 
-    By x sin(1000 x) rounding, so that the direction differs from value to value: a common factor would be taken out
-    again by the first batch norm.
+    A tuning search measures such a program as its control: what it differs by is no effect of a knob. A value x becomes
+    x + x sin(1000 x) r, with r the type's relative rounding error. The sine makes sign and size differ from value to
+    value, as the first batch norm would take a common factor out again. Every operator that read an input x reads
+    `x.moved` instead.
     """
     block = main.global_block()
     inputs = [variable for variable in block.vars.values() if variable.is_data and variable.dtype in ROUNDING]

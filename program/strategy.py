@@ -30,7 +30,7 @@ class Strategy:
     merged_optimizer: bool | None = _knob("one update operator for all parameters of a type", None)
     resnet_unit: bool = _knob("a block's convolution, batch norm, add and relu as one operator (FP16, NHWC)", False)
     merged_lars: bool = _knob("LARS updates of parameters of one type in few operators (our own pass)", False)
-    cuda_graph: bool = _knob("the step captured as a CUDA graph and replayed (GPU, ResNet-50)", False)
+    cuda_graph: bool = _knob("the step captured as a CUDA graph and replayed (GPU; HRNet not in FP16)", False)
     gradient_merge: int = _knob("parts of BATCHSIZE that are computed one after the other (our own pass)", 1, 1)
     conv_workspace_size_limit: int | None = _knob("MiB of workspace a cuDNN convolution may use", None, 0)
     cudnn_exhaustive_search: bool | None = _knob("cuDNN tries its algorithms on the first step", None)
@@ -80,9 +80,10 @@ REFUSED = {
 
 
 def parse(text: str) -> Strategy:
-    """Return the strategy that a value of STRATEGY describes.
+    """Return the strategy that a value of the variable STRATEGY describes.
 
-    Raises ValueError for an unknown or refused knob, or a value that is none.
+    The value is `auto`, or knobs with commas between them, as `fuse_bn_act_ops=0,gradient_merge=2`; a knob that is not
+    named keeps its default. Raises ValueError for a knob that is unknown or refused, or a value that it cannot have.
     """
     if text.strip() == AUTO:
         return Strategy(auto=True)
@@ -104,7 +105,10 @@ def parse(text: str) -> Strategy:
 
 
 def _value(knob: Field[Any], text: str) -> bool | int | float:
-    """Read a knob's value. Raises ValueError where the text is none."""
+    """Return the value that a text gives a knob: a bool, a whole number or a float, as the knob's type says.
+
+    Raises ValueError where the text is no such value, or a number out of the knob's range.
+    """
     if "bool" in str(knob.type):
         if text.lower() not in ("0", "1", "true", "false"):
             raise ValueError(f"STRATEGY: {knob.name}={text!r}: must be 0 or 1")
@@ -120,7 +124,10 @@ def _value(knob: Field[Any], text: str) -> bool | int | float:
 
 
 def in_words(strategy: Strategy) -> str:
-    """Return the value of STRATEGY that gives `strategy`."""
+    """Return a strategy as a value of STRATEGY, as `fuse_bn_act_ops=0,gradient_merge=2`: the inverse of `parse`.
+
+    Knobs at their defaults are left out, so the default strategy gives an empty text.
+    """
     if strategy.auto:
         return AUTO
     entries = []
@@ -143,28 +150,38 @@ class _Condition(NamedTuple):
 
 
 def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
-    """Decide every knob that is None: on where the kernels exist. `dtype` is that of the convolutions.
+    """Return the strategy with every undecided knob (None) turned on or off for this device and precision.
 
-    Raises ValueError where a knob is asked for that has no kernel and no pass here, or that changes nothing.
+    An undecided knob is turned on where the kernels that it needs exist, which depends on the `device` (cpu or gpu),
+    the images' `layout` and the `dtype` of the convolutions. Raises ValueError where the user asks for a knob that
+    cannot work here.
     """
     on_gpu = device == "gpu"
-    if strategy.flags and not on_gpu:
-        knob = next(iter(strategy.flags)).removeprefix("FLAGS_")
-        raise ValueError(f"STRATEGY: {knob}: a CPU computes without cuDNN: leave it out, or set DEVICE=gpu")
+    if not on_gpu:
+        for flag in strategy.flags:
+            knob = flag.removeprefix("FLAGS_")
+            raise ValueError(f"STRATEGY: {knob}: a CPU computes without cuDNN: leave it out, or set DEVICE=gpu")
 
+    is_half_nhwc = dtype == "float16" and layout == "NHWC"
     decided: dict[str, bool] = {}
-    for condition in _conditions(strategy, on_gpu=on_gpu, half_nhwc=dtype == "float16" and layout == "NHWC"):
-        asked = getattr(strategy, condition.knob)
-        if asked and not condition.is_met:
+    for condition in _conditions(strategy, on_gpu=on_gpu, half_nhwc=is_half_nhwc):
+        wanted: bool | None = getattr(strategy, condition.knob)
+        if wanted and not condition.is_met:
             raise ValueError(f"STRATEGY: {condition.knob}=1: {condition.reason}")
-        decided[condition.knob] = condition.is_met if asked is None else asked
+        if wanted is None:
+            wanted = condition.is_met
+        decided[condition.knob] = wanted
     # A CPU is left without sharing: it has memory, and its executor holds pairs of operators.
     decided["enable_inplace"] = on_gpu if strategy.enable_inplace is None else strategy.enable_inplace
     return replace(strategy, **decided)
 
 
 def _conditions(strategy: Strategy, *, on_gpu: bool, half_nhwc: bool) -> list[_Condition]:
-    """List what each knob needs here, in the order in which a missing thing is reported."""
+    """Return, for each knob that needs a kernel or excludes another knob, whether it can be on, and why not.
+
+    `half_nhwc` says whether convolutions run in FP16 and NHWC. The first condition that is not met is the one that the
+    user reads, so their order is that of the messages.
+    """
     fused_bn = f"cuDNN's fused batch norm takes FP16 in NHWC only: {_WHERE_NHWC}"
     return [
         _Condition("cuda_graph", on_gpu, "a CPU has no CUDA graphs: leave it out, or set DEVICE=gpu"),

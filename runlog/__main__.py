@@ -10,7 +10,7 @@ from runlog.writer import close_for_dead
 
 
 def main() -> int:
-    """Runs a command; 1 where a log cannot be closed."""
+    """Run a command, `schema` or `close`, and return the exit status: 1 where a log cannot be closed, else 0."""
     parser = argparse.ArgumentParser(prog="python -m runlog", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("schema", help="print the schema of a line of a log, as JSON Schema")

@@ -13,7 +13,10 @@ class RunError(Exception):
 
 
 def one_line(main: Callable[_P, int]) -> Callable[_P, int]:
-    """Make a command end with 2 for wrong use and 1 for a failed run, after one line on stderr that says why."""
+    """Decorate a command's `main` so that an error is one line on stderr and an exit status.
+
+    A ValueError, for wrong use, becomes 2, and a RunError, for a failed run, 1. Any other error passes as it is.
+    """
 
     @functools.wraps(main)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> int:

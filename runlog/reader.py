@@ -27,6 +27,7 @@ _NO_TYPE = f"event_type is none of {', '.join(sorted(EVENT_TYPES))}"
 _ANSI_RESET = ("\x1b[0m", "\x1b[m", "\x1b[K")
 _PACKED = (b"\x1f\x8b", b"\xfd7zXZ", b"BZh", b"PK\3\4", b"\x28\xb5\x2f\xfd")  # gzip, xz, bzip2, zip, zstd
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+LONGEST_PREFIX = 80  # bytes of what a launcher puts before a line
 _RANK = re.compile(rb"\s*(?:\[\d+,(\d+)\](?:<std\w+>)?:?|\[?(?:rank ?)?(\d+)\]?:)\s*\Z")
 
 
@@ -106,40 +107,45 @@ def parse_json(text: str) -> Any:
 
 
 def _scan_value(text: str, start: int) -> tuple[Any, int]:
-    """Return the JSON value that starts behind the spaces at `start`, and the index where it ends.
+    """Return the JSON value in a text that begins at index `start`, after any spaces, and the index behind its end.
 
-    Raises ValueError as `parse_json` does.
+    Text may follow the value, as in `{"a": 1} more`. Raises ValueError for what the format does not allow, NaN,
+    Infinity, a key given twice and nesting over MAX_NESTING.
     """
     spaces = _SPACES.match(text, start)
-    assert spaces
+    assert spaces  # perhaps none, which matches too
     try:
         value, end = _scan(text, spaces.end())
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
-    may_be_too_deep = text.count("{") + text.count("[") > MAX_NESTING
-    if may_be_too_deep and _is_deeper(value, MAX_NESTING):
+    has_many_brackets = text.count("{") + text.count("[") > MAX_NESTING  # a cheap test, as nearly no line has
+    if has_many_brackets and _is_deeper(value, MAX_NESTING):
         raise ValueError(_TOO_DEEP)
     return value, end
 
 
 def _is_deeper(value: Any, depth: int) -> bool:
-    """Tell whether lists and objects are nested more than `depth` deep, without recursion."""
-    level = [value]
+    """Tell whether a JSON value has lists and objects nested more than `depth` deep, as [[1]] is at a depth of 1.
+
+    The nesting is followed level by level, as a recursion would fail at the depth that is looked for.
+    """
+    items = [value]
     for _ in range(depth + 1):
-        next_level: list[Any] = []
-        for item in level:
+        inner_items: list[Any] = []
+        for item in items:
             if isinstance(item, dict):
-                next_level += item.values()
+                inner_items += item.values()
             elif isinstance(item, list):
-                next_level += item
-        level = next_level
-    return bool(level)
+                inner_items += item
+        items = inner_items
+    return len(items) > 0
 
 
 def table_of(kind: type[T], value: Any) -> T | None:
-    """Read the value of an event as the schema's table `kind`, of plain fields; return None where it is not one.
+    """Return the value of an event as `kind`, a dataclass of the schema with plain fields; None where it is not one.
 
-    A field that may be null may be absent, too: older logs do not have all of them.
+    Every field must have one of its declared types; a whole number serves as a float. A field that may be null may be
+    absent, too: older logs do not have all of them.
     """
     if not isinstance(value, dict):
         return None
@@ -199,29 +205,43 @@ def read_text(text: str | bytes) -> Iterator[Entry]:
 
 
 def read_stream(stream: BinaryIO) -> Iterator[Entry]:
-    """Yield events, header sections and problems of an open binary stream, in its order."""
-    rest = b""  # the line that the last chunk broke off
-    line = 1  # of the first byte of `rest`
-    offset = 0  # of the first byte of `rest`
+    """Yield events, header sections and problems of an open binary stream, in its order.
+
+    The stream is read by blocks, so that a file of any size takes little memory. The line that a block breaks off waits
+    for the next block. Lines are counted by line feeds; a carriage return alone, as a progress bar writes it, ends the
+    text of an event, too.
+    """
+    unfinished = b""  # the line that the last block broke off
+    line = 1  # the number of the line, and the place in the stream, at which `unfinished` begins
+    offset = 0
     saw_nul = False
-    while chunk := stream.read(BLOCK_BYTES):
-        if not saw_nul and b"\0" in chunk:
+    while block := stream.read(BLOCK_BYTES):
+        if not saw_nul and b"\0" in block:
             saw_nul = True
-            is_start = offset == 0 and not rest
-            yield _nul_problem(chunk, line, is_start=is_start)
-        data = rest + chunk
-        cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-        for whole in data[:cut].splitlines(keepends=True):
-            yield from _entries(whole, line, offset)
-            line += whole.endswith(b"\n")
-            offset += len(whole)
-        rest = data[cut:]
-        if len(rest) > MAX_LINE_BYTES:  # no event: all that is still asked of it is whether it holds a token
-            end = TOKEN if TOKEN in rest else rest[-len(TOKEN) :]
-            kept = rest[:MAX_LINE_BYTES] + b" " + end
-            offset += len(rest) - len(kept)
-            rest = kept
-    yield from _entries(rest, line, offset)
+            is_start = offset == 0 and not unfinished
+            yield _nul_problem(block, line, is_start=is_start)
+        data = unfinished + block
+        end_of_lines = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        for whole_line in data[:end_of_lines].splitlines(keepends=True):
+            yield from _entries(whole_line, line, offset)
+            if whole_line.endswith(b"\n"):
+                line += 1
+            offset += len(whole_line)
+        unfinished = data[end_of_lines:]
+        if len(unfinished) > MAX_LINE_BYTES:
+            shortened = _shortened(unfinished)
+            offset += len(unfinished) - len(shortened)
+            unfinished = shortened
+    yield from _entries(unfinished, line, offset)
+
+
+def _shortened(unfinished: bytes) -> bytes:
+    """Return the beginning of a line that is too long for an event, with all that is still asked of it at its end.
+
+    That is whether it holds the TOKEN of an event, or ends with what may be the beginning of one.
+    """
+    end = TOKEN if TOKEN in unfinished else unfinished[-len(TOKEN) :]
+    return unfinished[:MAX_LINE_BYTES] + b" " + end
 
 
 def _nul_problem(chunk: bytes, line: int, *, is_start: bool) -> Problem:
@@ -234,12 +254,17 @@ def _nul_problem(chunk: bytes, line: int, *, is_start: bool) -> Problem:
 
 
 def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
-    """Yield what a line holds; `offset` is that of its first byte."""
-    at = raw.find(TOKEN)
-    if at < 0:
-        at = raw.find(HEADER)
-        if at >= 0:
-            header = _header(raw[:at], raw[at:].rstrip(b"\r\n"), line)
+    """Yield the events of a line, each with what is wrong with it, or the section of a header line; else nothing.
+
+    `raw` is the line with its end, `line` its number, and `offset` the place of its first byte in the file. An event
+    begins with TOKEN and ends with the line, or where another one begins. What stands before the first is a launcher's
+    prefix, which may name the rank that wrote the line.
+    """
+    token_start = raw.find(TOKEN)
+    if token_start < 0:
+        header_start = raw.find(HEADER)
+        if header_start >= 0:
+            header = _header(raw[:header_start], raw[header_start:].rstrip(b"\r\n"), line)
             if header is not None:
                 yield header
         return
@@ -247,14 +272,22 @@ def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
     if len(raw) > MAX_LINE_BYTES:
         yield Problem("oversized", f"an event on a line over {MAX_LINE_BYTES} bytes", line, _shown(raw))
         return
-    launcher = _RANK.match(raw[:at]) if at <= 80 else None
-    rank = int(launcher[1] or launcher[2]) if launcher else None
+    rank = _rank_of(raw[:token_start])
     starts = [token.start() for token in re.finditer(TOKEN, raw)]
     if len(starts) > 1:
         message = "several events on one line: the official parser reads the last alone"
-        yield Problem("several-events", message, line, _shown(raw[at:]))
+        yield Problem("several-events", message, line, _shown(raw[token_start:]))
     for start, end in itertools.pairwise([*starts, len(raw)]):
         yield from _event(raw[start:end], line, offset + start, rank)
+
+
+def _rank_of(prefix: bytes) -> int | None:
+    """Return the rank that a launcher's prefix of a line names, as 3 in mpirun's `[1,3]<stdout>:`; else None."""
+    launchers = _RANK.match(prefix) if len(prefix) <= LONGEST_PREFIX else None
+    if launchers is None:
+        return None
+    of_mpirun, of_others = launchers.groups()
+    return int(of_mpirun or of_others)
 
 
 def _shown(text: bytes) -> str:
@@ -262,13 +295,18 @@ def _shown(text: bytes) -> str:
 
 
 def _header(prefix: bytes, raw: bytes, line: int) -> Header | None:
-    """Read a `# {...}` line, behind a launcher's prefix or not; return None for another kind of comment."""
+    """Return the section of a header line, `# {"<section>": value}`; None for any other comment.
+
+    `raw` is the line from its # on, and `prefix` what stands before it: nothing, or a launcher's prefix, as mpirun's
+    `[1,0]<stdout>:`.
+    """
     prefix = prefix.removeprefix(_BYTE_ORDER_MARK).strip()
-    is_launchers = prefix.startswith(b"[") and prefix.endswith((b":", b"]", b">")) and len(prefix) < 80
+    is_bracketed = prefix.startswith(b"[") and prefix.endswith((b":", b"]", b">"))
+    is_launchers = is_bracketed and len(prefix) < LONGEST_PREFIX
     if (prefix and not is_launchers) or len(raw) > MAX_LINE_BYTES:
         return None
     try:
-        sections = parse_json(raw[2:].decode())
+        sections = parse_json(raw.removeprefix(b"# ").decode())
     except ValueError:
         return None
     if not isinstance(sections, dict) or len(sections) != 1:

@@ -102,7 +102,7 @@ class Run:
         if kind in _NUMBERED and end in ("start", "stop"):
             number = scalar(metadata.get(_NUMBERED[kind]))
             count = scalar(metadata.get("epoch_count"))
-            self._bound(kind, end, Mark(event.line, event.time_ms, number, count))
+            self._note_interval(kind, end, Mark(event.line, event.time_ms, number, count))
         elif key == schema.RUN_START.key:
             self.starts.append(Mark(event.line, event.time_ms))
         elif key == schema.RUN_STOP.key:
@@ -122,19 +122,24 @@ class Run:
         elif key in ("throughput", "tracked_stats"):
             self.rates.append(_foreign_rate(event))
 
-    def _bound(self, kind: str, end: str, mark: Mark) -> None:
-        """Take the start or the stop of an interval; a stop belongs to the open interval of its number, if any."""
-        intervals = {"epoch": self.epochs, "block": self.blocks, "eval": self.evaluations}[kind]
+    def _note_interval(self, kind: str, end: str, mark: Mark) -> None:
+        """Note the start or the stop (`end`) of an epoch, a block of epochs or an evaluation (`kind`).
+
+        A start opens an interval. A stop closes the open one of its kind and number, or where there is none, as in a
+        damaged log, makes an interval without a start.
+        """
+        intervals_of_kind = {"epoch": self.epochs, "block": self.blocks, "eval": self.evaluations}
+        intervals = intervals_of_kind[kind]
         if end == "start":
             interval = Interval(start=mark)
             intervals.append(interval)
             self._open[kind, mark.number] = interval
             return
-        started = self._open.pop((kind, mark.number), None)
-        if started is None:
+        open_interval = self._open.pop((kind, mark.number), None)
+        if open_interval is None:
             intervals.append(Interval(stop=mark))
         else:
-            started.stop = mark
+            open_interval.stop = mark
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -149,7 +154,10 @@ class Run:
 
 
 def _own_rate(event: Event) -> Rate:
-    """Read an epoch_throughput of ours."""
+    """Return the rate of an epoch from an event `epoch_throughput`, as this project's runs log it.
+
+    What the event does not hold is None.
+    """
     value = event.value if isinstance(event.value, dict) else {}
     return Rate(
         line=event.line,

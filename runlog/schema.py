@@ -317,7 +317,10 @@ CLOCK_SET = Point("clock_set", float, _BY_HOW_MUCH, unit="s", metadata=AtStep)
 
 # Hyperparameters by the optimizer's name; rates are of the global batch.
 def _optimizer_points(kind: str) -> dict[str, Point[float]]:
-    """Return the events of an optimizer's hyperparameters by their names without its prefix."""
+    """Return the events of an optimizer's hyperparameters by short names, as "momentum" for `sgd_opt_momentum`.
+
+    `kind` is the name of the optimizer in MLPerf, with which the names of the events begin.
+    """
     prefix = f"{kind}_opt_"
     points = [
         Point(f"{prefix}base_learning_rate", float, "after the warm-up"),
@@ -387,29 +390,45 @@ _PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(
 
 
 def _type(kind: Any) -> Table:
-    """Return the JSON Schema of a type."""
+    """Return the JSON Schema of a Python type, as {"type": "array", "items": {"type": "integer"}} of `list[int]`.
+
+    The types are those that a log holds: plain ones, unions, lists, dictionaries by name, dataclasses, and any of them
+    annotated with its unit and its meaning. In a dataclass a field with a default of None may be left out of the log.
+    """
     if kind is Any:
         return {}
     if kind in _PLAIN:
         return {"type": _PLAIN[kind]}
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    origin = typing.get_origin(kind)
+    arguments = typing.get_args(kind)
     if origin is Annotated:
         unit, meaning = kind.__metadata__
-        return _type(inner[0]) | ({"unit": unit} if unit else {}) | {"description": meaning}
+        schema = _type(arguments[0])
+        if unit:
+            schema["unit"] = unit
+        return schema | {"description": meaning}
     if origin in (types.UnionType, typing.Union):
-        return {"anyOf": [_type(member) for member in inner]}
+        return {"anyOf": [_type(member) for member in arguments]}
     if origin is list:
-        return {"type": "array", "items": _type(inner[0])}
+        return {"type": "array", "items": _type(arguments[0])}
     if origin is dict:
-        return {"type": "object", "additionalProperties": _type(inner[1])}
+        return {"type": "object", "additionalProperties": _type(arguments[1])}
     hints = typing.get_type_hints(kind, include_extras=True)
-    fields = dataclasses.fields(kind)
-    # A field with a default of None may be left out; one with another default is always written.
-    return _object({f.name: _type(hints[f.name]) for f in fields}, [f.name for f in fields if f.default is not None])
+    properties = {}
+    required = []
+    for field in dataclasses.fields(kind):
+        properties[field.name] = _type(hints[field.name])
+        if field.default is not None:
+            required.append(field.name)
+    return _object(properties, required)
 
 
 def as_json(value: Any) -> Any:
-    """Return a value of the types above as JSON holds it; an optional field that is None is left out."""
+    """Return a value of an event or a header section as `json.dumps` takes it.
+
+    A dataclass becomes a dictionary of its fields, nested ones too; a field whose default is None is left out where it
+    is None. A tuple becomes a list. Any other value is returned as it is.
+    """
     if dataclasses.is_dataclass(value):
         table = {}
         for field in dataclasses.fields(value):

@@ -35,7 +35,10 @@ def olympic_mean(values: Sequence[float], dropped: int = 1) -> float:
 
 @functools.lru_cache(256)
 def t_quantile(freedom: float, probability: float = 0.5 + CONFIDENCE / 2) -> float:
-    """Return a quantile of Student's t, `probability` over 0.5 (SciPy takes 0.4 s to import)."""
+    """Return the t below which Student's distribution of `freedom` degrees has this probability, which is over 0.5.
+
+    It is found by halving an interval around it. SciPy has the function, and takes 0.4 s to import.
+    """
     low = 0.0
     high = 1.0
     while t_cdf(high, freedom) < probability:
@@ -69,7 +72,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     front = math.exp(
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x) - math.log(a)
     )
-    # Lentz's evaluation (Numerical Recipes, 6.4)
+    # The continued fraction, evaluated from its head on by Lentz's method (Numerical Recipes, 6.4).
     c = 1.0
     d = 1 / (1 - (a + b) * x / (a + 1))
     fraction = d

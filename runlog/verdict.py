@@ -56,9 +56,10 @@ def as_json(verdicts: Iterable[Verdict]) -> str:
 
 
 def as_text(verdicts: Iterable[Verdict]) -> str:
-    """Return a line for each verdict: status, check, where, what was found, in aligned columns.
+    """Return verdicts as text for a terminal: a line each with status, check, place and finding, in aligned columns.
 
-    Below each that is not ok stand what was wanted and what to do. Lines are not wrapped.
+    Below each that is not ok stand what was wanted and what to do. Lines are not wrapped. The text is empty where there
+    are no verdicts.
     """
     shown = list(verdicts)
     status_width = max((len(verdict.status) for verdict in shown), default=0)

@@ -31,27 +31,36 @@ class _Lines(logging.FileHandler):
         raise OSError(f"{self.baseFilename}: cannot write the log: {sys.exc_info()[1]}") from sys.exc_info()[1]
 
 
+def _lines_of(path: Path, *, append: bool) -> _Lines:
+    """Create the log file at `path`, or open the one that is there to `append` to it; return what writes its lines.
+
+    Raises ValueError where it exists otherwise, or cannot be created.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = _Lines(path, mode="a" if append else "x", encoding="utf-8")
+    except FileExistsError:
+        raise ValueError(f"{path}: exists, results are never overwritten: move it or set LOGDIR") from None
+    except OSError as error:
+        why = f"cannot be created ({error.strerror}): set LOGDIR to a writable folder"
+        raise ValueError(f"{path}: {why}") from error
+    lines.setFormatter(logging.Formatter("%(message)s"))
+    return lines
+
+
 class RunLog:
     """Rank 0's log; `RunLog(None)` is the one of every other rank and writes nothing."""
 
     def __init__(self, path: Path | None, *, append: bool = False) -> None:
-        """Raises ValueError where the file exists (results are never overwritten), or its folder cannot be written."""
+        """Open the log at `path`; with None, as on all ranks but the first, nothing is written.
+
+        With `append` lines are added to a log that is there. Raises ValueError where the file exists otherwise (results
+        are never overwritten), or cannot be created.
+        """
         from mlperf_logging.mllog.mllog import MLLogger  # only a training run has it
 
         logger = logging.Logger("run-log")
-        if path is None:
-            logger.addHandler(logging.NullHandler())
-        else:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                handler = _Lines(path, mode="a" if append else "x", encoding="utf-8")
-            except FileExistsError:
-                raise ValueError(f"{path}: exists, results are never overwritten: move it or set LOGDIR") from None
-            except OSError as error:
-                why = f"cannot be created ({error.strerror}): set LOGDIR to a writable folder"
-                raise ValueError(f"{path}: {why}") from error
-            handler.setFormatter(logging.Formatter("%(message)s"))
-            logger.addHandler(handler)
+        logger.addHandler(logging.NullHandler() if path is None else _lines_of(path, append=append))
         self._lines = logger
         self._mllogger = MLLogger(logger, default_stack_offset=OURS, root_dir=str(REPOSITORY))
 
@@ -88,7 +97,11 @@ class RunLog:
 
 @contextlib.contextmanager
 def open_log(path: Path | None) -> Iterator[RunLog]:
-    """The log of a run; an exception that leaves the block ends it with `run_stop` aborted."""
+    """Give the log of a run, and close it where the block ends.
+
+    An exception that leaves the block is written into the log, with `run_stop` as aborted, and raised again. `path` is
+    None on all ranks but the first: nothing is written there.
+    """
     log = RunLog(path)
     try:
         yield log
@@ -103,7 +116,7 @@ def open_log(path: Path | None) -> Iterator[RunLog]:
 
 
 def close_for_dead(path: Path, reason: str) -> str:
-    """Ends the log that a killed rank 0 left open; one that has its `run_stop` stays as it is.
+    """End the log that a killed rank 0 left open; a log that has its `run_stop` stays as it is.
 
     Returns why the run ended: the log's own reason where it has one, else `reason`.
     """

@@ -39,7 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Write the forms that were asked for. Returns 0."""
+    """Write the runs of the logs in each form that was asked for: Parquet, TensorBoard, MLflow. Returns 0.
+
+    Raises InputError where none was asked for, or MLflow refuses the runs.
+    """
     if not (args.parquet or args.tensorboard or args.mlflow):
         raise InputError("export: no form given; name --parquet FILE, --tensorboard FOLDER or --mlflow URI")
     records = read_records(args)
@@ -70,6 +73,8 @@ def to_parquet(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
     """Write one table of `rows`, which have the same names; pyarrow takes each column's type from its values."""
     if file.exists():
         raise InputError(f"{file}: exists; name another file")
+    if not file.parent.is_dir():
+        raise InputError(f"{file.parent}: no such folder; make it, or name a file elsewhere")
     _package("pyarrow.parquet").write_table(_package("pyarrow").Table.from_pylist(list(rows)), file)
 
 
@@ -83,7 +88,10 @@ def to_tensorboard(record: Record, folder: Path) -> None:
 
 
 def to_mlflow(record: Record, uri: str, name: str) -> None:
-    """Write a run to the experiment of the record's model: facts as parameters, scalars as metrics."""
+    """Write a run to a tracking server, into the experiment named by the record's model, which is made if need be.
+
+    The run's facts become parameters, and what it logs over its steps becomes metrics.
+    """
     mlflow = _package("mlflow")
     client = mlflow.MlflowClient(tracking_uri=uri)
     start_ms = None if record.run_start_s is None else int(record.run_start_s * 1000)

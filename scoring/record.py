@@ -96,6 +96,13 @@ class Check:
         return f"{self.what}: {'; '.join(self.ways)}"
 
 
+class NodeKind(NamedTuple):
+    """A kind of node that a run used: how many GPUs it has, and their name."""
+
+    gpus: int  # 0: the run was on the CPU, whose name it then is
+    name: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """One run as its log tells it."""
@@ -150,16 +157,25 @@ class Record:
         return self.run_start_s, self.windows[0].end_s if self.windows else None
 
     def goes_on_from(self, other: "Record") -> bool:
-        """Whether this log lacks its start, and its rows count on within one row of where the other's end."""
+        """Tell whether this log is the next part of a run of which the `other` one is the part before.
+
+        A log may be rotated while its run goes on. The later part lacks the run's start, and its rows count on within
+        one row of where those of the earlier part end.
+        """
         if not self.windows or not other.windows or self.format != other.format:
             return False
-        first, before = self.windows[0], other.windows[-1]
-        lacks_start = self.run_start_s is None if self.format == "mllog" else first.steps is None
-        if not lacks_start or (other.format == "mllog" and other.run_stop_s is not None):
+        first = self.windows[0]
+        before = other.windows[-1]
+        is_mllog = self.format == "mllog"
+        lacks_start = self.run_start_s is None if is_mllog else first.steps is None
+        other_has_end = is_mllog and other.run_stop_s is not None
+        if not lacks_start or other_has_end:
             return False
-        if first.step is None or before.step is None or first.epoch != before.epoch:
-            return first.step is None and 0 <= (first.epoch or 0) - (before.epoch or 0) <= 1
-        return 0 < first.step - before.step <= (before.steps or 0)
+
+        if first.step is not None and before.step is not None and first.epoch == before.epoch:
+            return 0 < first.step - before.step <= (before.steps or 0)
+        epochs_between = (first.epoch or 0) - (before.epoch or 0)
+        return first.step is None and 0 <= epochs_between <= 1
 
     @property
     def run_time_s(self) -> float | None:
@@ -183,43 +199,46 @@ class Record:
     @property
     def machine(self) -> str | None:
         """The devices of its kinds of nodes, or their CPU, as our own logs say them; else the platform."""
-        nodes = sorted(f"{count} x {name}" if count else name for count, name in self._nodes())
+        nodes = sorted(f"{node.gpus} x {node.name}" if node.gpus else node.name for node in self._kinds_of_nodes())
         return ", ".join(nodes) or self.platform
 
     @property
     def device_kinds(self) -> str | None:
         """Device models without their counts, as runs on one device and on eight of a machine share them."""
-        return ", ".join(sorted({name for _, name in self._nodes()})) or self.accelerator or self.platform
+        names = {node.name for node in self._kinds_of_nodes()}
+        return ", ".join(sorted(names)) or self.accelerator or self.platform
 
-    def _nodes(self) -> set[tuple[int, str]]:
-        """(GPUs, their name) of each kind of node, or (0, its CPU)."""
-        seen = set()
+    def _kinds_of_nodes(self) -> set[NodeKind]:
+        """Return the kinds of nodes that the header describes; empty for logs that are not our own."""
+        kinds = set()
         for node in nodes_of(self):
             gpus = node.get("gpus")
             if isinstance(gpus, list) and gpus:
-                seen.add((len(gpus), str(gpus[0].get("name") if isinstance(gpus[0], dict) else gpus[0])))
+                first_gpu = gpus[0]
+                name = first_gpu.get("name") if isinstance(first_gpu, dict) else first_gpu
+                kinds.add(NodeKind(gpus=len(gpus), name=str(name)))
             elif node.get("cpu"):
-                seen.add((0, f"{node['cpu']}, {node.get('cores')} cores"))
-        return seen
+                kinds.add(NodeKind(gpus=0, name=f"{node['cpu']}, {node.get('cores')} cores"))
+        return kinds
 
 
 def config_of(record: Record) -> dict[str, dict[str, Any]]:
-    """The resolved configuration of our own logs: name to value and origin; empty without one."""
+    """Return the resolved configuration of our own logs: value and origin by name; empty without one."""
     return {str(name): entry for name, entry in section(record, "config").items() if isinstance(entry, dict)}
 
 
 def section(record: Record, name: str) -> dict[str, Any]:
-    """A header section that is a table; empty without one."""
+    """Return a section of the record's header that is a table; empty without one."""
     return _table_in(record.header, name)
 
 
 def nodes_of(record: Record) -> list[dict[str, Any]]:
-    """The machines that the header of our own logs describes; empty without any."""
+    """Return the machines that the header of our own logs describes; empty without any."""
     return nodes_of_header(record.header)
 
 
 def nodes_of_header(header: dict[str, Any]) -> list[dict[str, Any]]:
-    """The machines that a header describes; empty without any."""
+    """Return the machines that a header describes; empty without any."""
     nodes = _table_in(header, "hardware").get("nodes")
     if not isinstance(nodes, list):
         return []

@@ -21,6 +21,7 @@ from runlog.text import as_json, printable, visible
 
 _AGGREGATED = "aggregated_eval_accuracy"
 _MINUTE_MS = 60_000
+_NAMES_SHOWN = 3  # of those that are missing, and of those that are unknown
 
 
 class Judge:
@@ -42,9 +43,10 @@ class Judge:
         self._events.append(event)
 
     def finish(self) -> None:
-        """Apply common.yaml and each file that the log's events name, one after the other.
+        """Apply common.yaml, and each rule file that the log's events name, one after the other.
 
-        Where several files have rules for a key, the last file's rules for it stand.
+        common.yaml sends a log to its division's file, and that to its benchmark's, by what the log states. Where
+        several files have rules for a key, the last file's rules for it stand.
         """
         waiting = [f"training_{self._version}/common.yaml"]
         applied_names: set[str] = set()
@@ -64,7 +66,10 @@ class Judge:
             key.finish_last(self._collected)
 
     def _refuse(self, key: "_Key", event: Event, name: str) -> None:
-        """Collect that an event names the rule file `name`, which there is not."""
+        """Collect that an event asks for the rule file `name`, which mlperf-logging lacks or has applied already.
+
+        A benchmark that the ruleset does not have is refused by a rule of its own, which names the rulesets that do.
+        """
         if event.key == schema.SUBMISSION_BENCHMARK.key:
             having = [version for version in versions() if event.value in benchmarks(version)]
             others = "no ruleset has it"
@@ -102,9 +107,11 @@ class _Applied:
             self._check_end(check, collected)
 
     def _aggregated(self, events: Iterable[Event]) -> list[Event]:
-        """Return one event for the metrics of each evaluation, as stable_diffusion's BEGIN joins them.
+        """Return one event for each evaluation of stable_diffusion, which logs its metrics in an event each.
 
-        Where an evaluation lacks the metadata for that, the official checker ends: the first such event is noted.
+        The new event's value is a table such as {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}: the rule file joins
+        the metrics of the same samples_count so. Where an evaluation lacks the metadata for that, the official checker
+        ends, which is noted of the first one.
         """
         joined: dict[Any, Event] = {}
         for event in events:
@@ -126,18 +133,19 @@ class _Applied:
             self.ended = finding
 
     def _check_end(self, check: Check, collected: Collected) -> None:
-        """Check the state after the last event: a list that the events of a key made.
+        """Collect that the names which the events of a key listed are not those that the rule file wants.
 
-        Where there is no such event, another finding says so.
+        The tensors of which a log says that it initialized them must be those of the reference model, for instance.
+        Where no event listed any, another finding says so.
         """
         key = self.keys[check.other]
         if not key.count or holds(check.code, None, self.state):
             return
-        made_side, wanted_side = check.sides
-        made = Counter(map(printable, made_side(None, self.state)))
-        wanted = Counter(map(printable, wanted_side(None, self.state)))
-        missing = [*wanted - made][:3]
-        unknown = [*made - wanted][:3]
+        listed_names, wanted_names = check.sides
+        listed = Counter(map(printable, listed_names(None, self.state)))
+        wanted = Counter(map(printable, wanted_names(None, self.state)))
+        missing = list(wanted - listed)[:_NAMES_SHOWN]
+        unknown = list(listed - wanted)[:_NAMES_SHOWN]
         actual = f"missing {missing}, unknown or twice {unknown}"
         collected.found.append(key.finding("metadata", key.line or None, check.words, actual))
 
@@ -185,16 +193,20 @@ class _Key:
         self._failures: list[Finding] = []  # dropped where a later file has rules for the key
 
     def take(self, event: Event) -> None:
-        """Apply the rule to the next event of the key."""
+        """Apply the rule to the next event of the key, and count it.
+
+        Of the submission_ keys the official checker checks the first event alone.
+        """
         self.count += 1
-        if self.count == 1:
+        is_first = self.count == 1
+        if is_first:
             self.value = event.value
             self.line = event.line
         elif not self.differs:
             self.differs = event.value not in (self.value,)  # one NaN is another's equal, as in list.count
-        if self.count == 1 or not self._once:
+        if is_first or not self._once:
             self._check_each(event)
-        if self.rule.first_check and self.count == 1:
+        if self.rule.first_check and is_first:
             self._check(self.rule.first_check, event)
         if self.rule.any_check:
             self._look_for_any(self.rule.any_check, event)
@@ -213,7 +225,11 @@ class _Key:
                 self.fail(event, "value", wanted, _shown(event, "value"))
 
     def _look_for_any(self, check: Check, event: Event) -> None:
-        """Note whether an event meets the check that one event of the key must meet."""
+        """Note whether an event meets the check that at least one event of the key must meet.
+
+        The largest value is kept for the message where none does. Where the check cannot be computed, the official
+        checker ends.
+        """
         has_number = is_number(event.value)
         if has_number and (self._best is None or event.value > self._best.value):
             self._best = _Best(event.value, event.line)
@@ -280,7 +296,10 @@ class _Key:
         )
 
     def finish(self, collected: Collected) -> None:
-        """Collect violations that no later rule file overrides."""
+        """Collect what is wrong with the events of the key together, and stands whatever later rule files say of it.
+
+        That is a missing key of which another one may take the place, and that no event met the check that one must.
+        """
         rule = self.rule
         if rule.other and not self.count and not self._file.keys[rule.other].count:
             collected.found.append(self.finding("count", None, rule.count_in_words, "none"))
@@ -294,7 +313,10 @@ class _Key:
             collected.found.append(replace(finding, fix="train until the target is reached, then log run_stop"))
 
     def finish_last(self, collected: Collected) -> None:
-        """Collect the other violations, once no later file can have rules for the key."""
+        """Collect the failed checks of single events, and a wrong number of events, by the last file with this key.
+
+        Repeats of a key that must be there exactly once only warn where they are equal, as with the official checker.
+        """
         rule = self.rule
         collected.found += self._failures
         if self.failed > len(self._failures):
@@ -316,10 +338,12 @@ _LONGEST = 1 << 24  # characters of a line; a longer one is refused unread
 
 
 def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
-    """Return our findings, each marked by whether the official checker has it too, and what only that one finds.
+    """Return our findings of a log with damaged lines, each marked by whether the official checker has it, too.
 
     Our reader passes over, or splits, what it cannot take as one event; the official parser takes some of it and ends
-    at the rest.
+    at the rest. So the log is read and judged once more as that parser reads it. A finding is official where it is
+    about a line at which the parser ends, or where its rule is broken by that reading. What only that reading breaks
+    is added.
     """
     if all(_is_about_a_line(finding) for finding in ours):
         last_line = max(finding.line or 0 for finding in ours)
@@ -333,24 +357,25 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
     judge.finish()
     theirs = [finding for finding in collected.found if finding.official]
     rules_of_theirs = {finding.rule for finding in theirs}
-    marked = []
-    names_bad_line = False
-    for finding in ours:
-        is_bad = _is_bad(finding, bad_lines)
-        names_bad_line = names_bad_line or is_bad
-        marked.append(replace(finding, official=is_bad or finding.rule in rules_of_theirs))
-    if bad_lines and not names_bad_line:
-        blamed = next(finding for finding in marked if _is_about_a_line(finding))
-        marked.append(replace(blamed, severity="error", line=min(bad_lines), official=True))
     rules_of_ours = {finding.rule for finding in ours}
+
+    marked = []
+    for finding in ours:
+        is_theirs = _is_bad(finding, bad_lines) or finding.rule in rules_of_theirs
+        marked.append(replace(finding, official=is_theirs))
+    is_bad_line_named = any(_is_bad(finding, bad_lines) for finding in ours)
+    if bad_lines and not is_bad_line_named:
+        about_lines = [finding for finding in marked if _is_about_a_line(finding)]
+        marked.append(replace(about_lines[0], severity="error", line=min(bad_lines), official=True))
     marked += [finding for finding in theirs if finding.rule not in rules_of_ours]
     return tuple(marked)
 
 
 def _read(path: Path, judge: Judge | None, last_line: float = math.inf) -> set[int]:
-    """Read a log's events to `last_line` as the official parser does, and give them to `judge`.
+    """Read a log to `last_line` as the official parser does, and give its events to `judge`, if there is one.
 
-    Return the lines that it cannot read.
+    Return the numbers of the lines at which that parser ends with an error. Reading ends at a line of 16 million
+    characters, which counts as one of them.
     """
     bad_lines: set[int] = set()
     with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
@@ -386,7 +411,11 @@ def _is_bad(finding: Finding, bad_lines: set[int]) -> bool:
 
 
 def _event(text: str, line: int) -> Event:
-    """Return the event of a text. Raises what the official parser raises."""
+    """Return the event of a text such as `:::MLLOG {"key": ...}`, which stands in `line`.
+
+    Raises KeyError for a field that is missing, ValueError for what is no JSON or no event, and what the official
+    parser raises for other types.
+    """
     if not text.startswith(_TOKEN):
         raise ValueError("no event")
     fields: dict[str, Any] = json.loads(text[len(_TOKEN) :])

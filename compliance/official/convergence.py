@@ -78,7 +78,10 @@ class Convergence:
 
 @functools.cache
 def reference_set(benchmark: str, ruleset: str) -> ReferenceSet:
-    """The reference convergence points of a benchmark. Raises NoReferenceError where mlperf-logging tests none."""
+    """Return the reference convergence points of a benchmark in a ruleset, such as 4.0.0.
+
+    Raises NoReferenceError where mlperf-logging has none, or its rcp_checker cannot test the benchmark.
+    """
     try:
         records = rule_files.reference_points(f"rcps_{benchmark}.json", ruleset)
     except KeyError:
@@ -103,7 +106,7 @@ def reference_set(benchmark: str, ruleset: str) -> ReferenceSet:
 
 
 def unit_of(benchmark: str, ruleset: str) -> str:
-    """The unit in which the convergence of a benchmark is counted."""
+    """Return the unit in which the convergence of a benchmark is counted: epochs, samples or steps."""
     if benchmark == STABLE_DIFFUSION:
         return "steps" if ruleset == "3.1.0" else "samples"
     return "samples" if benchmark in COUNTED_IN_SAMPLES | _EPOCHS_ARE_SAMPLES else "epochs"
@@ -112,9 +115,12 @@ def unit_of(benchmark: str, ruleset: str) -> str:
 def against_reference(
     values: Sequence[float], batch: int, reference: ReferenceSet, points: Sequence[ReferencePoint] | None = None
 ) -> Convergence:
-    """Whether runs that took `values` to the target at the global batch converge no faster than the reference could.
+    """Test whether the runs of a submission converge no faster than the reference could.
 
-    `points` takes the place of the reference's pruned points. A run without success counts NOT_CONVERGED.
+    `values` are the epochs (or samples) that each run took to the target at the global batch `batch`; NOT_CONVERGED for
+    a run that did not reach it. Their mean without the fastest and the slowest must be the least mean of the reference
+    or more. The result's `scaling` lengthens the minutes of runs that pass and are faster than the reference's mean.
+    `points` takes the place of the reference's pruned points.
     """
     dropped = reference.runs.dropped
     failed = [value for value in values if value >= NOT_CONVERGED]
@@ -128,16 +134,21 @@ def against_reference(
     held_to = point_at(batch, reference.points if points is None else points, reference)
     if held_to is None:
         return Convergence(passed=False, reason=f"no reference point for a global batch of {batch}")
+
     point = held_to.point
     mean = _numpy_sum(kept) / len(kept)
-    passed = mean >= point.mean / (point.mean / point.least)  # as rcp_checker divides
-    faster = mean < point.mean
-    scaling = point.mean / mean if passed and faster else 1.0
+    passed = mean >= point.mean / (point.mean / point.least)  # as rcp_checker divides, to the last digit
+    is_faster = mean < point.mean
+    scaling = point.mean / mean if passed and is_faster else 1.0
     return Convergence(passed=passed, reason=held_to.reason, mean=mean, point=point, scaling=scaling)
 
 
 def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceSet) -> HeldTo | None:
-    """The one of `points` (by batch) that a global batch is held to; None above the largest."""
+    """Return the reference point that a global batch is held to; None for a batch above the largest of `points`.
+
+    `points` are sorted by batch. A batch between two of them is held to a point on the line between these, and one
+    below all of them to the first.
+    """
     lower = [point for point in points if point.global_batch < batch]
     higher = points[len(lower) :]
     if not higher:
@@ -155,7 +166,7 @@ def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceS
 
 
 def lower_envelope(reference: ReferenceSet) -> tuple[ReferencePoint, ...]:
-    """The lower convex envelope of all points from the fastest one's batch on.
+    """Return the lower convex envelope of all points, by batch and mean, from the batch of the fastest one on.
 
     rcp_checker's pruning means it and misses it: it compares each point with its neighbours once and never again
     after a later point went (its own comment says so; mlcommons/logging #368).
@@ -172,6 +183,7 @@ def lower_envelope(reference: ReferenceSet) -> tuple[ReferencePoint, ...]:
 
 
 def _is_above_line(point: ReferencePoint, low: ReferencePoint, high: ReferencePoint) -> bool:
+    """Return whether a point's mean lies above the line between the points of a lower and a higher batch."""
     return point.mean > _between(point.global_batch, low.global_batch, high.global_batch, low.mean, high.mean)
 
 
@@ -181,13 +193,17 @@ def _allowed_samples(benchmark: str, ruleset: str) -> int:
 
 
 def _point(record: Mapping[str, Any], runs: SubmissionRuns, allowed: int) -> ReferencePoint:
-    """A record of the reference's runs as a point; like rcp_checker, it drops by the record's own benchmark name."""
+    """Return the reference point that a record of the reference's runs makes.
+
+    `runs` are those of a submission, whose mean the point's least one bounds; it is lowered by `allowed` samples. Like
+    rcp_checker, this drops the fastest and slowest by the benchmark that the record itself names.
+    """
     values = sorted(record["Epochs to converge"] if "Epochs to converge" in record else record["samples to converge"])
     dropped = rounds.dropped_runs(record["Benchmark"])
     kept = values[dropped : len(values) - dropped]
     mean = _numpy_sum(kept) / len(kept)
     std = _numpy_std(values)
-    least = _least_mean(mean, std, len(values) - 2 * dropped, runs.runs)
+    least = _least_mean(mean, std, len(kept), runs.runs)
     return ReferencePoint(
         global_batch=record["BS"],
         mean=mean,
@@ -198,8 +214,11 @@ def _point(record: Mapping[str, Any], runs: SubmissionRuns, allowed: int) -> Ref
 
 
 def _pruned(points: Sequence[ReferencePoint], runs: SubmissionRuns) -> tuple[ReferencePoint, ...]:
-    """The points that rcp_checker keeps: from the fastest one's batch on, less those slower than the line between
-    their neighbours. One pass, in which a removed point's place is taken by the next one."""
+    """Return the points that rcp_checker keeps, sorted by batch as `points` are.
+
+    Points of a smaller batch than the fastest point's are dropped, and those that are slower than the line between
+    their neighbours. As in that tool this is one pass, in which the next point takes a removed one's place.
+    """
     fastest = min(points, key=lambda point: point.mean)
     kept = [point for point in points if point.global_batch >= fastest.global_batch]
     index = 1
@@ -227,18 +246,23 @@ def _between(batch: int, low_batch: int, high_batch: int, low: float, high: floa
 
 
 def _least_mean(mean: float, std: float, reference_runs: int, runs: int) -> float:
-    """The lowest olympic mean that a one-sided test, Student's t of equal `std`, does not tell from the reference's.
+    """Return the lowest olympic mean of a submission that a t-test does not tell from the reference's mean.
 
-    rcp_checker takes two runs off a submission's number, of unet3d too, which drops eight.
+    The test is Student's, one-sided, with the same standard deviation `std` of both, and is inverted by halving an
+    interval, as rcp_checker does. `runs` are those of a submission, of which that tool takes two off, of unet3d too,
+    which drops eight.
     """
     if std == 0:
         return mean
-    error = std * math.sqrt(1 / reference_runs + 1 / (runs - 2))
+    counted_runs = runs - 2
+    error = std * math.sqrt(1 / reference_runs + 1 / counted_runs)
+    degrees_of_freedom = reference_runs + counted_runs - 2
     low = 0.0
     high = mean
     while high - low > TOLERANCE:
         middle = (low + high) / 2
-        if t_cdf((middle - mean) / error, reference_runs + runs - 4) > SIGNIFICANCE:
+        is_by_chance = t_cdf((middle - mean) / error, degrees_of_freedom) > SIGNIFICANCE
+        if is_by_chance:
             high = middle
         else:
             low = middle
@@ -246,14 +270,17 @@ def _least_mean(mean: float, std: float, reference_runs: int, runs: int) -> floa
 
 
 def _numpy_std(values: Sequence[float]) -> float:
-    """numpy.std: of the population."""
+    """Return the standard deviation of the population, as numpy.std computes it."""
     mean = _numpy_sum(values) / len(values)
     squares = [(value - mean) * (value - mean) for value in values]
     return math.sqrt(_numpy_sum(squares) / len(values))
 
 
 def _numpy_sum(values: Sequence[float]) -> float:
-    """The sum of up to 128 numbers in the order in which numpy adds them: eight partial sums, then the rest."""
+    """Return the sum of up to 128 numbers, added in the order in which numpy adds them, so that it has the same digits.
+
+    Each eighth number goes to the same of eight partial sums; these are added in pairs, and the rest one by one.
+    """
     whole = len(values) - len(values) % 8
     if not whole:
         total = 0.0

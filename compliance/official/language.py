@@ -28,7 +28,7 @@ Code = Callable[[Any, State], Any]  # of an event, None in BEGIN and END
 
 
 def holds(code: Code, event: Any, state: State) -> bool:
-    """Whether a check is met; one that fails is not, as the official checker takes it."""
+    """Return whether a check is met; one that fails is not, as the official checker takes it."""
     try:
         return bool(code(event, state))
     except Exception:  # noqa: BLE001  a log may hold anything
@@ -36,10 +36,12 @@ def holds(code: Code, event: Any, state: State) -> bool:
 
 
 def expression(text: str) -> Code:
+    """Return the function that computes an expression, such as `v['value'] > 0`, of an event and the state."""
     return _expression(ast.parse(text.strip(), mode="eval").body)
 
 
 def statements(text: str) -> list[Code]:
+    """Return a function for each statement of a text, such as `s['seeds'] += 1`: it changes the state by an event."""
     return [_statement(node) for node in ast.parse(text.strip()).body]
 
 
@@ -66,47 +68,59 @@ _NAMES: Mapping[str, Code] = {
 
 
 def _expression(node: ast.expr) -> Code:
-    """`node` as a function; raises SyntaxError."""
-    if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and (named := _NAMES.get(ast.unparse(node))):
-        return named
+    """Return the function of an event and the state that computes an expression of a rule, such as `v['value'] > 0`.
+
+    The functions of its parts are made first, so that nothing is parsed when a rule is applied to an event. Raises
+    SyntaxError for a form that no rule of mlperf-logging has.
+    """
+    if isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+        named = _NAMES.get(ast.unparse(node))
+        if named is not None:
+            return named
     match node:
         case ast.Constant(value=value):
             return lambda event, s: value
-        case ast.Subscript(value=of, slice=index):
-            table, at = _expression(of), _expression(index)
-            return lambda event, s: table(event, s)[at(event, s)]
+        case ast.Subscript(value=container, slice=index):
+            table = _expression(container)
+            key = _expression(index)
+            return lambda event, s: table(event, s)[key(event, s)]
         case ast.List(elts=items):
             parts = [_expression(item) for item in items]
             return lambda event, s: [part(event, s) for part in parts]
-        case ast.UnaryOp(op=ast.Not() | ast.USub() as sign, operand=operand):
-            inner, change = _expression(operand), operator.not_ if isinstance(sign, ast.Not) else operator.neg
-            return lambda event, s: change(inner(event, s))
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            denied = _expression(operand)
+            return lambda event, s: not denied(event, s)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            positive = _expression(operand)
+            return lambda event, s: -positive(event, s)
         case ast.IfExp(test=test, body=body, orelse=orelse):
-            asked, yes, no = _expression(test), _expression(body), _expression(orelse)
-            return lambda event, s: yes(event, s) if asked(event, s) else no(event, s)
+            condition = _expression(test)
+            yes = _expression(body)
+            no = _expression(orelse)
+            return lambda event, s: yes(event, s) if condition(event, s) else no(event, s)
         case ast.BoolOp(op=joined, values=values):  # the rules ask only whether it holds
-            terms, enough = [_expression(value) for value in values], all if isinstance(joined, ast.And) else any
+            terms = [_expression(value) for value in values]
+            enough = all if isinstance(joined, ast.And) else any
             return lambda event, s: enough(term(event, s) for term in terms)
         case ast.Compare():
             return _comparison(node)
         case ast.BinOp():
             return _arithmetic(node)
-        case ast.Call(func=ast.Name(id="isinstance"), args=[of, ast.Name(id="int")]):
-            typed = _expression(of)
-            return lambda event, s: isinstance(typed(event, s), int)
-        case ast.Call(func=function, args=arguments, keywords=[]):
-            return _call(function, [_expression(argument) for argument in arguments])
+        case ast.Call():
+            return _call(node)
     raise SyntaxError
 
 
 def _comparison(node: ast.Compare) -> Code:
+    """Return the function of a comparison, which may be a chain such as `0 < v['value'] <= 1`."""
     if not all(type(op) in _COMPARISONS for op in node.ops):
         raise SyntaxError
     compares = [_COMPARISONS[type(op)] for op in node.ops]
     sides = [_expression(side) for side in (node.left, *node.comparators)]
     if len(compares) == 1:
-        [compare], [one, other] = compares, sides
-        return lambda event, s: compare(one(event, s), other(event, s))
+        [compare] = compares
+        [left, right] = sides
+        return lambda event, s: compare(left(event, s), right(event, s))
 
     def chain(event: Any, s: State) -> bool:
         values = (side(event, s) for side in sides)  # as Python: only as far as they hold
@@ -116,14 +130,21 @@ def _comparison(node: ast.Compare) -> Code:
 
 
 def _arithmetic(node: ast.BinOp) -> Code:
-    """Compute with numbers alone: a text times a number, or formatted by %, may take all memory, and meets no rule."""
+    """Return the function that computes `left op right`, of numbers alone: for others it raises TypeError.
+
+    A text times a number, or formatted by %, could take all memory, and meets no rule. For the same reason a power must
+    have a fraction for its exponent, as in `v['value'] ** 0.5`: that of whole numbers has no bound.
+    """
     compute = _ARITHMETIC.get(type(node.op))
-    if compute is None or (compute is operator.pow and not isinstance(getattr(node.right, "value", None), float)):
+    has_fraction = isinstance(node.right, ast.Constant) and isinstance(node.right.value, float)
+    if compute is None or (compute is operator.pow and not has_fraction):
         raise SyntaxError
-    left, right = _expression(node.left), _expression(node.right)
+    left = _expression(node.left)
+    right = _expression(node.right)
 
     def computed(event: Any, s: State) -> Any:
-        one, other = left(event, s), right(event, s)
+        one = left(event, s)
+        other = right(event, s)
         if not isinstance(one, int | float | complex) or not isinstance(other, int | float | complex):
             raise TypeError("no number")
         return compute(one, other)
@@ -131,13 +152,21 @@ def _arithmetic(node: ast.BinOp) -> Code:
     return computed
 
 
-def _call(function: ast.expr, arguments: list[Code]) -> Code:
-    match function, len(arguments):
+def _call(node: ast.Call) -> Code:
+    """Return the function of a call: of a known one, `isinstance(..., int)`, `s.get(...)` or `"...".format(...)`."""
+    match node:
+        case ast.Call(func=ast.Name(id="isinstance"), args=[ast.expr() as tested, ast.Name(id="int")]):
+            value = _expression(tested)
+            return lambda event, s: isinstance(value(event, s), int)
+        case ast.Call(keywords=[_, *_]):
+            raise SyntaxError
+    arguments = [_expression(argument) for argument in node.args]
+    match node.func, len(arguments):
         case ast.Attribute(value=ast.Name(id="s"), attr="get"), 1:
             return lambda event, s: s.get(arguments[0](event, s))
         case ast.Attribute(value=ast.Constant(value=str() as text), attr="format"), 1:
             return lambda event, s: text.format(arguments[0](event, s))
-    called = _FUNCTIONS.get(ast.unparse(function))
+    called = _FUNCTIONS.get(ast.unparse(node.func))
     if called is None or not arguments:
         raise SyntaxError
     return lambda event, s: called(*(argument(event, s) for argument in arguments))

@@ -223,7 +223,11 @@ def files(version: str) -> list[str]:
 
 @functools.cache
 def load(name: str) -> RuleFile:
-    """Read the rules of the file `name`. Raises ValueError for a form that is not known."""
+    """Read the rules of the file `name`, such as training_4.0.0/common.yaml. Raises ValueError for an unknown form.
+
+    A file is a list of blocks: KEY holds the rule of one key, BEGIN code that runs before the first event, and END
+    checks after the last one.
+    """
     rules: dict[str, Rule] = {}
     begin: Sequence[Code] = ()
     end: Sequence[Check] = ()
@@ -314,9 +318,11 @@ def _checks(name: str, key: str, texts: str | list[str], set_by: Mapping[str, st
 
 
 def read_check(name: str, key: str, text: str, set_by: Mapping[str, str] = MappingProxyType({})) -> Check:
-    """Return the check `text` of `key` in the file `name`; `set_by` has the key whose events set a name of the state.
+    """Return the check of `key` that `text` asks for, an expression in the file `name` such as `v['value'] > 0`.
 
-    Raises ValueError for a form that is not known.
+    Events of other keys set flags and lists in the state `s`, and `set_by` says which key sets which. A check that is
+    a flag alone, such as `not s['run_started']`, asks for the order of two keys; any other for a value, metadata or a
+    time. Raises ValueError for a form that is not known.
     """
     code = _parsed(name, key, text, expression)
     node = ast.parse(text.strip(), mode="eval").body
@@ -325,7 +331,8 @@ def read_check(name: str, key: str, text: str, set_by: Mapping[str, str] = Mappi
     other = set_by[states[0]] if states else ""
     flag = re.fullmatch(r"(not )?s\['\w+'\](?: == True)?", plain)
     if other and flag:
-        return Check(node=node, code=code, aspect="order", other=other, before=bool(flag[1]))
+        is_denied = flag[1] is not None
+        return Check(node=node, code=code, aspect="order", other=other, before=is_denied)
     return Check(node=node, code=code, aspect=_aspect(plain), other=other)
 
 
@@ -360,7 +367,10 @@ _WORDS = (
 
 
 def in_words(node: ast.expr) -> str:
-    """Return in words what an expression asks; its text where there are no words for it."""
+    """Return in words what an expression asks: `v['value'] > 0` asks for a value `above 0`.
+
+    An expression that _WORDS has no words for is returned as its text, without the brackets around names.
+    """
     match node:
         case ast.BoolOp(op=ast.And(), values=values):
             return " and ".join(in_words(value) for value in values)

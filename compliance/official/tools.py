@@ -26,10 +26,11 @@ IMPORTED = {
 
 
 def run_tool(tool: str, arguments: Sequence[str]) -> tuple[int | None, str]:
-    """Exit status (None: no end within TIMEOUT_S) and all text of `python -m mlperf_logging.<tool>`.
+    """Run `python -m mlperf_logging.<tool>`, and return its exit status and all of its text.
 
-    It runs in a folder of its own, since the tools write into the working directory. Raises ValueError where
-    mlperf-logging is not the release whose rules this project has, or a package that the tool imports is not installed.
+    The status is None where it did not end within TIMEOUT_S. It runs in a folder of its own, since the tools write into
+    the working directory. Raises ValueError where mlperf-logging is not the release whose rules this project has, or a
+    package that the tool imports is not installed.
     """
     try:
         installed = importlib.metadata.version("mlperf-logging")
@@ -79,9 +80,10 @@ def ask(tool: str, *arguments: str) -> Verdict:
 
 
 def summary(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> Verdict:
-    """result_summarizer; it must print the score that we have, in its second run.
+    """Ask result_summarizer for the score of the package in `folder`. The verdict is good if it is `minutes`, ours.
 
-    The first lacks the convergence scaling, which that run itself writes into the folder.
+    The tool runs twice: only in its second run does it apply the scaling of the convergence test, which the first one
+    writes into the folder.
     """
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "summary.csv"
@@ -92,8 +94,9 @@ def summary(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -
             return judged("result_summarizer", False, _complaints(text))
         with table.open(encoding="utf-8", newline="") as stream:
             scores = [row[benchmark] for row in csv.DictReader(stream)]
-    good = len(scores) == 1 and scores[0] != "" and minutes is not None and float(scores[0]) == minutes
-    return judged("result_summarizer", good, f"{', '.join(map(printable, scores))} minutes; ours {minutes!r}")
+    has_one_score = len(scores) == 1 and scores[0] != ""
+    is_ours = has_one_score and minutes is not None and float(scores[0]) == minutes
+    return judged("result_summarizer", is_ours, f"{', '.join(map(printable, scores))} minutes; ours {minutes!r}")
 
 
 def config_of_ours(ruleset: str, folder: Path) -> Path:

@@ -313,7 +313,10 @@ class Measured:
             self._collected.breach(AGREES, line, actual)
 
     def _compare_sums(self, line: int, number: int, stated: schema.EpochThroughput) -> None:
-        """Compare a throughput of epoch `number` with the sums of the epoch's windows, and with its last step."""
+        """Compare the throughput of epoch `number` with the sums of its windows, and the last of them with the plan.
+
+        Each difference is kept as a fault. Seconds may differ by what rounding each of them to six digits makes.
+        """
         sums = self._sums
         rounded_s = _ROUNDED_S * (sums.windows + 1)
         for name, value, of_windows, tolerance in (

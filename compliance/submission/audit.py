@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from compliance.check import NOTHING, Report, check_file
 from compliance.forms import check_replaceable
@@ -58,62 +58,80 @@ class _Place:
 
 
 def command(options: argparse.Namespace) -> int:
-    """`python -m compliance audit`; 0 whatever it finds, as a finding is no failure of the audit."""
-    page_start = template_text("audit.html").partition("{{")[0]
-    forms: list[tuple[Path | None, Callable[[Sequence[Submission]], str], str]] = [
-        (options.html, audit_forms.as_html, page_start),
-        (options.csv, audit_forms.as_csv, audit_forms.as_csv([])),
-    ]
-    for path, _, start in forms:
-        if path:
-            check_replaceable(path, start)
+    """Run `python -m compliance audit`: print the audit, and write it as a page and a table where these are asked for.
+
+    Returns 0 whatever it finds, as a finding is no failure of the audit. Raises ValueError for a tree without logs, and
+    for a file to write that another command wrote.
+    """
+    if options.html:
+        check_replaceable(options.html, template_text("audit.html").partition("{{")[0])
+    if options.csv:
+        check_replaceable(options.csv, audit_forms.as_csv([]))
     submissions = audit(options.path, options.ruleset, envelope=options.envelope)
     if not submissions:
         raise ValueError(f"{options.path}: no result_*.txt in it; give a results repository, or an archive of one")
-    for path, write, _ in forms:
-        if path:
-            path.write_text(write(submissions), encoding="utf-8")
+    if options.html:
+        options.html.write_text(audit_forms.as_html(submissions), encoding="utf-8")
+    if options.csv:
+        options.csv.write_text(audit_forms.as_csv(submissions), encoding="utf-8")
     if options.json:
-        print(json.dumps({"submissions": [one.as_dict() for one in submissions]}, indent=2))
+        print(json.dumps({"submissions": [submission.as_dict() for submission in submissions]}, indent=2))
     else:
         print(audit_forms.as_text(submissions), end="")
     return 0
 
 
 def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> list[Submission]:
-    """The submissions below the folder, or in the tar archive, `path`.
+    """Check all logs below the folder, or in the tar archive, `path`. Return a row a submission, sorted by its folder.
 
-    `ruleset` None: that of the round which a folder's name says; logs of this project, which are of no round, are of
-    NEWEST. `envelope` asks for the second reading of the reference points. Raises ValueError for an archive that
-    cannot be read, and for others' logs of a round that no name says.
+    `ruleset` is that of all logs. None takes for each log the ruleset of the round that a folder's name says, and
+    NEWEST for logs of this project, which are of no round. `envelope` asks for the second reading of the reference
+    points. Raises ValueError for an archive that cannot be read, and for others' logs of a round that no name says.
     """
-    folders: dict[PurePosixPath, _Folder] = {}
-    described: dict[PurePosixPath, dict[str, Any] | str] = {}  # or why it cannot be read
-    scalings: dict[PurePosixPath, float | str] = {}
-    rules = functools.cache(load)
-    for file in results_tree.files_of(path):
-        if file.name.match(results_tree.SYSTEM):
-            described[file.name] = _tried(read_description, file.content)
-        elif file.name.match(results_tree.SCALING):
-            scalings[file.name.parent] = _tried(_read_scaling, file.content)
-        else:
-            version = ruleset or results_tree.ruleset_named(path, file.name.parent)
-            folder = folders.setdefault(file.name.parent, _Folder(file.name.parent, rules(version or NEWEST)))
-            _add_log(folder, file, path, known_round=version is not None)
-
-    seen: dict[tuple[object, ...], _Place] = {}
+    tree = _read_tree(path, ruleset)
+    seen: dict[tuple[object, ...], _Place] = {}  # the runs of the submissions so far
     submissions = []
     candidates = []
-    for name, folder in sorted(folders.items()):
+    for name, folder in sorted(tree.folders.items()):
         folder.owner = results_tree.owner_of(path, name, _organisation(folder.logs))
-        of_all = [*_described(folder, described), *_scaled(folder, scalings)]
+        of_all = [*_described(folder, tree.descriptions), *_scaled(folder, tree.scalings)]
         asked = _elsewhere(folder, seen)
-        for one in folder.logs:
-            peak = over_peak(one.run, folder.description, folder.ruleset.strict["system-description"])
-            asked.setdefault(one.path.name, []).extend((*of_all, *peak))
+        for report in folder.logs:
+            peak = over_peak(report.run, folder.description, folder.ruleset.strict["system-description"])
+            asked.setdefault(report.path.name, []).extend((*of_all, *peak))
         submissions.append(_submission(folder, asked, envelope=envelope))
         candidates.append(_candidate(folder))
     return _screened(submissions, candidates)
+
+
+@dataclass
+class _Tree:
+    """The files of a results repository: its logs by their folder, its descriptions by name, its factors by folder.
+
+    In the place of a file that cannot be read stands a text that says why.
+    """
+
+    folders: dict[PurePosixPath, _Folder] = field(default_factory=dict)
+    descriptions: dict[PurePosixPath, dict[str, Any] | str] = field(default_factory=dict)
+    scalings: dict[PurePosixPath, float | str] = field(default_factory=dict)
+
+
+def _read_tree(path: Path, ruleset: str | None) -> _Tree:
+    """Read the files of a results repository, and check each log by itself. Raises ValueError as `audit` does."""
+    tree = _Tree()
+    load_once = functools.cache(load)
+    for file in results_tree.files_of(path):
+        folder_name = file.name.parent
+        if file.name.match(results_tree.SYSTEM):
+            tree.descriptions[file.name] = _tried(read_description, file.content)
+        elif file.name.match(results_tree.SCALING):
+            tree.scalings[folder_name] = _tried(_read_scaling, file.content)
+        else:
+            version = ruleset or results_tree.ruleset_named(path, folder_name)
+            if folder_name not in tree.folders:
+                tree.folders[folder_name] = _Folder(folder_name, load_once(version or NEWEST))
+            _add_log(tree.folders[folder_name], file, path, known_round=version is not None)
+    return tree
 
 
 # --- what the tree holds of a submission ---
@@ -128,7 +146,11 @@ def _tried(read: Callable[[Path], T], content: Path | str) -> T | str:
 
 
 def _add_log(folder: _Folder, file: TreeFile, root: Path, *, known_round: bool) -> None:
-    """Check a log into its folder. Raises ValueError for one of others whose round no name says."""
+    """Check a log of the tree `root`, and add its report to its folder.
+
+    A log that cannot be read gets a report that says so. One of v0.5 or v0.6, whose events have another form, is noted
+    as such. Raises ValueError for a log of others if no name says its round (`known_round`): by which rules is it read?
+    """
     report = _tried(lambda path: check_file(path, folder.ruleset), file.content)
     if isinstance(report, str):
         report = Report(path=Path(), findings=(_asked("log", report, "ask for the log", severity="error"),))
@@ -193,37 +215,44 @@ def _asked(rule: str, actual: str, fix: str, *, severity: str = "warning") -> Fi
 
 
 def _elsewhere(folder: _Folder, seen: dict[tuple[object, ...], _Place]) -> dict[str, list[Finding]]:
-    """By log: that its run, or its times or accuracies alone, stand in a submission before this one, too.
+    """Return, by the name of its log, a question about each run that stands in a submission before this one, too.
 
-    A submission with power logs holds the runs of one without them by intent. Those of an earlier round may be
-    submitted again: training_rules.adoc, section Results Resubmission.
+    A run is known again by its marks: its start, end and accuracies, or its times or accuracies alone. `seen` has the
+    place where each mark stood first, and gets those of this submission.
     """
-    found: dict[str, list[Finding]] = {}
-    for one in folder.logs:
-        places = [
-            seen.setdefault(mark, _Place(folder=folder, file=one.path.name, what=mark.what)) for mark in marks(one.run)
-        ]
-        elsewhere = next((place for place in places if place.folder is not folder), None)
+    questions: dict[str, list[Finding]] = {}
+    for report in folder.logs:
+        elsewhere: _Place | None = None
+        for mark in marks(report.run):
+            here = _Place(folder=folder, file=report.path.name, what=mark.what)
+            place = seen.setdefault(mark, here)
+            if place.folder is not folder and elsewhere is None:
+                elsewhere = place
         if elsewhere is not None:
-            found[one.path.name] = [_of_two_places(one, folder, elsewhere)]
-    return found
+            questions[report.path.name] = [_of_two_places(report, folder, elsewhere)]
+    return questions
 
 
-def _of_two_places(one: Report, folder: _Folder, place: _Place) -> Finding:
-    """The question about a run that stands in `folder` and in the submission of `place`."""
+def _of_two_places(report: Report, folder: _Folder, place: _Place) -> Finding:
+    """Return the question about a run that stands in `folder` and, before that, in the submission of `place`.
+
+    Two ways are allowed. A submission with power logs holds the runs of the one without them: that is a note alone. A
+    run of an earlier round may be submitted again (training_rules.adoc, section Results Resubmission), if its system's
+    description is the same and it passes the new round's checker: the question says how far that is so.
+    """
     other = place.folder
     actual = f"the {place.what} of {printable(place.file)} of {printable(str(other.name))}"
     severity = "warning"
     submitter = folder.owner.submitter
-    same_owner = submitter.partition("-")[0] == other.owner.submitter.partition("-")[0]
-    if submitter != other.owner.submitter and same_owner and "power" in submitter:
+    is_same_owner = submitter.partition("-")[0] == other.owner.submitter.partition("-")[0]
+    if submitter != other.owner.submitter and is_same_owner and "power" in submitter:
         actual = f"{actual}: this is its submission with power logs"
         severity = "info"
     elif folder.name.parts[0] != other.name.parts[0]:
         same = "identical" if folder.description == other.description else "not identical"
         if not folder.description or not other.description:
             same = "missing"
-        passes = "passes" if one.official else "does not pass"
+        passes = "passes" if report.official else "does not pass"
         actual += (
             f": a resubmission is allowed where system.json is identical (here: {same}) and the log passes the "
             f"new round's checker (it {passes}); training_rules.adoc, section Results Resubmission"
@@ -235,28 +264,33 @@ def _of_two_places(one: Report, folder: _Folder, place: _Place) -> Finding:
 
 
 def _candidate(folder: _Folder) -> Candidate:
-    """The folder's runs for the screen; none where one did not converge, or rcp_checker cannot read it."""
+    """Return the runs of a submission for the screen of selected runs: how far each trained to the target.
+
+    Only closed runs that pass the official checker and converged are screened. They are compared with others of the
+    same round, benchmark and global batch. `Dell-power` and `Dell` are one organisation.
+    """
     first = folder.logs[0].run
     group = (folder.owner.round, first.text(schema.SUBMISSION_BENCHMARK), first.global_batch)
     to_target: list[float] = []
-    for one in folder.logs:
-        samples = one.run.as_tools_read.to_target
-        closed = one.run.text(schema.SUBMISSION_DIVISION) == "closed"
-        if closed and one.official and samples is not None and math.isfinite(samples):
+    for report in folder.logs:
+        samples = report.run.as_tools_read.to_target
+        is_closed = report.run.text(schema.SUBMISSION_DIVISION) == "closed"
+        if is_closed and report.official and samples is not None and math.isfinite(samples):
             to_target.append(samples)
     organisation = folder.owner.submitter.partition("-")[0]
     return Candidate(organisation=organisation, group=group, to_target=tuple(to_target))
 
 
 def _screened(submissions: Sequence[Submission], candidates: Sequence[Candidate]) -> list[Submission]:
-    """The submissions, those that converged unusually soon with a question about it."""
+    """Return the submissions, with a question at those whose runs converged unusually soon.
+
+    `candidates` has the runs of each submission, in the same order.
+    """
     chances = unusual(candidates)
     screened = []
     for place, submission in enumerate(submissions):
         if place in chances:
-            actual = (
-                f"unusual (p = {chances[place]:.2g}): its runs converged sooner than those of all others at its batch"
-            )
+            chance = f"unusual (p = {chances[place]:.2g})"
             question = Question(
                 rule="selected-runs",
                 kind="plausibility",
@@ -265,7 +299,7 @@ def _screened(submissions: Sequence[Submission], candidates: Sequence[Candidate]
                 logs=submission.logs,
                 file="",
                 line=None,
-                actual=actual,
+                actual=f"{chance}: its runs converged sooner than those of all others at its batch",
             )
             submission = replace(submission, questions=(*submission.questions, question))
         screened.append(submission)
@@ -357,7 +391,11 @@ def _with(report: Report, finding: Finding) -> Report:
 
 
 def _envelope(test: ConvergenceTest) -> Envelope | None:
-    """The test once more, against the lower convex envelope of the reference points; None where there was no test."""
+    """Return the test once more, against the lower convex envelope of the reference points, with both outcomes.
+
+    rcp_checker prunes the points that lie above their neighbours, which is meant to leave that envelope and does not
+    always. None where there was no test.
+    """
     if test.reference is None or test.result is None or test.result.mean is None or test.batch is None:
         return None
     points = convergence.lower_envelope(test.reference)
@@ -375,21 +413,31 @@ def _envelope(test: ConvergenceTest) -> Envelope | None:
 
 
 def _questions(reports: Sequence[Report]) -> Iterator[Question]:
-    """Each rule that a log breaks once, errors first."""
-    found: defaultdict[str, list[tuple[str, Finding]]] = defaultdict(list)
+    """Yield a question for each rule that the logs of a submission break: in how many logs, and where first.
+
+    Errors come before warnings, then the rules are sorted by name. Notes are no questions.
+    """
+    breaches: defaultdict[str, list[_Breach]] = defaultdict(list)
     for report in reports:
         for finding in report.findings:
             if finding.severity != "info":
-                found[finding.rule].append((printable(str(report.path)), finding))
-    for rule, breaches in sorted(found.items(), key=lambda item: (item[1][0][1].severity, item[0])):
-        file, first = breaches[0]
+                breaches[finding.rule].append(_Breach(printable(str(report.path)), finding))
+    for rule in sorted(breaches, key=lambda rule: (breaches[rule][0].finding.severity, rule)):
+        first = breaches[rule][0]
         yield Question(
             rule=rule,
-            kind=first.kind,
-            official=first.official,
-            severity=first.severity,
-            logs=len({name for name, _ in breaches}),
-            file=file,
-            line=first.line,
-            actual=printable(first.actual, 1000),
+            kind=first.finding.kind,
+            official=first.finding.official,
+            severity=first.finding.severity,
+            logs=len({breach.file for breach in breaches[rule]}),
+            file=first.file,
+            line=first.finding.line,
+            actual=printable(first.finding.actual, 1000),
         )
+
+
+class _Breach(NamedTuple):
+    """A finding, and the name of its log."""
+
+    file: str
+    finding: Finding

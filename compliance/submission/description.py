@@ -18,6 +18,9 @@ Node: TypeAlias = dict[str, Any]  # a machine as the header of a log describes i
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])i?B", re.IGNORECASE)
 _GIB_OF_UNIT = {"M": 1 / 1024, "G": 1, "T": 1024}
 MOST_DEVICES = 2**63  # a log with more, or as many nodes, holds garbage
+# of the described memory, which is rounded and may be in GB or GiB, over that which the kernel has left
+_LEAST_MEMORY_SHARE = 0.75
+_MOST_MEMORY_SHARE = 1.35
 MOST_DIGITS = 6  # of a described number that is computed with
 _NO_LINUX = re.compile(r"\b(windows|mac ?os|\w*bsd)\b", re.IGNORECASE)
 LARGEST_JSON_BYTES = 1 << 20
@@ -65,7 +68,11 @@ class _LoggedField(NamedTuple):
 
 
 def _logged_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
-    """Return the fields that the log says, of its hardware only those that do not suit the description."""
+    """Return the fields of a system description as the log says them, each with the log's key.
+
+    Of the hardware, and the framework, only those are returned that the description contradicts: both may write a name
+    in a way of their own, so they cannot be compared as texts.
+    """
     fields = [
         _LoggedField("submission_org", "submitter", run.values.get("submission_org")),
         _LoggedField("submission_division", "division", run.values.get("submission_division")),
@@ -78,7 +85,8 @@ def _logged_fields(run: LoggedRun, description: Description) -> list[_LoggedFiel
     fields += _fields_of_summary(run, description, nodes)
     differing: dict[str, str] = {}  # of several nodes that differ in a field the last one stands
     for node in nodes:
-        differing.update(_machine_differs(node, description))
+        for name, value in _machine_differs(node, description):
+            differing[name] = value
     fields += [_LoggedField(schema.HARDWARE.name, name, value) for name, value in differing.items()]
     other_gpu = _other_gpu(nodes, description)
     fields.append(_LoggedField(schema.HARDWARE.name, "accelerator_model_name", other_gpu))
@@ -143,21 +151,25 @@ def _accelerators(description: Description) -> int:
 
 
 def _machine_differs(node: Node, description: Description) -> Iterator[tuple[str, str]]:
-    """Yield each field of the description that a node of the log contradicts, and the node's value."""
+    """Yield the name of each field of the description that a node of the log contradicts, and the node's value.
+
+    Compared are the processor, its cores, the memory and the operating system, as far as both state them.
+    """
     if _is_other_processor(node, description):
         yield "host_processor_model_name", str(node["cpu"])
 
     cores = _number(description, "host_processors_per_node") * _number(description, "host_processor_core_count")
     threads = max(_number(description, "host_processor_vcpu_count"), 2 * cores)
-    usable = node.get("cores")
+    usable = node.get("cores")  # a job may be given half of a node, and counts threads or cores
     if cores and has_type(usable, COUNT) and not cores / 2 <= usable <= threads:  # type: ignore[operator]
         yield "host_processor_core_count", f"{usable} cores a node that the job may use"
 
     stated_gib = _memory_gib(description)
     memory_gib = node.get("memory_gib")
-    has_both = stated_gib is not None and has_type(memory_gib, NUMBER) and memory_gib
-    if has_both and not 0.75 <= stated_gib / memory_gib <= 1.35:  # type: ignore[operator]
-        yield "host_memory_capacity", f"{memory_gib} GiB"
+    if stated_gib is not None and has_type(memory_gib, NUMBER) and memory_gib:
+        share = stated_gib / memory_gib  # type: ignore[operator]
+        if not _LEAST_MEMORY_SHARE <= share <= _MOST_MEMORY_SHARE:
+            yield "host_memory_capacity", f"{memory_gib} GiB"
 
     if _NO_LINUX.search(str(description.get("operating_system"))):
         yield "operating_system", f"Linux {node.get('kernel')}"

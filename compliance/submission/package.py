@@ -8,24 +8,23 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from compliance import mlperf
 from compliance.check import LoggedRun, Report, check_file
-from compliance.official import tools as official
 from compliance.rules import Ruleset, load, verdict
 from compliance.submission.description import compare_description, read_description
 from compliance.submission.group import SubmittedBenchmark, one_submission
+from compliance.submission.official_answers import official_answers
 from compliance.submission.runs import check_between, expand, receipt_path, sha256
 from compliance.submission.score import NOT_CONVERGED, Score, nearest_the_median, score_runs
 from compliance.submission.system import FIELDS, NOT_STATED
 from runlog import schema
 from runlog.text import called, printable
-from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, judged
+from runlog.verdict import FATAL, Verdict, as_text
 
 REPOSITORY = next((p for p in Path(__file__).resolve().parents[2:3] if (p / "systems").is_dir()), Path.cwd())  # a wheel
 HASHES = "SHA256SUMS"
@@ -55,37 +54,54 @@ class Content:
 
 
 def command(options: argparse.Namespace) -> int:
+    """Run `python -m compliance package`. Returns 1 where the logs may not be published; then nothing is written."""
     ruleset = load(options.ruleset)
     try:
-        folder, content, answers = build(
-            expand(options.logs), org=options.org, system=options.system, out=options.out, ruleset=ruleset
-        )
+        built = build(expand(options.logs), org=options.org, system=options.system, out=options.out, ruleset=ruleset)
     except RefusedError as error:
         refused = "\n".join(f"refused: {printable(reason, 5000)}" for reason in error.args)
         print(json.dumps({"package": None, "refused": error.args}, indent=2) if options.json else refused)
         return 1
-    if options.json:
-        built = {"package": str(folder), "refused": [], "chosen": content.chosen, **content.manifest}
-        print(json.dumps(built | {"official": [answer.as_dict() for answer in answers]}, indent=2))
-        return 0
-    print(content.report)
-    without = [run["file"] for run in content.manifest["runs"] if run["framework_log_sha256"] is None]
-    if without:
-        print(f"without the framework's log (result_N{FRAMEWORK_LOG}, asked for since 2026-08): {', '.join(without)}")
-    if content.chosen:
-        print(f"scored: {content.chosen}; keep the logs of the others, which a review may ask for")
-    print(as_text(answers), end="")
-    print(f"{folder}: built; its id is the SHA-256 of {HASHES}: {sha256(folder / HASHES)}")
+    print(_as_json(built) if options.json else _summary(built))
     return 0
 
 
-def build(
-    logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ruleset
-) -> tuple[Path, Content, list[Verdict]]:
-    """Makes `out`/`org`.
+def _as_json(built: "Built") -> str:
+    """Return the answer of `package --json`: where the package is, its manifest, and what the official tools say."""
+    content = built.content
+    fields = {"package": str(built.folder), "refused": [], "chosen": content.chosen, **content.manifest}
+    return json.dumps(fields | {"official": [answer.as_dict() for answer in built.answers]}, indent=2)
 
-    Raises ValueError for wrong use (a name, a number of runs, a folder that exists), RefusedError for logs that may
-    not be published.
+
+def _summary(built: "Built") -> str:
+    """Return the package's report, with what its reader must know beside it and what the official tools say."""
+    content = built.content
+    lines = [content.report]
+    without_log = [run["file"] for run in content.manifest["runs"] if run["framework_log_sha256"] is None]
+    if without_log:
+        files = ", ".join(without_log)
+        lines.append(f"without the framework's log (result_N{FRAMEWORK_LOG}, asked for since 2026-08): {files}")
+    if content.chosen:
+        lines.append(f"scored: {content.chosen}; keep the logs of the others, which a review may ask for")
+    package_id = sha256(built.folder / HASHES)
+    lines.append(f"{as_text(built.answers)}{built.folder}: built; its id is the SHA-256 of {HASHES}: {package_id}")
+    return "\n".join(lines)
+
+
+class Built(NamedTuple):
+    """A package that was built: its folder, the account of its content, and the answers of mlperf-logging's tools."""
+
+    folder: Path
+    content: Content
+    answers: list[Verdict]
+
+
+def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ruleset) -> Built:
+    """Build the package of a submission's logs in the folder `out`/`org`, and return what was built.
+
+    `system` is the name of a description in systems/, or the path of one. The package is made in a folder of its own
+    and moved into its place once mlperf-logging's tools pass it. Raises ValueError for wrong use (a name, a number of
+    runs, a folder that exists), RefusedError for logs that may not be published.
     """
     for name in (org, Path(system).stem):
         if not NAME.fullmatch(name):
@@ -96,21 +112,26 @@ def build(
     target = out / org
     if target.exists() or target.is_symlink():
         raise ValueError(f"{target}: exists; packages are never overwritten, name another --out")
+
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix="building-") as scratch:
         stage = Path(scratch) / org
         stage.mkdir()
         content = _fill(stage, logs, description_path, ruleset)
         answers = official_answers(stage, content.manifest)
-        if refused := [f"{answer.check}: {answer.found}" for answer in answers if answer.status == FATAL]:
+        refused = [f"{answer.check}: {answer.found}" for answer in answers if answer.status == FATAL]
+        if refused:
             raise RefusedError(*refused)
         stage.rename(target)
-    return target, content, answers
+    return Built(folder=target, content=content, answers=answers)
 
 
 def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
     system = description_path.stem
-    checked, log_of, reasons = _copied(stage / "incoming", logs, ruleset)
+    copies = _copied(stage / "incoming", logs, ruleset)
+    checked = copies.checked
+    log_of = copies.log_of
+    reasons = copies.reasons
     try:
         benchmark = one_submission(checked, ruleset, log_of.__getitem__)
     except ValueError as error:
@@ -131,21 +152,30 @@ def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ru
     reasons += [f"{log_of[names[file].path] if file in names else file}: {reason}" for file, reason in against]
     if reasons:
         raise RefusedError(*reasons)
-    for name, (code, executable) in code_of(str(content.manifest["commit"])).items():
+    for name, code in code_of(str(content.manifest["commit"])).items():
         path = stage / code_folder(benchmark.name) / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(code)
-        path.chmod(0o755 if executable else 0o644)
+        path.write_bytes(code.content)
+        path.chmod(0o755 if code.is_executable else 0o644)
     (stage / MANIFEST).write_bytes(as_bytes(content.manifest))
     (stage / REPORT).write_text(content.report, encoding="utf-8")
     (stage / HASHES).write_text(hashes(stage), encoding="utf-8")
     return replace(content, chosen=chosen)
 
 
-def _copied(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> tuple[list[Report], dict[Path, Path], list[str]]:
-    """The logs by the time of their start, copied first and then checked: what is handed in is what was checked.
+class _Copies(NamedTuple):
+    """The reports of copied logs by the time of their start, the log of each copy, and what changed since a check."""
 
-    With each copy's log, and how logs differ from what an earlier check saw.
+    checked: list[Report]
+    log_of: dict[Path, Path]
+    reasons: list[str]
+
+
+def _copied(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> _Copies:
+    """Copy the logs into a new folder, and check the copies: what is handed in is what was checked.
+
+    An earlier `check --receipt` may have left a log's hash beside it; a log that differs from that is a reason against
+    the package. Raises ValueError for a log that is a link or no file.
     """
     folder.mkdir()
     log_of = {folder / f"{index}.txt": log for index, log in enumerate(logs)}
@@ -160,8 +190,8 @@ def _copied(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> tuple[list[
             changed = f"differs from what was checked ({receipt.name}): find out what changed it, or run again"
             reasons.append(f"{log}: {changed}")
     checked = [check_file(copy, ruleset) for copy in log_of]
-    checked.sort(key=lambda one: (one.run.start_ms or 0, log_of[one.path].name))
-    return checked, log_of, reasons
+    checked.sort(key=lambda report: (report.run.start_ms or 0, log_of[report.path].name))
+    return _Copies(checked, log_of, reasons)
 
 
 def _copy_framework_log(log: Path, copy: Path) -> None:
@@ -188,48 +218,29 @@ def code_folder(benchmark: str) -> str:
     return f"benchmarks/{benchmark}/implementations/paddle"
 
 
+class Reason(NamedTuple):
+    """Why a package may not be published: the name of the file, or part, that is against it, and what it is."""
+
+    file: str
+    text: str
+
+
 def contents_of(
     folder: Path, checked: Sequence[Report], system: str, benchmark: SubmittedBenchmark, ruleset: Ruleset
-) -> tuple[Content, list[tuple[str, str]]]:
-    """Return what the package at `folder` must say of itself, and why it may not be published: (file, reason) pairs."""
+) -> tuple[Content, list[Reason]]:
+    """Return what the package at `folder` must say of itself, and the reasons why it may not be published.
+
+    Both follow from its logs, of which `checked` has the reports, and from its system description alone, so `verify`
+    computes them anew from a package that it is given.
+    """
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
-    wrong = [name for name in FIELDS if not isinstance(description.get(name), str)]  # the official checkers want text
-    said = {name: "no text" if name in description else "missing" for name in wrong}
-    reasons = [(description_file.name, f"{name} is {what}") for name, what in said.items()]
-    rule = ruleset.strict["system-description"]
-    lost = []
-    runs: list[dict[str, Any]] = []
-    for one, compared in zip(checked, check_between(checked, ruleset), strict=True):
-        errors = [f for f in one.findings if f.severity == "error"]
-        if errors and all(f.rule in NOT_CONVERGED for f in errors):
-            lost.append(one.path.name)
-            errors = []
-        beside = (*compared.findings[len(one.findings) :], *compare_description(one.run, description, rule))
-        errors += [f for f in beside if f.severity == "error" or f.rule == "same-configuration"]
-        for found in errors:
-            where = f" line {found.line}" if found.line else ""
-            reasons.append((one.path.name, f"{found.rule}{where}: {found.actual}; {found.fix}"))
-        last = one.run.evaluations[-1] if one.run.evaluations else None
-        runs.append(
-            {
-                "file": one.path.relative_to(folder).as_posix(),
-                "sha256": sha256(one.path),
-                "framework_log_sha256": _sha256_of_framework_log(one.path),
-                "verdict": verdict(one.strict),
-                "minutes": one.run.minutes,
-                "seed": [seed.value for seed in one.run.kept[schema.SEED.key]],
-                "epochs": last and last.epoch,
-                "quality": last and last.value,
-            }
-        )
-    if len(lost) > 1:
-        reasons.append((", ".join(lost), "did not reach the target; one run of a submission may fail to"))
+    reasons = [*_of_description(description_file.name, description), *_of_runs(checked, description, ruleset)]
     score = score_runs(checked, ruleset)
     if score.minutes is None and not reasons:
-        reasons.append(("score", score.problem))
+        reasons.append(Reason("score", score.problem))
     first = checked[0].run
-    reasons += [("logs", reason) for reason in _of_origin(first, folder.name)]
+    reasons += [Reason("logs", text) for text in _of_origin(first, folder.name)]
     manifest = {
         "organisation": first.of(schema.SUBMISSION_ORG).value,
         "system": system,
@@ -243,29 +254,82 @@ def contents_of(
         "convergence": score.convergence,
         "result": score.standing.as_dict(),
         "footnotes": score.standing.footnotes(),
-        "runs": runs,
+        "runs": [_run_in_manifest(report, folder) for report in checked],
     }
     return Content(manifest=manifest, report=_report(manifest, score, first, description)), reasons
 
 
+def _of_description(file: str, description: dict[str, Any]) -> Iterator[Reason]:
+    """Yield each field that the system description lacks, or has in another form than the text that the tools want."""
+    for name in FIELDS:
+        if not isinstance(description.get(name), str):
+            problem = "no text" if name in description else "missing"
+            yield Reason(file, f"{name} is {problem}")
+
+
+def _of_runs(checked: Sequence[Report], description: dict[str, Any], ruleset: Ruleset) -> Iterator[Reason]:
+    """Yield what is against the logs: their errors, and where they contradict each other or the system description.
+
+    One run may have failed to reach the target: if nothing else is wrong with it, that is no reason.
+    """
+    lost = []
+    for report, compared in zip(checked, check_between(checked, ruleset), strict=True):
+        errors = [finding for finding in report.findings if finding.severity == "error"]
+        if errors and all(finding.rule in NOT_CONVERGED for finding in errors):
+            lost.append(report.path.name)
+            errors = []
+        between_runs = compared.findings[len(report.findings) :]
+        of_description = compare_description(report.run, description, ruleset.strict["system-description"])
+        for finding in (*between_runs, *of_description):
+            if finding.severity == "error" or finding.rule == "same-configuration":
+                errors.append(finding)
+        for finding in errors:
+            where = f" line {finding.line}" if finding.line else ""
+            yield Reason(report.path.name, f"{finding.rule}{where}: {finding.actual}; {finding.fix}")
+    if len(lost) > 1:
+        yield Reason(", ".join(lost), "did not reach the target; one run of a submission may fail to")
+
+
+def _run_in_manifest(report: Report, folder: Path) -> dict[str, Any]:
+    """Return what the manifest of the package at `folder` says of a run; None for what its log does not state."""
+    last = report.run.evaluations[-1] if report.run.evaluations else None
+    return {
+        "file": report.path.relative_to(folder).as_posix(),
+        "sha256": sha256(report.path),
+        "framework_log_sha256": _sha256_of_framework_log(report.path),
+        "verdict": verdict(report.strict),
+        "minutes": report.run.minutes,
+        "seed": [seed.value for seed in report.run.kept[schema.SEED.key]],
+        "epochs": last and last.epoch,
+        "quality": last and last.value,
+    }
+
+
 def _sha256_of_framework_log(log: Path) -> str | None:
-    """The hash of the framework's log in the package; None where the run has none."""
+    """Return the hash of the framework's log in the package; None where the run has none."""
     path = log.with_suffix(FRAMEWORK_LOG)
     return sha256(path) if path.is_file() else None
 
 
 def _of_origin(run: LoggedRun, org: str) -> list[str]:
-    """Why the logs cannot stand for the organisation, or for code that could be handed in."""
+    """Return why the logs cannot be published as those of the organisation `org`, with the code that made them.
+
+    They must be of this project, name the organisation, and be of a commit without local changes: a package holds that
+    commit's code. Empty where nothing is against it.
+    """
     if not run.is_project_log:
         return ["they are not logs of this project, whose code a package holds"]
     reasons = []
-    org_of_log, source = run.of(schema.SUBMISSION_ORG).value, run.section(schema.SOURCE)
+    org_of_log = run.of(schema.SUBMISSION_ORG).value
     if org_of_log == NOT_STATED:
         reasons.append("they state no organisation: run with SUBMISSION_ORG set")
     elif str(org_of_log).replace(" ", "_") != org:
         reasons.append(f"they are of {printable(org_of_log)}, not of {printable(org)}")
+
+    source = run.section(schema.SOURCE)
     commit = source.get("commit")
-    if not (isinstance(commit, str) and re.fullmatch("[0-9a-f]{40}", commit)):
+    is_commit = isinstance(commit, str) and re.fullmatch("[0-9a-f]{40}", commit)
+    if not is_commit:
         reasons.append("they do not say of which commit they are (header `source`), so there is no code to hand in")
     elif source.get("dirty") is not False:
         reasons.append("the code differed from its commit when they were written: commit, and run again")
@@ -286,7 +350,7 @@ def _report(manifest: dict[str, Any], score: Score, run: LoggedRun, description:
 
 
 def rendered(name: str, **values: Any) -> str:
-    """The template `name` of this folder with its values, which are escaped in HTML."""
+    """Return the text that a template of this folder makes of `values`, which are escaped where `name` is of HTML."""
     import jinja2
 
     html = name.endswith(".html")
@@ -304,19 +368,27 @@ def template_text(name: str) -> str:
 
 
 def _rerun(run: LoggedRun) -> str:
-    """The settings that a user gave, as the log's header names their origin."""
-    settings = [
-        f"{name}={shlex.quote(str(setting['value']))} "
-        for name, setting in run.section(schema.CONFIG).items()
-        if isinstance(setting, dict) and setting.get("origin") == "environment"
-        if re.fullmatch(r"[A-Z_]+", name) and name not in ("SEED", "LOGDIR", "DATADIR", "RESULT_FILE")
-    ]
-    return printable("".join(settings), 2000)
+    """Return the settings that a user gave, such as `BATCHSIZE=256 PRECISION=amp_o2 `, by the log's header.
+
+    Those of one run, and paths of the machine, are left out.
+    """
+    settings = ""
+    for name, setting in run.section(schema.CONFIG).items():
+        is_given = isinstance(setting, dict) and setting.get("origin") == "environment"
+        if is_given and re.fullmatch(r"[A-Z_]+", name) and name not in ("SEED", "LOGDIR", "DATADIR", "RESULT_FILE"):
+            settings += f"{name}={shlex.quote(str(setting['value']))} "
+    return printable(settings, 2000)
 
 
-def code_of(commit: str) -> dict[str, tuple[bytes, bool]]:
-    """Name, content and whether it is executable of each file of `commit`, but for hidden ones, which repo_checker
-    refuses.
+class CodeFile(NamedTuple):
+    """The content of a file of a commit, and whether it is executable."""
+
+    content: bytes
+    is_executable: bool
+
+
+def code_of(commit: str) -> dict[str, CodeFile]:
+    """Return the files of a commit by their names; hidden ones are left out, as repo_checker refuses them.
 
     Raises UnknownCommitError if this checkout lacks the commit, ValueError if there is no git to ask, or a file is one
     that repo_checker refuses.
@@ -332,49 +404,24 @@ def code_of(commit: str) -> dict[str, tuple[bytes, bool]]:
         message = printable(done.stderr.decode("utf-8", "replace").strip())
         kind = UnknownCommitError if (REPOSITORY / ".git").exists() else ValueError
         raise kind(f"{REPOSITORY}: git has no commit {commit} ({message}); take a checkout that has it")
+    files = {}
     with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
-        files = {}
         for member in archive.getmembers():
-            if member.isdir() or re.search(r"(^|/)\.| ", member.name):
+            is_hidden = re.search(r"(^|/)\.| ", member.name)  # or has a blank in its name
+            if member.isdir() or is_hidden:
                 continue
             content = archive.extractfile(member) if member.isfile() else None
             if content is None or member.size > LARGEST_BYTES:
                 raise ValueError(f"{member.name}: a link or over 50 MB, which repo_checker refuses: leave it out")
-            files[member.name] = (content.read(), bool(member.mode & 0o100))
-        return files
+            files[member.name] = CodeFile(content.read(), bool(member.mode & 0o100))
+    return files
 
 
 def hashes(folder: Path) -> str:
-    """SHA256SUMS of every file below `folder` but itself, as `sha256sum -c` reads it."""
-    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    return "".join(f"{sha256(path)}  {name}\n" for name, path in files.items() if name != HASHES)
-
-
-def official_answers(folder: Path, manifest: dict[str, Any]) -> list[Verdict]:
-    """Ask mlperf-logging's tools about the package; they write into what they check, so they get a copy."""
-    system, benchmark, ruleset = manifest["system"], manifest["benchmark"], manifest["ruleset"]
-    with tempfile.TemporaryDirectory() as scratch:
-        copy = Path(scratch) / folder.name
-        shutil.copytree(folder, copy)
-        asked = ("training", ruleset)
-        of_any = [
-            official.ask("system_desc_checker", str(copy / "systems" / f"{system}.json"), *asked),
-            official.ask("repo_checker", str(copy), *asked),
-        ]
-        if not mlperf.is_mlperf_benchmark(benchmark):  # the official package tools skip others, or die
-            of_any += [_of_log(copy / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
-            lacking = ("package_checker", "rcp_checker", "result_summarizer")
-            none = f"not applied: {benchmark} is no MLPerf benchmark"
-            return [*of_any, *(Verdict(check=tool, status=UNKNOWN, found=none) for tool in lacking)]
-        convergence = Verdict(check="rcp_checker", status=UNKNOWN, found="not applied: not a closed submission")
-        if manifest["division"] == "closed":  # its points are for that, and package_checker asks it for no other
-            results = str(copy / "results" / system / benchmark)
-            convergence = official.ask("rcp_checker", results, "--rcp_version", ruleset)
-        packaged = official.ask("package_checker", str(copy), *asked)
-        return [packaged, *of_any, convergence, official.summary(copy, ruleset, benchmark, manifest["minutes"])]
-
-
-def _of_log(log: Path, run: dict[str, Any], ruleset: str, benchmark: str) -> Verdict:
-    passed, messages = official.check_log(log, ruleset, benchmark)
-    message = f"{log.parent.name}/{log.name}: {'SUCCESS' if passed else '; '.join(messages[:2])}"
-    return judged("compliance_checker", passed or run["verdict"] == "fail", message)
+    """Return the SHA256SUMS of every file below `folder` but itself, as `sha256sum -c` reads it."""
+    lines = []
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and name != HASHES:
+            lines.append(f"{sha256(path)}  {name}\n")
+    return "".join(lines)

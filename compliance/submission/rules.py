@@ -37,7 +37,11 @@ def musts() -> list[Must]:
 
 
 def as_text(demands: list[Must], ruleset: Ruleset) -> str:
-    """A line a demand, with its checks; of a strict rule that the ruleset does not have in force this is said."""
+    """Return the demands as text, below the sections of the training rules that make them.
+
+    Below each stand its checks, and what they do not see. Of a strict rule that the ruleset does not have in force this
+    is said. The last line counts the demands with and without a check.
+    """
     lines: list[str] = []
     section = ""
     for must in demands:

@@ -202,7 +202,12 @@ class _Judged(NamedTuple):
 
 
 def _judged(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _Judged:
-    """Return each run with the rules that drop it: `strict` counts all that it breaks, `official` the official ones."""
+    """Return each run with the rules that drop it, and the broken rules that forbid a strict score.
+
+    `by` is the verdict: strict drops a run for each error, official for those of mlperf-logging's checker. A run may
+    only be dropped because it did not converge, so any other error forbids a strict score. The test of convergence is
+    about all runs together, and drops none.
+    """
     runs = []
     faults: set[str] = set()
     for report in check_between(checked, ruleset):

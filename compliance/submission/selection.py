@@ -12,7 +12,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 UNUSUAL = 0.05  # the chance, corrected, from which on a submission is named; so many rounds of 100 name one by chance
-_FIRST_DRAWS, _ALL_DRAWS = 200, 5_000
+_FIRST_DRAWS = 200
+_ALL_DRAWS = 5_000
 _CLEAR = 0.05  # a chance of the first draws from which on no more are made
 _SEED = 848  # mlcommons/training #848, which asks for such a screen; a report is the same each time
 
@@ -27,7 +28,12 @@ class Candidate:
 
 
 def unusual(candidates: Sequence[Candidate]) -> dict[int, float]:
-    """The places of the candidates that converged unusually soon, each with the corrected chance of that."""
+    """Return the places of the candidates that converged unusually soon, each with the chance of that.
+
+    A candidate is compared with the runs of other organisations in its group, if these are as many as its own or more.
+    Its chance is multiplied by the number of candidates that are compared, as each of them could be unusual by
+    accident.
+    """
     groups: defaultdict[Hashable, list[Candidate]] = defaultdict(list)
     for candidate in candidates:
         groups[candidate.group].append(candidate)
@@ -37,12 +43,12 @@ def unusual(candidates: Sequence[Candidate]) -> dict[int, float]:
         if candidate.to_target and len(others) >= len(candidate.to_target):
             chances[place] = chance_of_sooner(candidate.to_target, others)
 
-    found = {}
+    unusual_chances = {}
     for place, chance in chances.items():
         corrected = min(1.0, chance * len(chances))
         if corrected <= UNUSUAL:
-            found[place] = corrected
-    return found
+            unusual_chances[place] = corrected
+    return unusual_chances
 
 
 def _runs_of_others(candidate: Candidate, group: Sequence[Candidate]) -> list[float]:
@@ -54,9 +60,11 @@ def _runs_of_others(candidate: Candidate, group: Sequence[Candidate]) -> list[fl
 
 
 def chance_of_sooner(runs: Sequence[float], others: Sequence[float]) -> float:
-    """The chance that as many runs, drawn from all, sum up to no more than `runs`, by a Monte Carlo permutation test.
+    """Return the chance by which as many runs, drawn from all, took no longer to the target than `runs` did together.
 
-    The observed draw counts as one, so the chance is never 0 and the test is valid for any number of draws.
+    This is a Monte Carlo permutation test: of `runs` and `others` as many are drawn 5,000 times, and those draws are
+    counted whose sum is no larger. After 200 draws it ends where the chance is clearly large. The observed draw counts
+    as one, so the chance is never 0 and the test is valid for any number of draws.
     """
     draw = random.Random(_SEED)
     pool = [*runs, *others]

@@ -92,9 +92,13 @@ def _refuse_invalid(fields: Mapping[str, str]) -> None:
 
 
 def from_log(run: LoggedRun) -> dict[str, str]:
-    """Return the fields that a log says, of its hardware those of the first node."""
+    """Return the fields of a system description that a log says, by their names; its hardware is the first node's.
+
+    Fields that the log does not say, or says are not stated, are left out.
+    """
     summary = run.summary
-    machine = next(iter(hardware_nodes(run)), {})
+    nodes = hardware_nodes(run)
+    machine: Node = nodes[0] if nodes else {}
     fields: dict[str, object] = {
         "submitter": run.of(schema.SUBMISSION_ORG).value,
         "division": run.of(schema.SUBMISSION_DIVISION).value,

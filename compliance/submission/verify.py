@@ -19,6 +19,7 @@ from compliance.rules import Ruleset, load, verdict
 from compliance.submission import package
 from compliance.submission.description import LARGEST_JSON_BYTES, read_description
 from compliance.submission.group import SubmittedBenchmark
+from compliance.submission.official_answers import official_answers
 from compliance.submission.package import FRAMEWORK_LOG, HASHES, LARGEST_BYTES, MANIFEST, REPORT, code_folder, hashes
 from compliance.submission.runs import sha256
 from runlog import schema
@@ -89,9 +90,10 @@ class _Stated(NamedTuple):
 
 
 def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
-    """Check the package at `folder` anew. Nothing in `folder` is written or trusted.
+    """Check the package at `folder` anew, and return a verdict for each check that was made.
 
-    The checks end where the next one cannot be made: at strange files, an unreadable manifest or missing files.
+    Nothing in `folder` is written or trusted. The checks end where the next one cannot be made: at strange files, an
+    unreadable manifest or missing files. `ask_official` runs mlperf-logging's tools on a copy, too.
     """
     folder = folder.resolve()  # its name is the organisation's
     strange = _strange_files(folder)
@@ -131,7 +133,10 @@ def _wanted_files(stated: _Stated) -> set[str]:
 
 
 def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
-    """Return what a package lacks, and what it has that no package holds; logs of the framework are optional."""
+    """Return a failed verdict for each file that a package lacks, or has and must not have.
+
+    The code, in the folder `code`, is compared elsewhere. A run may have a log of the framework beside its own.
+    """
     wanted = _wanted_files(stated)
     optional = {str(log.with_suffix(FRAMEWORK_LOG)) for log in stated.logs}
     files: set[str] = set()
@@ -140,7 +145,7 @@ def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
         if path.is_file() and not name.startswith(f"{code}/") and name not in optional:
             files.add(name)
     answers = []
-    for name in sorted(files ^ wanted):
+    for name in sorted(files ^ wanted):  # in one of the two alone
         problem = "is missing" if name in wanted else "is nothing that a package holds"
         answers.append(judged("contents", False, f"{name} {problem}"))
     return answers
@@ -167,7 +172,7 @@ def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Ve
     message = "every figure is the logs'" if is_report else "differs from the report that the logs give"
     answers.append(judged(REPORT, is_report, message))
     if ask_official:
-        answers += package.official_answers(folder, manifest)
+        answers += official_answers(folder, manifest)
     return answers
 
 
@@ -224,16 +229,20 @@ class _Words(NamedTuple):
 
 
 def _check_code(folder: Path, commit: str) -> list[Verdict]:
-    """Compare the code with the commit that the logs name; a commit that this checkout does not have fails."""
+    """Compare the package's code with that of the commit that its logs name. Return a verdict a difference, or one.
+
+    A commit that this checkout does not have fails. Where there is no git, or no checkout, nothing can be compared: the
+    verdict is then that this is unknown.
+    """
     try:
         files = package.code_of(commit)
     except ValueError as error:
         if not (folder / "run_and_time.sh").is_file():
             return [judged("code", False, "there is no run_and_time.sh")]
-        is_commit_missing = isinstance(error, package.UnknownCommitError)  # else there is no git here, or no checkout
+        is_commit_missing = isinstance(error, package.UnknownCommitError)
         message = f"not compared: {printable(str(error), 500)}"
         return [judged("code", False, message, bad=FATAL if is_commit_missing else UNKNOWN)]
-    wanted = {name: content for name, (content, _) in files.items()}
+    wanted = {name: file.content for name, file in files.items()}
     there = {}
     for path in folder.rglob("*"):
         if path.is_file():
@@ -327,9 +336,10 @@ def _check_site_hashes(folder: Path) -> Verdict:
 
 
 def pages_of(root: Path) -> dict[str, str]:
-    """Return the table of the packages in a published folder, and its page: self-contained, its script only sorts.
+    """Return the table of the packages in a published folder, and its page, each as the text of a file by its name.
 
-    MLPerf results and others are sorted apart, and are in tables of their own: they must not be compared.
+    The page needs no other file; its script only sorts. MLPerf results and others are sorted apart, and are in tables
+    of their own: they must not be compared.
     """
     results = []
     for file in sorted((root / PACKAGES).glob(f"*/*/{MANIFEST}")):
@@ -357,7 +367,11 @@ class _Published:
 
 
 def _published(root: Path, folder: Path, manifest: dict[str, Any], description: dict[str, Any]) -> _Published:
-    """Return the result of a package in a published folder."""
+    """Return the result of the package in `folder`, below the published folder `root`, for its table and its page.
+
+    The row has the figures of the package's manifest and the machine of its system description. The page shows each
+    run in addition, with the lines of its log that the time and the quality come from.
+    """
     result = manifest["result"]
     runs = manifest["runs"]
     row = {
@@ -401,7 +415,10 @@ def _lines(log: Path) -> list[tuple[int, str]]:
 
 
 def signed(folder: Path, signers: Path | None) -> Verdict:
-    """Return who signed the hashes of a published folder; without `signers`, a missing signature is no failure."""
+    """Check the signature of a published folder's hashes. Return the verdict, which says who signed them.
+
+    `signers` is a file of allowed signers. Without it nobody vouches for the key, and the signature may be missing.
+    """
     signature = folder / SIGNATURE
     if not signature.is_file():
         message = "signed by nobody: anyone can have made or altered this folder"

@@ -80,11 +80,13 @@ class Start:
 
 
 def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
-    """Return the last good checkpoint of RESUME=auto; a damaged one is skipped with a warning.
+    """Return where the run starts: at the newest good checkpoint of its folder, or at the beginning.
 
-    `run` says what the state depends on (workload, recipe, samples...) and must be what the checkpoint's run had.
+    With RESUME=no it is the beginning. Rank 0 reads the checkpoint and tells the other ranks its position; it alone has
+    the arrays. A damaged checkpoint is skipped with a warning.
 
-    Raises ValueError where the checkpoint is of another run.
+    `run` names what the state depends on (workload, recipe, number of samples...). Raises ValueError where that, the
+    global batch or the seed of the checkpoint's run was another.
     """
     if job.checkpoints.resume == "no":
         return Start()
@@ -94,7 +96,11 @@ def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
 
 
 def _find(job: Job, run: dict[str, Any], ranks: int) -> Start:
-    """Return the newest checkpoint that is whole, or the beginning where none is."""
+    """Return the start at the newest checkpoint that is whole, with its arrays; at the beginning where there is none.
+
+    A damaged checkpoint is skipped with a warning. `run` is what this run's state depends on, `ranks` the number of
+    its ranks. Raises ValueError where the checkpoint's run differed in it, in the global batch or in the seed.
+    """
     folder = folder_of(job.checkpoints, Path(job.trials.result_file))
     for path in _newest_first(folder):
         try:
@@ -129,22 +135,23 @@ def _differences(there: dict[str, Any], here: dict[str, Any]) -> str:
 
 
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:
-    """Put a checkpoint's state into the program on every rank, and the learning rate where it was.
+    """Give every rank's program the state of the checkpoint that the run starts from; do nothing at the beginning.
 
-    BN statistics differ from rank to rank: on as many ranks as before each gets its own, else all get the mean. Where
-    the loss scale is fixed in one of the two runs and dynamic in the other, it begins as the program has it.
+    Rank 0 has the checkpoint's arrays. It takes them over and broadcasts what all ranks share. The BN statistics differ
+    from rank to rank: on as many ranks as before each gets its own, else all get the mean. The learning rate goes on at
+    the checkpoint's step.
 
-    Raises ValueError where the checkpoint has not all of the program's state.
+    Raises ValueError where the checkpoint lacks a tensor of the program.
     """
     if not start.path:
         return
     main = training.main
-    own = state.own_names(main)
+    statistics = state.own_names(main)
     arrays = _as_stored(start.arrays, main)
     if ranks.is_first:
-        _restore_shared(start.path, arrays, main, own)
-    state.broadcast_parameters(main, ranks)  # before the ranks' own state, which it would make rank 0's
-    _restore_own(start.position.ranks, arrays, main, own, ranks)
+        _restore_first_rank(start.path, arrays, main, statistics)
+    state.broadcast_parameters(main, ranks)  # before the statistics, of which it gives every rank those of rank 0
+    _restore_statistics(start.position.ranks, arrays, main, statistics, ranks)
     training.schedule.step(start.position.step)
 
 
@@ -159,39 +166,50 @@ def _as_stored(arrays: dict[str, Array], main: static.Program) -> dict[str, Arra
     return as_stored
 
 
-def _restore_shared(path: str, arrays: dict[str, Array], main: static.Program, own: set[str]) -> None:
-    """Give rank 0's program the state of a checkpoint, its own BN statistics included."""
+def _restore_first_rank(path: str, arrays: dict[str, Array], main: static.Program, statistics: set[str]) -> None:
+    """Give rank 0's program the state in a checkpoint's arrays, its own BN `statistics` (names) included.
+
+    Where the loss scale is fixed in one of the two runs and dynamic in the other, the program keeps its own, with a
+    warning. Raises ValueError for a tensor that the checkpoint does not have in the program's shape.
+    """
     tensors = dict(state.tensors(main))
     was_dynamic = state.has_dynamic_loss_scale(arrays)
     is_dynamic = state.has_dynamic_loss_scale(tensors)
-    kept = []
+    begins_loss_scale_anew = False
     for name, tensor in tensors.items():
         if was_dynamic != is_dynamic and state.is_loss_scale(name):
-            kept.append(name)
+            begins_loss_scale_anew = True
             continue
-        value = arrays.get(f"rank0/{name}" if name in own else name)
+        name_in_checkpoint = f"rank0/{name}" if name in statistics else name
+        value = arrays.get(name_in_checkpoint)
         if value is None or list(value.shape) != tensor.shape():
             raise ValueError(f"{path}: has no {name} of this program's shape: set RESUME=no")
         state.assign(tensor, value)
-    if kept:
+    if begins_loss_scale_anew:
         scales = "a fixed loss scale, this one has a dynamic one"
         if was_dynamic:
             scales = "a dynamic loss scale, this one has a fixed one"
         print(f"warning: {path}: its run had {scales}, which begins anew", file=sys.stderr, flush=True)
 
 
-def _restore_own(ranks_then: int, arrays: dict[str, Array], main: static.Program, own: set[str], ranks: Ranks) -> None:
-    """Give each rank its own BN statistics of a checkpoint of `ranks_then` ranks; their mean on another number."""
+def _restore_statistics(
+    ranks_then: int, arrays: dict[str, Array], main: static.Program, statistics: set[str], ranks: Ranks
+) -> None:
+    """Give each rank its BN `statistics` (names) of a checkpoint that `ranks_then` ranks have written.
+
+    On as many ranks each gets the values of its own number; on another number all get the mean. Rank 0 has the arrays
+    and sends every rank its part, so that all must call this.
+    """
     for name, tensor in state.tensors(main):
-        if name not in own:
+        if name not in statistics:
             continue
-        parts = None
+        values = None  # by rank
         if ranks.is_first:
-            parts = [arrays[f"rank{rank}/{name}"] for rank in range(ranks_then)]
-            if len(parts) != ranks.size:
-                mean = np.mean(parts, axis=0, dtype=np.float64).astype(parts[0].dtype)
-                parts = [mean] * ranks.size
-        state.assign(tensor, ranks.comm.scatter(parts))
+            values = [arrays[f"rank{rank}/{name}"] for rank in range(ranks_then)]
+            if ranks_then != ranks.size:
+                mean = np.mean(values, axis=0, dtype=np.float64).astype(values[0].dtype)
+                values = [mean] * ranks.size
+        state.assign(tensor, ranks.comm.scatter(values))
 
 
 # ---- keeping
@@ -200,14 +218,19 @@ def _restore_own(ranks_then: int, arrays: dict[str, Array], main: static.Program
 class Keeper(Hook):
     """Writes the checkpoints of a training run; every rank has one, rank 0's writes.
 
-    A checkpoint is due every CHECKPOINT_EPOCHS, every CHECKPOINT_MINUTES, and when a signal of SIGNALS asks the run to
-    end. The ranks agree on it at the end of a window of steps, in one all-reduce of an integer.
+    A checkpoint is due every CHECKPOINT_EPOCHS, every CHECKPOINT_MINUTES, and when a signal of STOPPED_BY asks the run
+    to end. The ranks agree on it at the end of a window of steps, in one all-reduce of an integer.
     """
 
     def __init__(
         self, job: Job, ranks: Ranks, log: RunLog, *, start: Start, run: dict[str, Any], seed: int, steps_per_epoch: int
     ) -> None:
-        """`run` and `start` are those of `find`. Raises ValueError where the folder has another run's checkpoints."""
+        """Prepare to write the checkpoints that the job's settings ask for; remove what a killed run left half written.
+
+        `run` and `start` are those of `find`. `steps_per_epoch` tells a checkpoint's step in its epoch.
+
+        Raises ValueError where the folder has checkpoints and the run does not go on from them.
+        """
         checkpoints = job.checkpoints
         self._every_epochs = checkpoints.epochs
         self._every_s = 60 * checkpoints.minutes
@@ -262,7 +285,10 @@ class Keeper(Hook):
         return str(self._ranks.comm.bcast(good))
 
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
-        """Write a checkpoint that is due, and return the seconds that this took from the training.
+        """Write a checkpoint of `main` if one is due; return the seconds that the training waited for it.
+
+        One is due when CHECKPOINT_MINUTES have passed, or when a rank was sent a signal. The ranks agree on it by the
+        largest of their numbers: NOT_DUE, DUE or the signal's. Every rank must call this after the same step.
 
         Raises RunError, with the checkpoint on the disk, where a signal asked for the end.
         """
@@ -271,21 +297,21 @@ class Keeper(Hook):
         self._report()
         if not self._handlers:  # only now: before there is anything to save a signal ends the run at once
             self._handlers = {number: signal.signal(number, self._on_signal) for number in STOPPED_BY}
-        number = self._ranks.comm.allreduce(self._signal or self._due(), op=MPI.MAX)
-        if number == NOT_DUE:
+        due_or_signal = self._ranks.comm.allreduce(self._signal or self._due(), op=MPI.MAX)
+        if due_or_signal == NOT_DUE:
             return 0.0
 
         started = time.perf_counter()
-        is_stopped = number != DUE
-        if is_stopped:
-            self._join()
-        self._save(main, step=step, epoch=epoch, epoch_step=step - (epoch - 1) * self._steps_per_epoch)
-        if is_stopped:
-            self._join()
-            self._report()
-            cause = STOPPED_BY[signal.Signals(number)]
-            raise RunError(f"stopped by {cause} after step {step}; {self.last_good}")
-        return time.perf_counter() - started
+        epoch_step = step - (epoch - 1) * self._steps_per_epoch
+        if due_or_signal == DUE:
+            self._save(main, step=step, epoch=epoch, epoch_step=epoch_step)
+            return time.perf_counter() - started
+        self._join()  # else this checkpoint would be left out while the one before is being written
+        self._save(main, step=step, epoch=epoch, epoch_step=epoch_step)
+        self._join()
+        self._report()
+        cause = STOPPED_BY[signal.Signals(due_or_signal)]
+        raise RunError(f"stopped by {cause} after step {step}; {self.last_good}")
 
     def _due(self) -> int:
         """Return DUE where rank 0 finds that CHECKPOINT_MINUTES have passed since the last checkpoint."""
@@ -298,25 +324,27 @@ class Keeper(Hook):
             self._save(main, step=epoch * self._steps_per_epoch, epoch=epoch + 1, epoch_step=0)
 
     def _save(self, main: Any, *, step: int, epoch: int, epoch_step: int) -> None:
-        """Copy the state, and have rank 0's thread write it; left out while the thread still writes the one before."""
+        """Copy the state to host memory, and have a thread of rank 0 write it; every rank must call this.
+
+        `epoch` and `epoch_step` are where another run goes on. The checkpoint is left out, with a line in the log, if
+        the one before is still being written. `self._outcome` then holds what became of it, for `_report`.
+        """
         started_s = time.monotonic()
         self._last_s = started_s
-        mine = {name: np.array(value) for name, value in state.values(main, own=True)}
-        of_ranks = self._ranks.comm.gather(mine)
-        if of_ranks is None:
+        statistics = {name: np.array(value) for name, value in state.values(main, own=True)}
+        statistics_by_rank = self._ranks.comm.gather(statistics)
+        if statistics_by_rank is None:  # on all ranks but 0
             return
         if self._writer and self._writer.is_alive():
             self._log.text(f"checkpoint of step {step} left out: the one before is still being written")
             return
         self._join()
         self._report()  # of the one before, which this one's outcome would replace
-        for name, value in state.values(main, own=False):
-            if name not in self._copies:
-                self._copies[name] = np.empty_like(value)
-            np.copyto(self._copies[name], value)
-        arrays = dict(self._copies)
-        for rank, part in enumerate(of_ranks):
-            arrays |= {f"rank{rank}/{name}": value for name, value in part.items()}
+
+        arrays = self._copy_shared(main)
+        for rank, statistics_of_rank in enumerate(statistics_by_rank):
+            for name, value in statistics_of_rank.items():
+                arrays[f"rank{rank}/{name}"] = value
         position = Position(
             step=step,
             epoch=epoch,
@@ -330,8 +358,20 @@ class Keeper(Hook):
         self._writer = threading.Thread(target=self._write, args=(arrays, metadata, blocked_s), name="checkpoint")
         self._writer.start()
 
+    def _copy_shared(self, main: static.Program) -> dict[str, Array]:
+        """Return copies, by name, of the state that all ranks share; they are good until the next call."""
+        for name, value in state.values(main, own=False):
+            if name not in self._copies:
+                self._copies[name] = np.empty_like(value)
+            np.copyto(self._copies[name], value)
+        return dict(self._copies)
+
     def _write(self, arrays: dict[str, Array], metadata: dict[str, Any], blocked_s: float) -> None:
-        """Write a checkpoint, and remove those beyond CHECKPOINT_KEEP; runs in the thread."""
+        """Write a checkpoint, and remove the oldest ones beyond CHECKPOINT_KEEP; runs in a thread of its own.
+
+        `blocked_s` is how long the training waited for the copy of its state. `self._outcome` then holds the event for
+        the log, or the error where the state is not finite, or the disk has no room or fails.
+        """
         started_s = time.monotonic()
         step = metadata["position"]["step"]
         path = self._folder / f"step_{step:09d}{SUFFIX}"

@@ -27,7 +27,14 @@ def _canonical(header: dict[str, Any]) -> bytes:
 
 
 def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> None:
-    """Write a checkpoint, whole under its name or not at all. Raises OSError where it cannot be written."""
+    """Write arrays and metadata as a checkpoint file, whole under its name or not at all.
+
+    The file is in the form of safetensors: 8 bytes with the header's length, the header as JSON (for each array its
+    type, shape, and where it begins and ends among the arrays' bytes), and the arrays. The metadata gets a SHA-256 over
+    the rest of the header and the arrays. It is written under another name, flushed to the disk, and renamed.
+
+    Raises OSError where it cannot be written.
+    """
     header: dict[str, Any] = {"__metadata__": {name: json.dumps(value) for name, value in metadata.items()}}
     begin = 0
     for name, array in arrays.items():
@@ -40,24 +47,29 @@ def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> Non
     for content in contents:
         digest.update(content)
     header["__metadata__"]["sha256"] = digest.hexdigest()
-    text = _canonical(header)
-    text += b" " * (-len(text) % 8)  # the arrays begin at a multiple of 8 bytes
+    header_text = _canonical(header)
+    header_text += b" " * (-len(header_text) % 8)  # the arrays begin at a multiple of 8 bytes
 
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
+            file.write(len(header_text).to_bytes(8, "little") + header_text)
             file.writelines(contents)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _flush_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Wait until the names of a folder's files are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class Contents(NamedTuple):
@@ -68,9 +80,10 @@ class Contents(NamedTuple):
 
 
 def read(path: Path) -> Contents:
-    """Return the arrays and the metadata of a checkpoint.
+    """Return the arrays and the metadata of a checkpoint file that `write` has written.
 
-    Raises ValueError where it is damaged or none, OSError where it cannot be read.
+    The checksum in the header is compared with that of the rest of the header and of the arrays. The arrays are views
+    of the file's bytes. Raises ValueError where the file is damaged or no checkpoint, OSError where it cannot be read.
     """
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")

@@ -31,7 +31,11 @@ class Sampler(Hook):
     """Samples from entering to leaving; a file that cannot be written ends the sampling, not the run."""
 
     def __init__(self, path: Path, *, every_s: float, job_gpus: int, prometheus: str = "") -> None:
-        """`job_gpus`: how many GPUs of this node the job uses: the first of those that CUDA shows, in its order."""
+        """Prepare to sample this node every `every_s` seconds into the file `path`; nothing is started yet.
+
+        `job_gpus` is how many of the node's GPUs the job uses: the first of those that CUDA shows, in its order.
+        `prometheus` is the file that each sample is written to for Prometheus' collector; empty: none.
+        """
         self._path = path
         self._every_s = every_s
         self._job_gpus = job_gpus
@@ -63,7 +67,10 @@ class Sampler(Hook):
         self._exit.close()
 
     def _run(self) -> None:
-        """Samples into the file until `close` ends it; runs in the thread."""
+        """Take a sample every `every_s` seconds and write it to the file, until `close` is called; runs in the thread.
+
+        A sample that takes longer delays those after it. A file that cannot be written ends the telemetry, not the run.
+        """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("x", encoding="utf-8") as file:
@@ -77,21 +84,28 @@ class Sampler(Hook):
             print(f"warning: telemetry ends: {error}", file=sys.stderr, flush=True)
 
     def _sample_into(self, file: TextIO) -> None:
-        """Takes a sample, and writes it to the file and for Prometheus."""
+        """Take a sample, append it to the file as a line of JSON, and write the file for Prometheus if there is one.
+
+        Its collector may read at any time: the file is written under another name and renamed.
+        """
         sample = self.sample()
         self._note(sample)
         file.write(json.dumps(sample) + "\n")
         file.flush()
-        if self._prometheus:  # as its collector wants it: whole under its name at any time
-            text = Path(self._prometheus)
-            temporary = text.with_name(f".{text.name}.tmp")
+        if self._prometheus:
+            prometheus_file = Path(self._prometheus)
+            temporary = prometheus_file.with_name(f".{prometheus_file.name}.tmp")
             temporary.write_text(prometheus(sample))
-            temporary.replace(text)
+            temporary.replace(prometheus_file)
         self._samples += 1
         self._cpu_s = time.thread_time()
 
     def sample(self) -> dict[str, Any]:
-        """One sample of the node."""
+        """Return the node's readings of now, by the names that a line of the telemetry file has.
+
+        They are those of the CPU, the memory, this process and every GPU. Counters of the disks and the network are in
+        bytes since the machine started. What cannot be read is None.
+        """
         memory = psutil.virtual_memory()
         disk = psutil.disk_io_counters()
         network = psutil.net_io_counters()
@@ -144,7 +158,10 @@ class Sampler(Hook):
         return _sum([nvidia.energy_j(handle) for handle, _ in self._gpus[: self._job_gpus]])
 
     def summary(self) -> dict[str, Any]:
-        """Returns what this node has measured so far, for `summarize`."""
+        """Return what this node has measured since the run began: peaks of the job's GPUs, their energy, the images.
+
+        `summarize` makes the run's summary of those of all nodes. The energy is None where a GPU does not tell it.
+        """
         begin_j = self._energy_begin_j
         end_j = self._energy_j()
         energy_j = None
@@ -161,10 +178,11 @@ class Sampler(Hook):
 
 
 def summarize(nodes: list[dict[str, Any]]) -> TelemetrySummary:
-    """A run's summary from those of its nodes; None is what was not measured.
+    """Return the telemetry summary of a run from the `Sampler.summary` of each of its nodes.
 
-    Energy is that of the job's GPUs from the first step to the end of the run, evaluations included; images are those
-    that were trained on, so that joules_per_image is what an image of training cost.
+    Peaks are the largest over the nodes, energy and samples their sums. The energy is that of the job's GPUs from the
+    first step to the end of the run, evaluations included; the images are those that were trained on, over all nodes,
+    so that joules_per_image is what an image of training cost. What was not measured on every node is None.
     """
     energy_j = _sum([node["energy_j"] for node in nodes])
     images = nodes[0]["images"]
@@ -263,17 +281,21 @@ class Tracer(Hook):
             self._write()
 
     def step_begins(self, step: int) -> None:
-        """Starts Paddle's profiler at the first step."""
-        # A run that goes on from a checkpoint may begin between the two.
-        if self._kernels and not self._profiler and self._first <= step <= self._last:
-            from paddle import profiler
+        """Start Paddle's profiler before the first of the steps that are traced; on a GPU only.
 
-            target = profiler.ProfilerTarget
-            self._profiler = profiler.Profiler(
-                targets=[target.CPU, target.GPU],
-                on_trace_ready=self._export_kernels,
-            )
-            self._profiler.start()
+        A run that goes on from a checkpoint may begin after that step: the profiler then starts at its first one.
+        """
+        is_traced = self._first <= step <= self._last
+        if self._kernels is None or self._profiler is not None or not is_traced:
+            return
+        from paddle import profiler
+
+        target = profiler.ProfilerTarget
+        self._profiler = profiler.Profiler(
+            targets=[target.CPU, target.GPU],
+            on_trace_ready=self._export_kernels,
+        )
+        self._profiler.start()
 
     def _export_kernels(self, profiler: Any) -> None:
         """Writes the trace of Paddle's profiler, which calls this when it stops."""
@@ -303,17 +325,18 @@ class Tracer(Hook):
 
 
 def of_rank(course: CourseSettings, cluster: ClusterSettings, ranks: Ranks, log: Path) -> list[Hook]:
-    """Return the hooks that a course asks of this rank: a node's first rank samples, the first of all traces.
+    """Return the measuring hooks of this rank that the job's settings ask for.
 
-    They write next to `log`, the log of the run.
+    The first rank of each node samples the node's sensors (TELEMETRY_S), and rank 0 traces steps (PROFILE). Both write
+    into files next to `log`, the log of the run.
     """
     hooks: list[Hook] = []
     if course.telemetry_s and ranks.local_rank == 0:
-        node = ranks.rank // cluster.dgxngpu
-        path = log.with_suffix(f".node{node}.telemetry.jsonl")
+        node_number = ranks.rank // cluster.dgxngpu
+        path = log.with_suffix(f".node{node_number}.telemetry.jsonl")
         gpus = cluster.dgxngpu if cluster.on_gpu else 0
         hooks.append(Sampler(path, every_s=course.telemetry_s, job_gpus=gpus, prometheus=course.telemetry_prometheus))
-    steps = course.traced
-    if steps and ranks.is_first:
-        hooks.append(Tracer(steps.start, steps.stop - 1, log, on_gpu=cluster.on_gpu))
+    traced_steps = course.traced
+    if traced_steps and ranks.is_first:
+        hooks.append(Tracer(traced_steps.start, traced_steps.stop - 1, log, on_gpu=cluster.on_gpu))
     return hooks

@@ -13,9 +13,10 @@ TAIL_MIB = 1.0  # the last one is small: nothing is left to hide it behind
 
 
 def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list[list[str]]:
-    """Cut one type's gradients, in order, into buckets of at most `limit_mib`; a larger gradient stands alone.
+    """Cut gradients of one type, in the order in which they are made, into buckets of at most `limit_mib` MiB.
 
-    `sizes` are the gradients' bytes.
+    `sizes` maps each gradient to its bytes. A gradient over the limit is a bucket by itself. The first bucket closes
+    from HEAD_MIB on, and the last takes at most TAIL_MIB. Returns the names of the gradients in each bucket.
     """
     limit = limit_mib * ops.MIB
     head_limit = min(HEAD_MIB * ops.MIB, limit)
@@ -46,43 +47,54 @@ def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list
 
 
 def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bool = False) -> None:
-    """Replace fleet's one all-reduce a gradient by one a bucket of at most `limit_mib`, each issued when it is full.
+    """Replace fleet's all-reduce of each gradient by one of each bucket of gradients, of at most `limit_mib` MiB.
 
-    The gradients of a bucket are slices of one buffer (`coalesce_tensor`, which copies nothing); `depend` tells the
-    executor that a gradient's readers come after its bucket's all-reduce, as fleet's own fusion does. With
-    `one_stream` they are summed on the stream that computes, hidden behind nothing.
+    The gradients of a bucket become slices of one buffer before the backward pass begins (`coalesce_tensor`, which
+    copies nothing). After the operator that completes its last gradient stand the buffer's all-reduce and, for each
+    gradient, a `depend`: it tells the executor that the gradient's readers come after the all-reduce.
+
+    With `one_stream` the buffers are summed on the stream that computes, so that nothing overlaps with them.
     """
     block = main.global_block()
     parameters = ops.parameters_by_gradient(block)
 
-    def is_fleets(op: Operator) -> bool:
+    def is_fleets_all_reduce(op: Operator) -> bool:
         return op.type == "c_allreduce_sum" and op.input("X")[0] in parameters
 
-    gradients = [op.input("X")[0] for op in block.ops if is_fleets(op)]
-    remove(main, is_fleets)
+    gradients = [op.input("X")[0] for op in block.ops if is_fleets_all_reduce(op)]
+    remove(main, is_fleets_all_reduce)
     made_by = _last_makers(block, gradients)
     buckets = _buckets(block, gradients, made_by, limit_mib)
 
-    # Inserted from the last bucket to the first, so that the indices of `made_by` stay true.
+    # From the last bucket to the first, so that the indices of `made_by` stay true.
     joins: list[Step] = []
     for number, bucket in reversed(list(enumerate(buckets))):
         buffer = f"bucket_{number}.{bucket[0]}"
         dtype = block.var(bucket[0]).dtype
         block.create_var(name=buffer, dtype=dtype, persistable=False, stop_gradient=True)
-        attrs: dict[str, Any] = {"ring_id": 0, "use_calc_stream": one_stream}
-        steps = [Step("c_allreduce_sum", {"X": [buffer]}, {"Out": [buffer]}, attrs)]
-        steps += [Step("depend", {"X": [name], "Dep": [buffer]}, {"Out": [name]}, {}) for name in bucket]
-        insert_all(block, made_by[bucket[-1]] + 1, steps, op_role=ops.BACKWARD)
-        joins.append(
-            Step(
-                "coalesce_tensor",
-                {"Input": [parameters[name] for name in bucket]},
-                {"Output": bucket, "FusedOutput": [buffer]},
-                {"copy_data": False, "use_align": True, "dtype": dtype},
-            )
-        )
-    insert_all(block, ops.loss_gradient_index(block), joins[::-1], op_role=ops.BACKWARD)
+        insert_all(block, made_by[bucket[-1]] + 1, _all_reduce(buffer, bucket, one_stream), op_role=ops.BACKWARD)
+        joins.insert(0, _join(buffer, bucket, parameters, dtype))
+    insert_all(block, ops.loss_gradient_index(block), joins, op_role=ops.BACKWARD)
     block._sync_with_cpp()
+
+
+def _all_reduce(buffer: str, gradients: list[str], one_stream: bool) -> list[Step]:
+    """Return the all-reduce of a buffer, and for each gradient in it a `depend` that orders its readers after that."""
+    attrs: dict[str, Any] = {"ring_id": 0, "use_calc_stream": one_stream}
+    steps = [Step("c_allreduce_sum", {"X": [buffer]}, {"Out": [buffer]}, attrs)]
+    for name in gradients:
+        steps.append(Step("depend", {"X": [name], "Dep": [buffer]}, {"Out": [name]}, {}))
+    return steps
+
+
+def _join(buffer: str, gradients: list[str], parameters: dict[str, str], dtype: Any) -> Step:
+    """Return the operator that makes the gradients slices of one buffer, with the sizes of their `parameters`."""
+    return Step(
+        "coalesce_tensor",
+        {"Input": [parameters[name] for name in gradients]},
+        {"Output": gradients, "FusedOutput": [buffer]},
+        {"copy_data": False, "use_align": True, "dtype": dtype},
+    )
 
 
 def _last_makers(block: Block, gradients: list[str]) -> dict[str, int]:
@@ -108,21 +120,23 @@ def _buckets(block: Block, gradients: list[str], made_by: dict[str, int], limit_
 
 
 def thin_depends(main: static.Program) -> None:
-    """Drop each `depend` whose gradient's readers all wait for the same bucket by another one.
+    """Remove the `depend` operators that order nothing which another `depend` does not order already.
 
-    One operator updates all parameters, so one `depend` a bucket does. The executor's memory grows by the square of
-    the number of operators.
+    A `depend` of a gradient makes the operators that read the gradient later wait for its bucket's all-reduce. Where
+    one operator updates all parameters, it reads every gradient, and one `depend` of each bucket makes it wait. The
+    others are removed, as the executor's memory grows by the square of the number of operators.
     """
     block = main.global_block()
     readers = ops.readers(block)
-    spare: set[Operator] = set()
-    waiting: set[tuple[str, int]] = set()  # bucket, and index of an operator that waits for it
+    superfluous: set[Operator] = set()
+    ordered: set[tuple[str, int]] = set()  # a bucket, and the index of an operator that already waits for it
     for index, op in reversed(list(enumerate(block.ops))):
         if op.type != "depend":
             continue
+        gradient = op.input("X")[0]
         bucket = op.input("Dep")[0]
-        waits = {(bucket, reader) for reader in readers[op.input("X")[0]] if reader > index}
-        if waits <= waiting:
-            spare.add(op)
-        waiting |= waits
-    remove(main, lambda op: op in spare)
+        orders = {(bucket, reader) for reader in readers[gradient] if reader > index}
+        if orders <= ordered:
+            superfluous.add(op)
+        ordered |= orders
+    remove(main, lambda op: op in superfluous)

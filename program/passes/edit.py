@@ -22,7 +22,11 @@ class Step(NamedTuple):
 
 
 def insert(block: Block, index: int, kind: str, inputs: Slots, outputs: Slots, **attrs: Any) -> Operator:
-    """Insert an operator before the one at `index`, and return it."""
+    """Insert an operator of type `kind` before the one at `index`, and return it.
+
+    `inputs` and `outputs` map the operator's slots to the names of their variables; attributes that `attrs` does not
+    name get their defaults.
+    """
     desc = block.desc._insert_op(index)
     desc.set_type(kind)
     for slot, variables in inputs.items():
@@ -52,9 +56,10 @@ def insert_all(block: Block, index: int, steps: Sequence[Step], *, op_role: int)
 
 
 def rewrite(program: static.Program, substitute: Callable[[Operator], Sequence[Step] | None]) -> int:
-    """Replace operators by what `substitute` returns for them, in their place and role; None keeps an operator.
+    """Replace operators of a program by others, and return how many were replaced.
 
-    Goes from the last operator to the first. Returns how many operators were replaced.
+    `substitute` is called with each operator, from the last to the first. It returns the operators that take its place
+    (none remove it), or None where the operator stays. They get the role of the one that they replace.
     """
     block = program.global_block()
     replaced = 0

@@ -12,29 +12,33 @@ IMAGE_TO_CHANNELS = 1.5  # `convolve_gradients`: at 18 channels of 32 x 32 pixel
 
 
 def simplify_sums(main: static.Program) -> None:
-    """Let gradients of sums of equal shape share one variable instead of a copy each.
+    """Let the gradients of both addends of an addition share one variable instead of a copy each.
 
-    The gradient of an addition is that of its sum, so its operator goes. Paddle's fused add + relu also writes the sum
-    before the relu, and its gradient reads an addend and writes the same tensor twice: `relu_grad` serves, and of 9
-    tensors moved 6 are left. Must run after the gradients exist and before anything renames them.
+    For z = x + y of equal shapes, dx and dy equal dz. Two operators of Paddle copy it all the same:
+
+    - `elementwise_add_grad` is removed, and dx, dy and dz become one variable.
+    - the gradient of the fused relu(x + y) becomes a `relu_grad` that writes one variable for dx and dy. Its forward
+      operator no longer writes x + y, which nothing reads then: of 9 tensors moved 6 are left.
+
+    Run this after the gradients exist and before another pass renames them.
     """
     block = main.global_block()
     _leave_out_sums(block)
     joined = _Joined(block)
-    shared: dict[Operator, str] = {}  # operator: the one variable of all its gradients
+    shared_gradients: dict[Operator, str] = {}  # by operator: the one variable of all its gradients
     for index, op in enumerate(block.ops):
         gradients = operands(op, "X@GRAD", "Y@GRAD")
         if len(gradients) < 2 or EMPTY in gradients:
             continue
         if op.type == "elementwise_add_grad":
-            shared[op] = joined.join(index, op.input("Out@GRAD") + gradients)
-        elif op.type == "fused_elemwise_add_activation_grad" and op.attr("functor_list")[0] == "relu_grad":
-            shared[op] = joined.join(index, gradients)
+            shared_gradients[op] = joined.join(index, op.input("Out@GRAD") + gradients)
+        elif _is_gradient_of_add_relu(op):
+            shared_gradients[op] = joined.join(index, gradients)
 
     def substitute(op: Operator) -> list[Step] | None:
-        gradient = shared.get(op)
+        gradient = shared_gradients.get(op)
         if not gradient:
-            return None
+            return None  # the operator stays
         if op.type == "elementwise_add_grad":
             return []
         inputs = {slot: operands(op, slot) for slot in ("Out", "Out@GRAD")}
@@ -43,6 +47,11 @@ def simplify_sums(main: static.Program) -> None:
     rewrite(main, substitute)
     joined.rename()
     block._sync_with_cpp()
+
+
+def _is_gradient_of_add_relu(op: Operator) -> bool:
+    """Tell whether an operator is the gradient of Paddle's fused addition and relu."""
+    return bool(op.type == "fused_elemwise_add_activation_grad" and op.attr("functor_list")[0] == "relu_grad")
 
 
 def _leave_out_sums(block: Block) -> None:
@@ -66,24 +75,27 @@ class _Joined:
         self._substitutes: dict[str, str] = {}  # name of a variable: the one that takes its place
 
     def join(self, index: int, names: list[str]) -> str:
-        """Join variables that are equal after operator `index`; return the one that stays, empty where none may.
+        """Note that these variables, equal once operator `index` has run, may become one; return the one that stays.
 
-        At most one of them may be written again later (a sum is accumulated in it). It stays, and the others must not
-        be read from that write on.
+        Returns an empty name, and joins nothing, where that could change a value: their shapes or types differ, two
+        of them are written again after `index`, or one is still read after another was written again. A variable that
+        is written again later (a sum of gradients is accumulated in it) is the one that stays.
         """
-        names = [self._last(name) for name in names]
+        names = [self._current_name(name) for name in names]
         kinds = {(self._block.var(name).shape, self._block.var(name).dtype) for name in names}
         if len(kinds) > 1:
             return ""
 
-        changed = [name for name in names if self._written[name][-1] > index]
-        if len(changed) > 1:
+        written_later = [name for name in names if self._written[name][-1] > index]
+        if len(written_later) > 1:
             return ""
-        kept = changed[0] if changed else names[0]
+        kept = written_later[0] if written_later else names[0]
         dropped = [name for name in names if name != kept]
-        first_change = min((i for i in self._written[kept] if i > index), default=len(self._block.ops))
+        later_writes = [writer for writer in self._written[kept] if writer > index]
         for name in dropped:
-            if any(reader >= first_change for reader in self._read.get(name, [])):
+            last_read = max(self._read.get(name, [-1]))
+            is_read_too_late = bool(later_writes) and last_read >= later_writes[0]
+            if is_read_too_late:
                 return ""
 
         for name in dropped:
@@ -96,83 +108,105 @@ class _Joined:
         """Have every operator of the block use the variables that stay."""
         for op in self._block.ops:
             for name in self._substitutes.keys() & {*op.input_arg_names, *op.output_arg_names}:
-                kept = self._last(name)
+                kept = self._current_name(name)
                 op.desc._rename_input(name, kept)
                 op.desc._rename_output(name, kept)
 
-    def _last(self, name: str) -> str:
+    def _current_name(self, name: str) -> str:
+        """Return the variable that stays for the one called `name`, after all joins so far."""
         while name in self._substitutes:
             name = self._substitutes[name]
         return name
 
 
 def spread_mean(main: static.Program) -> int:
-    """Compute the gradient of an average pooling over the whole image from the incoming gradient alone.
+    """Compute the gradient of a global average pooling from the incoming gradient alone.
 
-    Paddle's operator also reads the image and its mean, on which the gradient does not depend. Each place of it is
-    the mean's gradient / (height x width): the average, padding counted, over a window of the image's size that holds
-    that one value wherever it stands. Must run after the gradients exist. Returns how many operators it changed.
+    Every pixel's gradient is the mean's gradient / (height x width). Paddle's `pool2d_grad` also reads the image and
+    its mean, which are not needed. It is replaced by a forward average pooling of the mean's gradient [1, 1], padded
+    with zeros so far that each window, as large as the image, covers that one value and otherwise zeros.
+
+    Run this after the gradients exist. Returns how many operators were replaced.
     """
     block = main.global_block()
 
     def substitute(op: Operator) -> list[Step] | None:
         if op.type != "pool2d_grad" or op.attr("pooling_type") != "avg":
             return None
-        height = op.attr("data_format").index("H")  # position of the two sides in a shape
-        image_sides = block.var(op.input("X")[0]).shape[height : height + 2]
-        mean_sides = block.var(op.input("Out")[0]).shape[height : height + 2]
+        height_axis = op.attr("data_format").index("H")  # the width's axis is the next one
+        image_sides = block.var(op.input("X")[0]).shape[height_axis : height_axis + 2]
+        mean_sides = block.var(op.input("Out")[0]).shape[height_axis : height_axis + 2]
         if mean_sides != (1, 1):
-            return None
+            return None  # not a pooling over the whole image
         attrs = {name: op.attr(name) for name in ("pooling_type", "data_format", "use_cudnn")}
         attrs["ksize"] = list(image_sides)
         attrs["strides"] = [1, 1]
         attrs["paddings"] = [side - 1 for side in image_sides]
-        attrs["exclusive"] = False
+        attrs["exclusive"] = False  # the padding counts in the average
         return [Step("pool2d", {"X": op.input("Out@GRAD")}, {"Out": op.output("X@GRAD")}, attrs)]
 
     return rewrite(main, substitute)
 
 
 def convolve_gradients(main: static.Program) -> None:
-    """Compute input gradients of 3x3 convolutions as convolutions with the turned weights, on CPUs.
+    """Compute the input gradients of 3x3 convolutions on CPUs by forward convolutions, which are faster there.
 
-    Paddle's CPU kernel adds up the columns of its matrix product value by value, 12 % of HRNet's step. Only where the
-    image is large against the weights, which are turned at each step.
+    The gradient by the input of a convolution at stride 1 is the output's gradient, convolved with the same weights
+    rotated by 180 degrees and with their input and output channels exchanged. Each suitable `conv2d_grad` is left with
+    the gradient by its weights alone, and the operators that turn the weights and convolve are inserted before it.
+
+    Paddle's own CPU kernel adds up the columns of its matrix product value by value, 12 % of HRNet's step.
     """
     block = main.global_block()
+    # From the last operator to the first, so that an insertion moves no operator that is still to come.
     for index, op in reversed(list(enumerate(block.ops))):
-        if not _gains_by_turning(block, op):
-            continue
-        weights = block.var(op.input("Filter")[0])
-        (gradient,) = op.output("Input@GRAD")
-        out_channels, in_channels, *kernel = weights.shape
-        turned_shape = [in_channels, out_channels, *kernel]
-        turned = block.create_var(name=f"{gradient}.turned", shape=turned_shape, dtype=weights.dtype).name
-        flipped = block.create_var(name=f"{gradient}.flipped", shape=turned_shape, dtype=weights.dtype).name
-        shape = block.create_var(name=f"{gradient}.shape", dtype=weights.dtype).name
-
-        attrs = {name: op.attr(name) for name in ("strides", "paddings", "padding_algorithm", "dilations", "groups")}
-        attrs["data_format"] = "NCHW"
-        convolved = {"Input": op.input("Output@GRAD"), "Filter": [flipped]}
-        steps = [
-            Step("transpose2", {"X": [weights.name]}, {"Out": [turned], "XShape": [shape]}, {"axis": [1, 0, 2, 3]}),
-            Step("flip", {"X": [turned]}, {"Out": [flipped]}, {"axis": [2, 3]}),
-            Step("conv2d", convolved, {"Output": [gradient]}, attrs),
-        ]
-        op.desc.set_output("Input@GRAD", [])
-        insert_all(block, index, steps, op_role=BACKWARD)
+        if _gains_by_convolving(block, op):
+            steps = _input_gradient_steps(block, op)
+            op.desc.set_output("Input@GRAD", [])
+            insert_all(block, index, steps, op_role=BACKWARD)
     block._sync_with_cpp()
 
 
-def _gains_by_turning(block: Block, op: Operator) -> bool:
-    """Tell whether it is the gradient of a plain 3x3 convolution in NCHW whose image is large against its weights."""
+def _gains_by_convolving(block: Block, op: Operator) -> bool:
+    """Tell whether `convolve_gradients` makes an operator faster.
+
+    It does for the gradient of a 3x3 convolution in NCHW that keeps the image's size, if the image is large against
+    the weights: these are turned anew at each step.
+    """
     if op.type != "conv2d_grad" or not op.output("Input@GRAD") or op.attr("data_format") != "NCHW":
         return False
-    keeps_size = op.attr("padding_algorithm") == "SAME" or list(op.attr("paddings")) == [1, 1]
-    is_plain = [*op.attr("strides"), *op.attr("dilations"), op.attr("groups")] == [1] * 5
-    if not keeps_size or not is_plain:
-        return False
     out_channels, _, *kernel = block.var(op.input("Filter")[0]).shape
+    is_padded_by_one = op.attr("padding_algorithm") == "SAME" or list(op.attr("paddings")) == [1, 1]
+    has_stride = list(op.attr("strides")) != [1, 1]
+    is_dilated = list(op.attr("dilations")) != [1, 1]
+    is_grouped = op.attr("groups") != 1
+    if kernel != [3, 3] or not is_padded_by_one or has_stride or is_dilated or is_grouped:
+        return False
     image_sides = block.var(op.input("Input")[0]).shape[2:]
-    has_large_image: bool = out_channels < IMAGE_TO_CHANNELS * math.sqrt(math.prod(image_sides))
-    return kernel == [3, 3] and has_large_image
+    mean_side = math.sqrt(math.prod(image_sides))
+    return bool(out_channels < IMAGE_TO_CHANNELS * mean_side)
+
+
+def _input_gradient_steps(block: Block, op: Operator) -> list[Step]:
+    """Return the operators that compute the input gradient of the `conv2d_grad` `op` by a forward convolution.
+
+    They exchange the channels of the weights, from [O, I, 3, 3] to [I, O, 3, 3], flip both sides of each kernel (a
+    rotation by 180 degrees), and convolve the output's gradient with the result.
+    """
+    weights = block.var(op.input("Filter")[0])
+    (gradient,) = op.output("Input@GRAD")
+    out_channels, in_channels, *kernel = weights.shape
+    turned_shape = [in_channels, out_channels, *kernel]
+    exchanged = block.create_var(name=f"{gradient}.turned", shape=turned_shape, dtype=weights.dtype).name
+    rotated = block.create_var(name=f"{gradient}.flipped", shape=turned_shape, dtype=weights.dtype).name
+    unused_shape = block.create_var(name=f"{gradient}.shape", dtype=weights.dtype).name  # transpose2 demands it
+
+    exchange_outputs = {"Out": [exchanged], "XShape": [unused_shape]}
+    convolution_inputs = {"Input": op.input("Output@GRAD"), "Filter": [rotated]}
+    attrs = {name: op.attr(name) for name in ("strides", "paddings", "padding_algorithm", "dilations", "groups")}
+    attrs["data_format"] = "NCHW"
+    return [
+        Step("transpose2", {"X": [weights.name]}, exchange_outputs, {"axis": [1, 0, 2, 3]}),
+        Step("flip", {"X": [exchanged]}, {"Out": [rotated]}, {"axis": [2, 3]}),
+        Step("conv2d", convolution_inputs, {"Output": [gradient]}, attrs),
+    ]

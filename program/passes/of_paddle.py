@@ -20,9 +20,10 @@ FUSIONS = {
 
 
 def chosen(knobs: Strategy) -> AbstractContextManager[None]:
-    """Make fleet run the fusions that the knobs ask for, after it adds the update and before the all-reduces.
+    """Return a context in which fleet applies the fusion passes that the strategy's knobs ask for, and no others.
 
-    Holds while the returned context lasts.
+    Fleet's own function for that is replaced while the context lasts. It calls it after it has added the optimizer's
+    update and before it adds the all-reduces.
     """
     passes = [pass_name for knob, pass_name in FUSIONS.items() if getattr(knobs, knob)]
 

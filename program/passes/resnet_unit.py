@@ -9,17 +9,18 @@ what the plain network's initializers draw.
 """
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from paddle import static
 from paddle.base.framework import Block, Operator
 
 from program.arrays import Array
-from program.ops import ALL_UPDATES, operands, readers
+from program.ops import ALL_UPDATES, operands, readers, writers
 from program.passes.edit import Slots, insert
 
 UNIT = "resnet_unit"
+OUT_CHANNELS_MULTIPLE, IN_CHANNELS_MULTIPLE = 32, 8  # NormConvolutionArgs of Paddle's sources
 # Slots of the unit without the letter of their side, X or Z: the slots of conv2d or batch_norm whose place they take.
 _INPUTS = {"": "Input", "Filter": "Filter", "Scale": "Scale", "Bias": "Bias", "Mean": "Mean", "Var": "Variance"}
 _OUTPUTS = {
@@ -62,24 +63,33 @@ class _Pattern(NamedTuple):
         return [*convolutions, *norms, *adds, self.relu]
 
 
-def fits(op: Operator, block: Block) -> bool:
-    """Tell whether it is a convolution that a unit takes (NormConvolutionArgs of Paddle's sources)."""
+def takes_convolution(op: Operator, block: Block) -> bool:
+    """Tell whether Paddle's fused operator `resnet_unit` can compute a convolution of this block.
+
+    It takes 1x1 and 3x3 convolutions in NHWC, in one group, undilated, padded to keep the image's size, with equal
+    strides in both directions and with channels in the multiples that its kernel works in (the checks are those of
+    NormConvolutionArgs in Paddle's sources). Returns False for any other operator.
+    """
     if op.type != "conv2d" or op.attr("data_format") != "NHWC" or op.attr("groups") != 1:
         return False
     out_channels, in_channels, *kernel = block.var(op.input("Filter")[0]).shape
-    side = kernel[0]
-    return (
-        kernel in ([1, 1], [3, 3])
-        and list(op.attr("paddings")) == [(side - 1) // 2] * 2
-        and list(op.attr("dilations")) == [1, 1]
-        and len({*op.attr("strides")}) == 1
-        and out_channels % 32 == 0
-        and in_channels % 8 == 0
-    )
+    if kernel not in ([1, 1], [3, 3]):
+        return False
+    padding = (kernel[0] - 1) // 2
+    keeps_size = list(op.attr("paddings")) == [padding, padding]
+    is_undilated = list(op.attr("dilations")) == [1, 1]
+    vertical_stride, horizontal_stride = op.attr("strides")
+    has_channels = out_channels % OUT_CHANNELS_MULTIPLE == 0 and in_channels % IN_CHANNELS_MULTIPLE == 0
+    return bool(keeps_size and is_undilated and vertical_stride == horizontal_stride and has_channels)
 
 
 def fuse(main: static.Program, startup: static.Program | None = None) -> None:
-    """Turn the blocks of a forward program into units. An evaluation has no start-up program."""
+    """Replace convolution, batch norm, add and relu by one `resnet_unit` operator wherever they match in a program.
+
+    `main` is a forward program, before gradients are added: Paddle knows the gradient of the unit. The unit takes its
+    weights and statistics in another memory layout, so they are declared in it, and the `startup` program initializes
+    them in it. An evaluation has no start-up program of its own: `startup` is None.
+    """
     block = main.global_block()
     matcher = _Matcher(block)
     for relu in [op for op in block.ops if op.type == "relu"]:
@@ -144,35 +154,48 @@ class _Matcher:
         if norm is None:
             return None
         convolution = self._sole_maker(norm.input("X")[0], "conv2d")
-        if convolution is None or not fits(convolution, self._block):
+        if convolution is None or not takes_convolution(convolution, self._block):
             return None
         return _Side(convolution, norm)
 
 
 def _insert(block: Block, pattern: _Pattern) -> None:
-    """Insert the unit before the relu of its pattern."""
-    x, z, add, relu = pattern
+    """Insert, before the relu of a matched pattern, the `resnet_unit` operator that computes the same.
+
+    It reads and writes the variables of the operators in the pattern, which the caller removes, and adds a bit mask
+    of the relu for its gradient. Slots of the main side end in X, as `FilterX`. Those of the shortcut end in Z: a
+    convolution of its own, or else the added image itself in slot Z.
+    """
+    add, relu = pattern.add, pattern.relu
     mask = block.create_var(name=f"{relu.output('Out')[0]}.mask", dtype="int32", stop_gradient=True)
     inputs: Slots = {}
     outputs: Slots = {"Y": relu.output("Out"), "BitMask": [mask.name]}
-    for letter, side in (("X", x), ("Z", z)):
+    for letter, side in (("X", pattern.x), ("Z", pattern.z)):
         for slot, replaced_slot in _INPUTS.items():
             inputs[f"{slot}{letter}"] = _side_operands(side, replaced_slot)
         for slot, replaced_slot in _OUTPUTS.items():
             outputs[f"{slot}{letter}"] = _side_operands(side, replaced_slot)
-    if add is not None and z is None:
+    if add is not None and pattern.z is None:
         inputs["Z"] = add.input("Y")
 
+    # The name scope of the relu says whether it runs in half precision.
+    scope = {"op_namescope": relu.attr("op_namescope"), "op_role": relu.attr("op_role")}
+    unit = insert(block, block.ops.index(relu), UNIT, inputs, outputs, **_attributes(pattern), **scope)
+    for name in unit.output_arg_names:
+        block.var(name).op = unit  # AMP asks variables for their operators
+
+
+def _attributes(pattern: _Pattern) -> dict[str, Any]:
+    """Return the attributes of the `resnet_unit` that replaces a pattern, but for its role and name scope."""
+    x, z = pattern.x, pattern.z
     attrs = {name: x.norm.attr(name) for name in ("momentum", "epsilon", "is_test", "use_global_stats")}
     attrs["stride"] = x.convolution.attr("strides")[0]
     attrs["padding"] = x.convolution.attr("paddings")[0]
     if z is not None:
         attrs["stride_z"] = z.convolution.attr("strides")[0]
-    attrs |= {"data_format": "NHWC", "fuse_add": add is not None, "has_shortcut": z is not None, "act_type": "relu"}
-    scope = {"op_namescope": relu.attr("op_namescope"), "op_role": relu.attr("op_role")}  # says what runs in half
-    unit = insert(block, block.ops.index(relu), UNIT, inputs, outputs, **attrs, **scope)
-    for name in unit.output_arg_names:
-        block.var(name).op = unit  # AMP asks variables for their operators
+    attrs["fuse_add"] = pattern.add is not None
+    attrs["has_shortcut"] = z is not None
+    return attrs | {"data_format": "NHWC", "act_type": "relu"}
 
 
 def _side_operands(side: _Side | None, slot: str) -> list[str]:
@@ -194,20 +217,26 @@ def _declare(block: Block, weights: str, channels: list[str]) -> None:
 
 
 def _turn_first_values(startup: Block, weights: str, channels: list[str]) -> None:
-    """Have the start-up program draw the plain network's first values, and turn them into the operator's layout."""
+    """Change a start-up program so that it leaves a unit's parameters in the unit's memory layout.
+
+    The first values stay those of the network without units. `channels` (scale, bias, mean and variance, constants at
+    the start) are filled as [1, 1, 1, C] at once. `weights` are drawn in [O, I, H, W] as before, now into a variable of
+    their own, from which an inserted transpose makes [O, H, W, I].
+    """
     plain_shape = list(startup.var(weights).shape)
+    out_channels = plain_shape[0]
     _declare(startup, weights, channels)
     for op in startup.ops:
         if set(op.output_arg_names) & set(channels):
-            op.desc._set_attr("shape", [1, 1, 1, plain_shape[0]])
+            op.desc._set_attr("shape", [1, 1, 1, out_channels])
 
-    initializers = [index for index, op in enumerate(startup.ops) if weights in op.output_arg_names]
-    index = initializers[0]
+    drawing_index = writers(startup)[weights][0]
     plain_weights = startup.create_var(name=f"{weights}.oihw", dtype="float32", shape=plain_shape)
-    startup.ops[index].desc._rename_output(weights, plain_weights.name)
-    shape = startup.create_var(name=f"{weights}.shape", dtype="float32")
-    turned = {"Out": [weights], "XShape": [shape.name]}
-    insert(startup, index + 1, "transpose2", {"X": [plain_weights.name]}, turned, axis=[0, 2, 3, 1], op_role=0)
+    startup.ops[drawing_index].desc._rename_output(weights, plain_weights.name)
+    unused_shape = startup.create_var(name=f"{weights}.shape", dtype="float32")  # transpose2 demands it
+    outputs = {"Out": [weights], "XShape": [unused_shape.name]}
+    to_ohwi = [0, 2, 3, 1]
+    insert(startup, drawing_index + 1, "transpose2", {"X": [plain_weights.name]}, outputs, axis=to_ohwi, op_role=0)
     startup._sync_with_cpp()
 
 
@@ -215,9 +244,11 @@ def _turn_first_values(startup: Block, weights: str, channels: list[str]) -> Non
 
 
 def stored_otherwise(main: static.Program) -> set[str]:
-    """Return the names of tensors whose memory layout differs from the unfused network's.
+    """Return the names of the tensors whose memory layout differs from that of the network without units.
 
-    These are the weights and statistics of units, and their optimizer state.
+    These are the weights and statistics of the `resnet_unit` operators, and the optimizer's state for those weights: a
+    velocity and, where they are in half precision, an FP32 master. The program's operators are read in their order, in
+    which the units come before the updates of their weights.
     """
     names: set[str] = set()
     cast_from: dict[str, str] = {}  # a filter in half precision: the parameter that it is rounded from
@@ -229,7 +260,7 @@ def stored_otherwise(main: static.Program) -> set[str]:
                 names.add(cast_from.get(name, name))
         elif op.type in ALL_UPDATES:
             for slot in ("Velocity", "MasterParam"):
-                states = operands(op, slot)  # no masters of FP32 parameters
+                states = operands(op, slot)  # empty where there are no masters
                 for parameter, state in zip(op.input("Param"), states, strict=False):
                     if parameter in names:
                         names.add(state)

@@ -44,9 +44,10 @@ def span_ranks(main: static.Program) -> None:
 
 
 def check_on_gpu(main: static.Program) -> int:
-    """Count the normalizations of a GPU's program that span the ranks.
+    """Return how many normalizations of a GPU's program span the ranks.
 
-    Raises ValueError where this process's flags would have Paddle skip their sums over the ranks.
+    Raises ValueError where there are some, and a flag of this process would have Paddle leave out their sums over the
+    ranks without a word.
     """
     count = sum(1 for op in main.global_block().ops if op.type == FORWARD)
     if count and paddle.get_flags(UNIFIED)[UNIFIED]:
@@ -58,22 +59,26 @@ def check_on_gpu(main: static.Program) -> int:
 
 
 def on_cpu(main: static.Program, ranks: int) -> None:
-    """Replace the operators that have no CPU kernel by an equivalent of those that have one."""
+    """Replace each `sync_batch_norm` and its gradient, which have no CPU kernel, by operators that have one.
+
+    `_Writer` writes the equivalent of one operator. Its running statistics take a share of each batch's, 1 - momentum,
+    from a variable: the program fills one for each different share before anything else.
+    """
     block = main.global_block()
-    shares: dict[str, float] = {}  # variable: the share of a batch in the running statistics
+    share_variables: dict[str, float] = {}  # name of the variable: the share in it
 
     def substitute(op: Operator) -> list[Step] | None:
         if op.type == FORWARD:
             share = 1.0 - op.attr("momentum")
             name = f"sync_bn.share_{share:g}"
-            shares[name] = share
+            share_variables[name] = share
             return _Writer(block, op, ranks).forward(name)
         if op.type == BACKWARD:
             return _Writer(block, op, ranks).backward()
-        return None
+        return None  # any other operator stays
 
     rewrite(main, substitute)
-    for name, share in shares.items():
+    for name, share in share_variables.items():
         block.create_var(name=name, shape=[1], dtype="float32")
         insert(block, 0, "fill_constant", {}, {"Out": [name]}, shape=[1], value=share, dtype=paddle.float32, op_role=0)
     block._sync_with_cpp()
@@ -96,67 +101,82 @@ class _Writer:
         self.mean, self.variance = operands(op, "SavedMean", "SavedVariance")
 
     def forward(self, share: str) -> list[Step]:
-        """Return the steps of a forward normalization.
+        """Return the steps of a forward batch normalization over all ranks.
 
-        The variable `share` weighs a batch in the running statistics.
+        Each rank computes its own mean and variance; mean and E[x^2] are averaged over the ranks, which gives those of
+        the joined batch; the image is normalized by them; and the running statistics move towards them by the share
+        that the variable `share` holds. The steps change `self.mean` and `self.variance` in place.
         """
         scale, bias, out, reserve = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))
 
-        # Batch normalization itself is Paddle's fastest way to a channel's mean and 1 / sqrt(variance). With an epsilon
-        # of 0 the square of what it saves is 1 / variance; its Y is written again below.
+        # 1. Paddle's batch norm is the fastest way to a rank's mean and 1 / sqrt(variance + epsilon), here with an
+        # epsilon of 0. Its normalized image is overwritten in step 4.
         saved = {"SavedMean": self.mean, "SavedVariance": self.variance, "ReserveSpace": reserve}
         self._batch_norm(running, saved, scale, bias, out, is_test=False, use_global_stats=False, epsilon=0.0)
 
-        # E[x^2] = variance + mean^2, which can be averaged over the ranks.
+        # 2. From 1 / sqrt(variance) to the variance, and to E[x^2] = variance + mean^2.
         square = self._var("square", self.channels)
         self._apply("pow", self.variance, to=self.variance, factor=-2.0)
         self._apply("square", self.mean, to=square)
         self._apply("elementwise_add", self.variance, square, to=self.variance, axis=-1)
+
+        # 3. The averages over the ranks, and back to the variance, now of all ranks.
         both = self._sum_over_ranks(self.mean, self.variance)
         self._apply("scale", both, to=both, scale=1 / self.ranks)
         self._unstack(both, self.mean, self.variance)
-
-        # Back to the variance, now of all ranks.
         self._apply("square", self.mean, to=square)
         self._apply("elementwise_sub", self.variance, square, to=self.variance, axis=-1)
+
+        # 4. The normalized image, and the running statistics.
         self._normalize(scale, bias, out)
         self._apply("lerp", running.mean, self.mean, share, to=running.mean)
         self._apply("lerp", running.variance, self.variance, share, to=running.variance)
         return self.steps
 
     def backward(self) -> list[Step]:
-        """Return the steps of a normalization's gradient.
+        """Return the steps of the gradient of a batch normalization over all ranks.
 
-        Paddle's gradient with fixed statistics gives scale / sqrt(variance + epsilon) * dy, d_scale and d_bias. What
-        the batch's own statistics add is subtracted: x normalized by sum_ranks(d_scale) and sum_ranks(d_bias), each
-        times scale / (m sqrt(variance + epsilon)).
+        With x^ the normalized image, m the values of a channel over all ranks and f = scale / sqrt(variance + epsilon):
+
+            dx = f dy - (f / m) (x^ sum_ranks(d_scale) + sum_ranks(d_bias))
+
+        The first term, d_scale and d_bias are what Paddle's gradient gives when the statistics are fixed. The second
+        one, what the batch's own statistics add, has the form of a normalization by another scale and bias.
+        """
+        d_scale, d_bias, d_x, scale = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD", "Scale")
+        shape = self.block.var(self.x).shape
+        first_term = self._var("straight", *shape)
+        second_term = self._var("correction", *shape)
+        self._gradient_at_fixed_statistics({"X@GRAD": [first_term], "Scale@GRAD": [d_scale], "Bias@GRAD": [d_bias]})
+
+        both = self._sum_over_ranks(d_scale, d_bias)
+        # f / m, as scale / sqrt(m^2 variance + m^2 epsilon)
+        factor = self._var("factor", self.channels)
+        epsilon = self.op.attr("epsilon")
+        self._apply("scale", self.variance, to=factor, scale=self.count**2, bias=self.count**2 * epsilon)
+        self._apply("rsqrt", factor, to=factor)
+        self._apply("elementwise_mul", factor, scale, to=factor, axis=-1)
+
+        self._apply("elementwise_mul", both, factor, to=both, axis=-1)
+        scale_of_term = self._var("sum_scale", self.channels)
+        bias_of_term = self._var("sum_bias", self.channels)
+        self._unstack(both, scale_of_term, bias_of_term)
+        self._normalize(scale_of_term, bias_of_term, second_term)
+        self._apply("elementwise_sub", first_term, second_term, to=d_x, axis=-1)
+        return self.steps
+
+    def _gradient_at_fixed_statistics(self, outputs: dict[str, list[str]]) -> None:
+        """Append Paddle's batch norm gradient as if the joined batch's mean and variance were constants.
+
+        `outputs` are the variables that it writes, by slot: the gradients by the image, the scale and the bias.
         """
         op = self.op
-        d_scale, d_bias, d_x, scale = operands(op, "Scale@GRAD", "Bias@GRAD", "X@GRAD", "Scale")
-        shape = self.block.var(self.x).shape
-        straight = self._var("straight", *shape)
-        correction = self._var("correction", *shape)
-
         inputs = {slot: op.input(slot) for slot in ("X", "Y@GRAD", "Scale", "Bias", "SavedMean", "SavedVariance")}
         inputs |= {"Mean": [self.mean], "Variance": [self.variance]}
         attrs = {name: op.attr(name) for name in ("epsilon", "momentum", "data_layout")}
         attrs |= {"is_test": False, "use_global_stats": True, "trainable_statistics": False}
-        outputs = {"X@GRAD": [straight], "Scale@GRAD": [d_scale], "Bias@GRAD": [d_bias]}
         self.steps.append(Step("batch_norm_grad", inputs, outputs, attrs))
-
-        both = self._sum_over_ranks(d_scale, d_bias)
-        factor = self._var("factor", self.channels)  # scale / (m sqrt(variance + epsilon))
-        self._apply("scale", self.variance, to=factor, scale=self.count**2, bias=self.count**2 * op.attr("epsilon"))
-        self._apply("rsqrt", factor, to=factor)
-        self._apply("elementwise_mul", factor, scale, to=factor, axis=-1)
-        self._apply("elementwise_mul", both, factor, to=both, axis=-1)
-        sum_scale = self._var("sum_scale", self.channels)
-        sum_bias = self._var("sum_bias", self.channels)
-        self._unstack(both, sum_scale, sum_bias)
-        self._normalize(sum_scale, sum_bias, correction)
-        self._apply("elementwise_sub", straight, correction, to=d_x, axis=-1)
-        return self.steps
 
     def _var(self, name: str, *shape: int) -> str:
         """Create an FP32 variable of this operator's own, and return its name."""
@@ -193,9 +213,11 @@ class _Writer:
     def _batch_norm(
         self, running: _Statistics, saved: dict[str, str], scale: str, bias: str, out: str, **attrs: Any
     ) -> None:
-        """Append Paddle's own batch norm, which leaves the `running` statistics as they are.
+        """Append Paddle's own `batch_norm` of this operator's image, which writes the variable `out`.
 
-        `saved` names, by slot, where it leaves the batch's mean, 1 / sqrt(variance) and reserve.
+        `scale`, `bias` and the `running` statistics are the variables that it reads. `saved` names, by slot, those in
+        which it leaves the batch's mean, 1 / sqrt(variance + epsilon) and its workspace. `attrs` say, among others,
+        which statistics it normalizes by. At a momentum of 1 it leaves the running statistics as they are.
         """
         attrs |= {"momentum": 1.0, "data_layout": self.op.attr("data_layout")}
         inputs = {

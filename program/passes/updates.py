@@ -32,16 +32,17 @@ _LARS_SHARED = ("mu", "lars_coeff", "epsilon", "rescale_grad", "multi_precision"
 
 
 def merge_lars(main: static.Program) -> None:
-    """Update up to MERGED_LARS parameters of one type by one LARS operator.
+    """Replace the LARS update of each parameter by operators that update up to MERGED_LARS parameters each.
 
-    Paddle's kernel takes lists and computes each parameter by itself. The merged operator stands where the last of
-    those that it replaces stood.
+    Parameters of one type and of equal attributes are dealt out evenly to as few operators as they need. Paddle's
+    kernel takes lists and computes each parameter by itself, so the values stay the same. A merged operator stands
+    where the last one that it replaces stood: all its gradients are there by then.
     """
-    substitutes: dict[Operator, list[Step]] = {}
+    substitutes: dict[Operator, list[Step]] = {}  # by operator: what takes its place
     for group in _mergeable_lars(main.global_block()):
-        parts = math.ceil(len(group) / MERGED_LARS)
-        for part in range(parts):
-            updates = group[part::parts]
+        merged_count = math.ceil(len(group) / MERGED_LARS)
+        for number in range(merged_count):
+            updates = group[number::merged_count]  # every `merged_count`-th
             if len(updates) > 1:
                 for op in updates:
                     substitutes[op] = []
@@ -85,11 +86,13 @@ TRANSPORT = ("c_allreduce_sum", "c_sync_calc_stream", "c_sync_comm_stream")  # w
 
 
 def merge_gradients(main: static.Program, startup: static.Program, *, steps: int) -> static.Program:
-    """Make `main` the last of `steps` micro-steps of one update; return the program of those before it.
+    """Divide an update into `steps` micro-steps: change `main` into the last one, return the program of the others.
 
-    A micro-step adds each gradient to its accumulator, of the gradient's own type. The last one adds the accumulators
-    to its own gradients before anything reads them, and clears them, so all-reduce, loss scaling and optimizer are as
-    without it. The loss's gradient is divided by `steps`. Must run before the buckets are made.
+    A micro-step adds each gradient to an accumulator of the gradient's own type. The last one adds the accumulators to
+    its own gradients before anything reads these, and clears them: all-reduce, loss scaling and optimizer work as
+    without micro-steps. The gradient of the loss is divided by `steps`, so that the sum is a mean.
+
+    Run this before gradients are put into buckets. The start-up program creates the accumulators as zeros.
     """
     block = main.global_block()
     start = ops.loss_gradient_index(block)
@@ -103,14 +106,18 @@ def merge_gradients(main: static.Program, startup: static.Program, *, steps: int
 
 
 def _add_accumulators(block: Block, startup: Block) -> None:
-    """Add its accumulator to each parameter's gradient, and clear it; the start-up program creates it as zero."""
+    """Have a training program add an accumulator to each parameter's gradient, and set it back to zero.
+
+    Both operators stand behind the one that completes the gradient. The accumulator is called after its gradient, with
+    `ops.MERGED` at the end. It is created in both programs, and filled with zeros by the start-up program.
+    """
     parameters = ops.parameters_by_gradient(block)
-    made_by: dict[str, int] = {}  # gradient: index of the operator after which it is complete
+    made_by: dict[str, int] = {}  # by gradient: index of the operator after which it is complete
     for name, indices in ops.writers(block).items():
         if name in parameters:
             made_by[name] = max(index for index in indices if _makes_gradient(block.ops[index]))
 
-    # From the last to the first, so that the indices stay true.
+    # From the last one to the first, so that the indices in `made_by` stay true.
     for name in sorted(made_by, key=lambda name: -made_by[name]):
         accumulator = f"{name}{ops.MERGED}"
         shape = block.var(parameters[name]).shape

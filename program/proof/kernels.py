@@ -37,7 +37,10 @@ SlotTypes = dict[str, dict[str, str]]  # slot: the tensors in it, each with the 
 
 
 def sizes(main: static.Program) -> None:
-    """Prove that cuDNN takes each convolution's images. Raises Refused where one has too many elements."""
+    """Prove that cuDNN can take the input and the output of each convolution.
+
+    Raises Refused for one of more than MOST_ELEMENTS elements, which a smaller batch would mend.
+    """
     block = main.global_block()
     for op in block.ops:
         if op.type not in CONVOLUTIONS:
@@ -51,11 +54,13 @@ def sizes(main: static.Program) -> None:
 
 
 def check(main: static.Program, device: str) -> None:
-    """Prove that this Paddle has a kernel for each operator on `device`, in the types of all its data.
+    """Prove that this Paddle can run each operator of a program on `device` (cpu or gpu) as it is declared.
 
-    Raises Refused where an image is too large for cuDNN; there is no kernel of the type that Paddle selects; or an
-    operand is declared in another type than that kernel reads or writes: Paddle would cast it at each step, or stop
-    there.
+    Paddle selects an operator's kernel by the type of one of its tensors. There must be a kernel of that type, and
+    every tensor must be declared in the type that this kernel reads or writes: else Paddle would cast it at each step,
+    or stop in the middle of one. On a GPU cuDNN must take the images, too.
+
+    Raises Refused for the first operator of which this is not so.
     """
     block = main.global_block()
     if device == "gpu":
@@ -67,8 +72,9 @@ def check(main: static.Program, device: str) -> None:
         declared = _declared(op, block)
         selected = _selected_type(op, declared)
         kernel_types = registry.kernel_types(op.type)
-        # An operator without tensors has no type to select a kernel by: any will do.
-        has_kernel = _called(selected) in kernel_types if selected else bool(kernel_types)
+        has_kernel = _called(selected) in kernel_types
+        if not selected:  # an operator without tensors: a kernel of any type will do
+            has_kernel = bool(kernel_types)
         prove(has_kernel, f"this Paddle has no {device} kernel of {op.type} for {selected or 'any type'}")
         _check_agreement(op, declared, selected)
 
@@ -132,15 +138,23 @@ def _check_agreement(op: Operator, declared: SlotTypes, selected: str) -> None:
 
 
 def _needed_type(op: Operator, slot: str, dtype: str, selected: str) -> str:
-    """Return the type that the kernel of type `selected` needs in a slot; `dtype` itself where it takes any."""
-    if slot.removesuffix("@GRAD").removesuffix("Out").rstrip("XZ") in _FP32_SLOTS:
+    """Return the type in which an operator's kernel reads or writes a slot, as `float16`.
+
+    `selected` is the type of the kernel, `dtype` the one that the slot's tensor is declared in: it is returned where
+    the kernel takes any. A kernel reads floating-point tensors in its own type. Parameters and statistics of
+    normalizations, and an optimizer's state, are FP32 in a kernel of any type; `ScaleX`, `VarianceOut` and
+    `Bias@GRAD` are such slots, too.
+    """
+    base_slot = slot.removesuffix("@GRAD").removesuffix("Out").rstrip("XZ")
+    if base_slot in _FP32_SLOTS:
         return "float32"
     if op.type == "cast":
         return _attr_type(op, "in_dtype" if slot == "X" else "out_dtype")
     if op.type == "fill_constant":
         return _attr_type(op, "dtype")
     is_only_measured = op.type == "coalesce_tensor" and slot == "Input"
-    if is_only_measured or not {dtype, selected} <= _FLOATS:  # indices, masks and counts
+    are_floats = dtype in _FLOATS and selected in _FLOATS  # the others are indices, masks and counts
+    if is_only_measured or not are_floats:
         return dtype
     return selected
 
@@ -150,9 +164,10 @@ def _attr_type(op: Operator, attr: str) -> str:
 
 
 def evaluation(main: static.Program, training: static.Program, device: str) -> None:
-    """Prove that an evaluation program has a kernel for each operator, and the training program's state.
+    """Prove that an evaluation program can run on `device`, and on the state of the training program.
 
-    Raises Refused where a kernel is missing, or a variable that both have differs in shape or type.
+    The two share the variables that both keep from step to step, by their names. Raises Refused where one of these
+    differs in shape or type, or Paddle has no kernel of an operator.
     """
     training_variables = training.global_block().vars
     for variable in main.list_vars():
@@ -179,16 +194,19 @@ class _Fed(NamedTuple):
 
 
 def feed(main: static.Program, given: dict[str, Any]) -> None:
-    """Prove that a batch is what a program takes: names, shapes and types. Paddle itself looks in the first kernel.
+    """Prove that the arrays of a batch have the names, shapes and types of the program's inputs.
 
-    Raises Refused where it is not.
+    Paddle itself looks only in the first operator that reads an input, and fails there with a C++ error. `given` maps
+    each input's name to its NumPy array or Paddle tensor. Raises Refused with every input that differs.
     """
-    takes = {variable.name: _Fed(list(variable.shape), dtype_of(variable)) for variable in _inputs(main)}
-    gives = {name: _fed(value) for name, value in given.items()}
+    inputs = {variable.name: _Fed(list(variable.shape), dtype_of(variable)) for variable in _inputs(main)}
+    arrays = {name: _fed(value) for name, value in given.items()}
     differences = []
-    for name in sorted(takes.keys() | gives.keys()):
-        if takes.get(name) != gives.get(name):
-            differences.append(f"{name} as {takes.get(name, 'nothing')} and is fed {gives.get(name, 'nothing')}")
+    for name in sorted(inputs.keys() | arrays.keys()):
+        wanted = inputs.get(name, "nothing")
+        fed = arrays.get(name, "nothing")
+        if wanted != fed:
+            differences.append(f"{name} as {wanted} and is fed {fed}")
     prove(not differences, f"the program takes {'; '.join(differences)}")
 
 

@@ -10,7 +10,7 @@ from paddle.base.framework import Block, Operator
 
 from program import ops
 from program.ops import Refused, prove, type_in
-from program.passes.resnet_unit import fits
+from program.passes.resnet_unit import takes_convolution
 from program.strategy import Strategy
 
 
@@ -35,12 +35,13 @@ _FUSIONS = (
 
 
 def check_knobs(main: static.Program, on: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
-    """Prove that each knob that is `on` did what it names, and no other; return what each changed, in words.
+    """Prove, off a built program, that each knob of STRATEGY that is on changed it, and that no other did.
 
-    `asked` holds the knobs that the user set.
+    `on` holds the knobs as they were decided for this device, `asked` as the user set them. A knob that is on by
+    default may find nothing to change; one that the user asked for may not.
 
-    Raises Refused where a knob that was asked for changed nothing, or not what it names; or a pass that is on did not
-    run.
+    Returns what each knob changed, in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act". Raises Refused where a
+    pass did not run, ran without its knob, or changed nothing that the user asked for.
     """
     block = main.global_block()
     proved = _fusions(block, on, asked=asked)
@@ -68,20 +69,25 @@ def _moved_inputs(block: Block) -> list[str]:
 
 
 def _fusions(block: Block, on: Strategy, *, asked: Strategy) -> list[str]:
-    """Prove that each pass ran everywhere if it is on, and nowhere if it is off."""
-    made = _made(block)
-    unfused = _unfused(block)
+    """Prove that the pass of each knob ran everywhere if it is on, and nowhere if it is off; return what each made.
+
+    A pass ran nowhere if the program has none of the operators that it makes, and everywhere if no place is left that
+    it would have changed. Raises Refused where this is not so, or where the user asked for a pass that made nothing.
+    """
+    made_by_knob = _made(block)
+    unfused_by_knob = _unfused(block)
     proved = []
     for knob, result, pattern in _FUSIONS:
+        made = made_by_knob[knob]
         if not getattr(on, knob):
-            prove(not made[knob], f"STRATEGY: {knob} is off and the program has {made[knob]} {result}")
+            prove(not made, f"STRATEGY: {knob} is off and the program has {made} {result}")
             continue
-        left = unfused[knob]
-        prove(not left, f"STRATEGY: {knob} is on and the program has {left} {pattern}: set {knob}=0")
-        is_asked_in_vain = getattr(asked, knob) and not made[knob]
+        unfused = unfused_by_knob[knob]
+        prove(not unfused, f"STRATEGY: {knob} is on and the program has {unfused} {pattern}: set {knob}=0")
+        is_asked_in_vain = getattr(asked, knob) and not made
         prove(not is_asked_in_vain, f"STRATEGY: {knob} is on and the program has no {result}: leave it out")
-        if made[knob]:
-            proved.append(f"{knob} made {made[knob]} {result}")
+        if made:
+            proved.append(f"{knob} made {made} {result}")
         else:
             proved.append(f"{knob} found nothing to change")
 
@@ -92,32 +98,42 @@ def _fusions(block: Block, on: Strategy, *, asked: Strategy) -> list[str]:
 
 
 def _made(block: Block) -> dict[str, int]:
-    """Count, by knob, the operators that only its pass makes."""
+    """Return, for each knob that turns on a pass, how many operators the program has that only this pass makes.
+
+    Most passes make a type of operator of their own, which is counted. Addto makes no operator, it lets a
+    convolution's gradient add; a merged LARS update has the type of a plain one, and several parameters.
+    """
     kinds = Counter(op.type for op in block.ops)
     made = {fusion.knob: kinds[fusion.result] for fusion in _FUSIONS}
 
-    added_to: list[str] = []
+    added_to: list[str] = []  # gradients to which a convolution's gradient adds
     for op in block.ops:
         added_to += ops.added_to(op)
     made["enable_addto"] = len(added_to)
 
-    # Addto makes two share_buffer around each gradient that is added to; the others are enable_inplace's.
+    # Addto also makes two share_buffer around each such gradient; the others are enable_inplace's.
     made["enable_inplace"] = 0
+    made["merged_lars"] = 0
     for op in block.ops:
         if op.type == "share_buffer" and not {*op.input("X"), *op.output("Out")}.intersection(added_to):
             made["enable_inplace"] += 1
-
-    made["merged_lars"] = sum(op.type == "lars_momentum" and len(op.input("Param")) > 1 for op in block.ops)
+        if op.type == "lars_momentum" and len(op.input("Param")) > 1:
+            made["merged_lars"] += 1
     return made
 
 
 def _unfused(block: Block) -> Counter[str]:
-    """Count, by knob, the places that its pass would have changed, by the patterns of Paddle's passes."""
+    """Return, for each knob that turns on a pass, how many places the program still has that the pass would change.
+
+    A place is an operator at which the pattern begins that the pass looks for, as a batch norm whose only reader is a
+    relu. The operators are gone through once, with the last writer of each variable so far: a sum of gradients is a
+    place for addto if one of its addends comes from a convolution's gradient.
+    """
     reads = _Reads(block)
     places: Counter[str] = Counter()
     last_writer: dict[str, Operator] = {}
     for op in block.ops:
-        if fits(op, block):
+        if takes_convolution(op, block):
             places["resnet_unit"] += 1
         if op.type == "elementwise_add" and reads.is_add_before_relu(op):
             places["fuse_elewise_add_act_ops"] += 1
@@ -129,13 +145,23 @@ def _unfused(block: Block) -> Counter[str]:
                 places["fuse_bn_act_ops"] += 1
             if reader is not None and reads.is_add_before_relu(reader):
                 places["fuse_bn_add_act_ops"] += 1
-        if op.type in ("sum", "grad_add"):
-            makers = [last_writer[name] for name in op.input_arg_names if name in last_writer]
-            if any(maker.type in ops.ADDING and not ops.added_to(maker) for maker in makers):
-                places["enable_addto"] += 1
-        last_writer.update(dict.fromkeys(op.output_arg_names, op))
+        if _sums_convolutions_gradient(op, last_writer):
+            places["enable_addto"] += 1
+        for name in op.output_arg_names:
+            last_writer[name] = op
     places["merged_lars"] = _unmerged_lars(block)
     return places
+
+
+def _sums_convolutions_gradient(op: Operator, last_writer: dict[str, Operator]) -> bool:
+    """Tell whether an operator adds up gradients of which one comes from a convolution, which could have added it."""
+    if op.type not in ("sum", "grad_add"):
+        return False
+    for name in op.input_arg_names:
+        maker = last_writer.get(name)
+        if maker is not None and maker.type in ops.ADDING and not ops.added_to(maker):
+            return True
+    return False
 
 
 class _Reads:
@@ -178,7 +204,11 @@ def _unmerged_lars(block: Block) -> int:
 
 
 def _check_flags(block: Block, asked: Strategy) -> None:
-    """Prove that the flags behind knobs have their values, and that the program has what they rule."""
+    """Prove that Paddle has each flag of cuDNN at the value that the user's STRATEGY gives it.
+
+    Raises Refused where a flag has another value, and where the knob for cuDNN's batch norm is set for a program
+    without one.
+    """
     for flag, value in asked.flags.items():
         in_force = paddle.get_flags(flag)[flag]
         knob = flag.removeprefix("FLAGS_")
@@ -193,29 +223,39 @@ def _check_flags(block: Block, asked: Strategy) -> None:
 
 
 def _buckets(block: Block, limit_mib: float) -> str:
-    """Prove the buckets of the all-reduces: each gradient is in one, and each is as full as the limit lets it be.
+    """Prove that every gradient is all-reduced in a bucket, and that the buckets are as full as the limit lets them be.
 
-    Buckets of more than one gradient keep to the limit, and one is closed only where the next would not fit.
+    A bucket of several gradients has at most `limit_mib` MiB, and the first gradient of the next bucket would not have
+    fitted into it. Returns the number of buckets, in words. Raises Refused where this is not so.
     """
-    coalesced = [op for op in block.ops if op.type == "coalesce_tensor"]
-    buffers = {op.output("FusedOutput")[0] for op in coalesced}
+    joins = [op for op in block.ops if op.type == "coalesce_tensor"]
+    buffers = {op.output("FusedOutput")[0] for op in joins}
     summed = [op.input("X")[0] for op in block.ops if op.type == "c_allreduce_sum"]
     for name in summed:
         prove(name in buffers, f"STRATEGY: fuse_grad_size_in_MB: {name} travels by itself, in no bucket")
 
-    sizes_by_type: dict[str, list[list[float]]] = {}  # MiB of the gradients in each bucket
-    for op in coalesced:
+    buckets_by_type: dict[str, list[list[float]]] = {}  # by type: for each bucket, the MiB of its gradients
+    for op in joins:
         gradients = op.output("Output")
-        sizes = [ops.size_bytes(block.var(name)) / ops.MIB for name in gradients]
-        is_within = len(sizes) == 1 or sum(sizes) <= limit_mib
-        prove(is_within, f"STRATEGY: a bucket has {sum(sizes):.2f} MiB, fuse_grad_size_in_MB is {limit_mib:g}")
-        sizes_by_type.setdefault(type_in(block, gradients[0]), []).append(sizes)
-
-    for buckets in sizes_by_type.values():
-        for sizes, next_sizes in pairwise(buckets[1:-1]):  # the first closes early, the last is small
-            prove(
-                sum(sizes) + next_sizes[0] > limit_mib,
-                f"STRATEGY: a bucket is closed at {sum(sizes):.2f} MiB, the next gradient has {next_sizes[0]:.2f}, "
-                f"fuse_grad_size_in_MB is {limit_mib:g}",
-            )
+        sizes_mib = [ops.size_bytes(block.var(name)) / ops.MIB for name in gradients]
+        is_within = len(sizes_mib) == 1 or sum(sizes_mib) <= limit_mib
+        prove(is_within, f"STRATEGY: a bucket has {sum(sizes_mib):.2f} MiB, fuse_grad_size_in_MB is {limit_mib:g}")
+        buckets_by_type.setdefault(type_in(block, gradients[0]), []).append(sizes_mib)
+    for buckets in buckets_by_type.values():
+        _check_full(buckets, limit_mib)
     return f"fuse_grad_size_in_MB={limit_mib:g}: buckets {len(summed)}"
+
+
+def _check_full(buckets: list[list[float]], limit_mib: float) -> None:
+    """Prove that no bucket was closed before the next gradient would have passed the limit.
+
+    `buckets` are those of one type, in order, each with the MiB of its gradients. The first one may close early and the
+    last one be small.
+    """
+    for sizes_mib, next_sizes_mib in pairwise(buckets[1:-1]):
+        next_mib = next_sizes_mib[0]
+        prove(
+            sum(sizes_mib) + next_mib > limit_mib,
+            f"STRATEGY: a bucket is closed at {sum(sizes_mib):.2f} MiB, the next gradient has {next_mib:.2f}, "
+            f"fuse_grad_size_in_MB is {limit_mib:g}",
+        )

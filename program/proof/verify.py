@@ -35,23 +35,26 @@ def _is_close(value: float, expected: float, least: float = 0.0) -> bool:
 
 
 def gradients(update: Sequence[static.Program], *, ranks: int, scale: float = 1.0) -> dict[str, Gradient]:
-    """Map each parameter to its gradient as the update uses it; running these programs in this order is one update.
+    """Prove that an update trains every parameter by the mean of its gradients over all ranks and micro-steps.
 
-    `scale` is the fixed loss scale, at which the gradients start and which the update takes off by `rescale_grad`.
+    The programs of `update`, run in this order, are one update. Each gradient is followed through their operators from
+    the loss to the optimizer, with the sums and factors that are applied to it. The optimizer must read it summed over
+    the ranks exactly once, scaled by 1 / (ranks x micro-steps), and with the loss scale taken off again. `scale` is
+    the fixed loss scale, at which the gradients start and which the optimizer takes off by `rescale_grad`.
 
-    Raises Refused where a gradient is summed, scaled or merged not exactly once, is written again after its sum, or is
-    not used.
+    Returns, by parameter, the history of the gradient that the optimizer reads. Raises Refused where one of them has
+    another history, is written again after its sum, or where no optimizer updates a trainable parameter.
     """
-    followed = _Follower(update, ranks, scale).used
+    histories = _Follower(update, ranks, scale).used
     trainable = {parameter.name for parameter in update[-1].all_parameters() if parameter.trainable}
-    not_updated = sorted(trainable - followed.keys())
+    not_updated = sorted(trainable - histories.keys())
     if not_updated:
         raise Refused(f"no optimizer updates {not_updated[0]} and {len(not_updated) - 1} more")
 
     parts = len(update)
     sums = 1 if ranks > 1 else 0
     factor = 1 / (ranks * parts)
-    for parameter, gradient in followed.items():
+    for parameter, gradient in histories.items():
         subject = f"the gradient of {parameter}"
         prove(gradient.parts == parts, f"{subject} is merged of {gradient.parts} micro-steps, not {parts}")
         prove(gradient.sums == sums, f"{subject} is summed over the ranks {gradient.sums} times, not {sums}")
@@ -59,7 +62,7 @@ def gradients(update: Sequence[static.Program], *, ranks: int, scale: float = 1.
             _is_close(gradient.factor, factor), f"{subject} is scaled by {gradient.factor:g}, not by 1/{ranks * parts}"
         )
         prove(gradient.scaled == 0, f"{subject} still has the loss scale on it ({gradient.scaled:+d})")
-    return followed
+    return histories
 
 
 class _Follower:
@@ -92,11 +95,16 @@ class _Follower:
         return {name: value for name, value in self._values.items() if name.endswith(ops.MERGED)}
 
     def _follow(self, op: Operator) -> None:
-        """Take one operator into account, by what it does to gradients."""
-        role = op.attr("op_role")
+        """Note what one operator does to gradients: start, merge, clear, sum, unscale, use them or hand them on.
+
+        `self._values` maps each variable that holds a gradient to that gradient's history, and is updated in place.
+        Operators of the forward pass change nothing. Raises Refused where an operator breaks the proof.
+        """
+        role = op.attr("op_role")  # bits of BACKWARD, OPTIMIZE and LOSS
+        is_start_of_backward = role == ops.BACKWARD | ops.LOSS
         if op.type == "coalesce_tensor":
             self._members[op.output("FusedOutput")[0]] = op.output("Output")
-        elif role == ops.BACKWARD | ops.LOSS:
+        elif is_start_of_backward:
             self._start(op)
         elif ops.is_merge(op):
             self._merge(op)
@@ -144,21 +152,30 @@ class _Follower:
         return replace(value, scaled=value.scaled - 1)
 
     def _pass_on(self, op: Operator) -> None:
-        """Hand on the gradients that an operator reads, in which it is linear."""
-        read = op.input("X") if op.type == "depend" else op.input_arg_names
-        sources = [name for name in read if name in self._values]
-        if not sources:
+        """Note that the outputs of an operator hold the gradient that it reads, with its own factor applied.
+
+        Every operator of the backward pass is linear in the gradient that it reads, so the history of that gradient is
+        the history of what it writes. `scale` multiplies its factor; the gradient of the multiplication by AMP's
+        dynamic loss scale puts that scale on it. An operator that reads no gradient changes nothing.
+
+        Raises Refused where gradients of different histories are joined, a `scale` is not by a constant, or a gradient
+        is written again after its sum over the ranks.
+        """
+        inputs = op.input("X") if op.type == "depend" else op.input_arg_names
+        gradients_read = [name for name in inputs if name in self._values]
+        if not gradients_read:
             return
-        histories = {self._values[name] for name in sources}
-        prove(len(histories) == 1, f"{op.type} joins gradients of different sums or scales: {sorted(sources)[:2]}")
-        value = histories.pop()
+        histories = {self._values[name] for name in gradients_read}
+        are_alike = len(histories) == 1
+        prove(are_alike, f"{op.type} joins gradients of different sums or scales: {sorted(gradients_read)[:2]}")
+        history = histories.pop()
         if op.type == "scale":
             bias = op.attr("bias")
             is_constant = not bias and len(op.input_arg_names) == 1
-            prove(is_constant, f"scale of {sources[0]} is more than a constant factor: bias {bias:g}")
-            value = replace(value, factor=value.factor * op.attr("scale"))
+            prove(is_constant, f"scale of {gradients_read[0]} is more than a constant factor: bias {bias:g}")
+            history = replace(history, factor=history.factor * op.attr("scale"))
         if op.type == "elementwise_mul_grad" and self._dynamic_scales.intersection(op.input_arg_names):
-            value = replace(value, scaled=value.scaled + 1)
+            history = replace(history, scaled=history.scaled + 1)
 
         may_follow_sum = op.type in ("depend", "scale") or ops.is_optimizer(op)
         for name in op.output_arg_names:
@@ -167,7 +184,7 @@ class _Follower:
                 f"{name} is written by {op.type} after its sum over the ranks",
             )
             if name != ops.EMPTY:
-                self._values[name] = value
+                self._values[name] = history
 
     def _merge(self, op: Operator) -> None:
         """Add a gradient and its accumulator: both must have one history, and no sum over the ranks yet."""
@@ -194,11 +211,10 @@ class _Follower:
 
 
 def optimizer(main: static.Program, config: OptimizerConfig) -> dict[str, int]:
-    """Prove that the program updates its parameters as `config` says.
+    """Prove that the program updates its parameters by the optimizer, momentum and weight decay of `config`.
 
-    Returns how many parameters each type of operator updates.
-
-    Raises Refused for another optimizer, momentum or decay, or a half-precision parameter without an FP32 master.
+    Returns how many parameters each type of update operator has, as {"momentum": 161}. Raises Refused for another
+    optimizer, momentum or decay, or a half-precision parameter without an FP32 master.
     """
     block = main.global_block()
     parameters_by_operator: Counter[str] = Counter()
@@ -245,7 +261,11 @@ def _check_attributes(op: Operator, config: OptimizerConfig) -> None:
 
 
 def _check_lists(op: Operator) -> None:
-    """Prove that the lists of an update by LARS belong together, entry by entry."""
+    """Prove that one LARS operator updates each of its parameters with that parameter's own state.
+
+    Such an operator takes lists: parameters, their velocities and, in half precision, their FP32 masters. Entry n of
+    each list must belong to parameter n, which shows in its name, and the outputs must be the inputs, in place.
+    """
     parameters = op.input("Param")
     slots = ["Param", "Velocity"]
     if op.attr("multi_precision"):
@@ -259,7 +279,7 @@ def _check_lists(op: Operator) -> None:
 
 
 def _decay(op: Operator, index: int) -> float:
-    """Return the weight decay of the parameter at `index` in an update's list."""
+    """Return the L2 weight decay by which an update operator treats the parameter at `index` in its list; 0: none."""
     if op.type == "lars_momentum":
         return float(op.attr("lars_weight_decay")[index])
     method = op.attr("regularization_method")
@@ -276,9 +296,10 @@ def _decay(op: Operator, index: int) -> float:
 
 
 def arithmetic(main: static.Program, dtype: str) -> None:
-    """Prove that products run in `dtype` and the loss in FP32; `kernels.check` proves the type of all other operands.
+    """Prove that convolutions and matrix products compute in `dtype`, as `float16`, and the loss in float32.
 
-    Raises Refused where one does not.
+    It goes by the types of the weights and of the logits; `kernels.check` proves that all other operands have the types
+    that these call for. Raises Refused where one of them has another type.
     """
     block = main.global_block()
     for op in block.ops:

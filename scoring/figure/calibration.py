@@ -76,7 +76,7 @@ def _widths_by_kind(table: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[
 
 
 def width_for(widths: Sequence[Width], windows: int) -> Width | None:
-    """The width that holds for so many windows; None of fewer than were measured."""
+    """Return the width that holds for so many windows, the last of `widths` of no more; None where all are of more."""
     chosen = None
     for width in widths:
         if width.windows <= windows:
@@ -85,10 +85,10 @@ def width_for(widths: Sequence[Width], windows: int) -> Width | None:
 
 
 def kind_of(record: Record) -> str:
-    """The kind of a log's windows. A row that stands for a whole epoch, or for several, carries no step."""
+    """Return the kind of a log's windows, EPOCHS or ROWS: a row that stands for a whole epoch carries no step."""
     return ROWS if record.windows and record.windows[0].step is not None else EPOCHS
 
 
 def smallest_difference() -> float:
-    """The share of a figure below which no difference between hosts, systems or runs is called one."""
+    """Return the share of a figure below which no difference between hosts, systems or runs is called one."""
     return calibration().smallest_difference

@@ -171,7 +171,10 @@ def _make_table(connection: sqlite3.Connection) -> None:
 
 
 def _refuse_other_files(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise InputError for a SQLite file that is no history, or that a later version of this code wrote."""
+    """Raise InputError for a SQLite file that is no history, or that a later version of this code wrote.
+
+    A history has a table `run` with the columns of Row, and one for the whole record.
+    """
     version = _version(connection)
     if version > VERSION:
         raise InputError(f"{path}: a history of version {version}; this code knows {VERSION}: use a newer one")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 
 import yaml
 
@@ -25,6 +25,8 @@ OverSteps = Literal[
 ]
 BY_BENCHMARK = "by_benchmark"  # in the place of a number of runs
 RUNS_OF_RESNET = 5  # stands in a protocol until a log has said which benchmark it is
+NEEDED_FIELDS = {"source", "skip", "over_steps", "runs", "over_runs"}
+OPTIONAL_FIELDS = {"figure", "take"}
 _AMOUNT = re.compile(r"(\d{1,9}) (window|step|epoch)s?")
 
 
@@ -58,7 +60,11 @@ class Protocol:
         return dataclasses.replace(self, runs=runs, runs_given=True)
 
     def describe(self, counts: Sequence[int] = ()) -> str:
-        """Return the rule in words; `counts` are the runs of each system, which may be more than it asks for."""
+        """Return the rule in words, such as `skip 1 windows, mean of rates; mean of 1 run`.
+
+        `counts` are the numbers of runs that each system has, where they are known. They may be more than the protocol
+        asks for; systems of different numbers make `5 to 7 runs`.
+        """
         if self.over_steps == "run_time":
             steps = "run_start to run_stop"
         elif self.over_steps == "own_summary":
@@ -113,54 +119,95 @@ def find(name: str) -> Protocol:
     return protocols[name_in_file]
 
 
-def _protocol(path: Path, name: str, row: Any) -> Protocol:
+class Amount(NamedTuple):
+    """A number of windows, steps or epochs, as `10 windows` in a file."""
+
+    number: int
+    unit: Literal["window", "step", "epoch"]
+
+
+def _protocol(path: Path, name: str, row: object) -> Protocol:
+    """Return the protocol that one entry of a file describes; `row` is the entry's value, as YAML has it.
+
+    Raises InputError, with the file and the protocol's name, for fields that are unknown, missing, of a wrong value, or
+    that do not go together.
+    """
     where = f"{path}: protocol {name}"
+    fields = _fields(where, row)
+    by_benchmark = fields["runs"] == BY_BENCHMARK
+    runs = RUNS_OF_RESNET if by_benchmark else fields["runs"]
+    skip = _amount(where, "skip", fields["skip"])
+    take: Amount | None = None
+    if fields.get("take") is not None:
+        take = _amount(where, "take", fields["take"])
+        if take.unit != "step" or take.number == 0:
+            raise InputError(f"{where}: take counts steps, as in `take: 100 steps`")
 
-    def want(good: bool, says: str) -> None:
-        if not good:
-            raise InputError(f"{where}: {says}")
-
-    want(isinstance(row, dict), "want a table of its fields")
-    values = {str(key): value for key, value in row.items()}
-    fields = {"source", "figure", "skip", "take", "over_steps", "runs", "over_runs"}
-    unknown, missing = sorted(values.keys() - fields), sorted(fields - {"take", "figure"} - values.keys())
-    want(not unknown, f"no field {', '.join(unknown)}; known are {', '.join(sorted(fields))}")
-    want(not missing, f"the field {', '.join(missing)} is missing")
-    by_benchmark = values["runs"] == BY_BENCHMARK
-    if by_benchmark:
-        values["runs"] = RUNS_OF_RESNET
-    runs, steps = values["runs"], values["over_steps"]
-    skip, unit = _amount(where, "skip", values.pop("skip"))
-    take = values.pop("take", None)
-    take_steps, take_unit = (None, "step") if take is None else _amount(where, "take", take)
-    want(take_unit == "step" and take_steps != 0, "take counts steps, as in `take: 100 steps`")
     hints = get_type_hints(Protocol)
     for field in ("figure", "over_steps", "over_runs"):
-        allowed, value = get_args(hints[field]), values.get(field, "throughput")
-        want(value in allowed, f"{field} is {value!r}; want one of {', '.join(allowed)}")
-    want(type(runs) is int and runs > 0, f"runs is {runs!r}; want a whole number over 0, or {BY_BENCHMARK}")
-    by_rules = not by_benchmark or (values["over_runs"], values.get("figure")) == ("olympic_mean", "run_time")
-    want(by_rules, f"`runs: {BY_BENCHMARK}` goes with `over_runs: olympic_mean` and `figure: run_time`")
-    olympic, run_time = values["over_runs"] == "olympic_mean", values.get("figure") == "run_time"
-    want(not olympic or runs > 2, "an olympic mean drops two runs; runs must be 3 or more")
-    want((steps == "run_time") == run_time, "`figure: run_time` goes with `over_steps: run_time`, and only with it")
-    whole = steps != "own_summary" or (skip, take) == (0, None)
-    want(whole, "own_summary reads one line; want `skip: 0 windows` and no take")
-    want(steps != "between_stamps" or unit == "step", "between_stamps counts from a step; want `skip: N steps`")
-    of_epochs = (steps == "epoch_rates") == (unit == "epoch")
-    want(of_epochs, "`skip: N epochs` goes with `over_steps: epoch_rates`, and only with it")
-    return Protocol(
+        allowed = get_args(hints[field])
+        value = fields.get(field, "throughput")
+        if value not in allowed:
+            raise InputError(f"{where}: {field} is {value!r}; want one of {', '.join(allowed)}")
+    if type(runs) is not int or runs <= 0:
+        raise InputError(f"{where}: runs is {runs!r}; want a whole number over 0, or {BY_BENCHMARK}")
+
+    protocol = Protocol(
         name=name,
-        skip=skip,
-        skip_unit=unit,  # type: ignore[arg-type]
-        take_steps=take_steps,
+        source=fields["source"],
+        figure=fields.get("figure", "throughput"),
+        skip=skip.number,
+        skip_unit=skip.unit,
+        take_steps=take.number if take else None,
+        over_steps=fields["over_steps"],
+        runs=runs,
+        over_runs=fields["over_runs"],
         by_benchmark=by_benchmark,
-        **values,
     )
+    fault = _what_does_not_go_together(protocol)
+    if fault:
+        raise InputError(f"{where}: {fault}")
+    return protocol
 
 
-def _amount(where: str, field: str, value: Any) -> tuple[int, str]:
+def _fields(where: str, row: object) -> dict[str, Any]:
+    """Return the fields of an entry by their names. Raises InputError where one is unknown, or a needed one missing."""
+    if not isinstance(row, dict):
+        raise InputError(f"{where}: want a table of its fields")
+    fields = {str(key): value for key, value in row.items()}
+    unknown = sorted(fields.keys() - NEEDED_FIELDS - OPTIONAL_FIELDS)
+    if unknown:
+        known = ", ".join(sorted(NEEDED_FIELDS | OPTIONAL_FIELDS))
+        raise InputError(f"{where}: no field {', '.join(unknown)}; known are {known}")
+    missing = sorted(NEEDED_FIELDS - fields.keys())
+    if missing:
+        raise InputError(f"{where}: the field {', '.join(missing)} is missing")
+    return fields
+
+
+def _what_does_not_go_together(protocol: Protocol) -> str:
+    """Return a text that says which values of a protocol exclude each other; empty where none do."""
+    is_olympic = protocol.over_runs == "olympic_mean"
+    is_run_time = protocol.figure == "run_time"
+    if protocol.by_benchmark and not (is_olympic and is_run_time):
+        return f"`runs: {BY_BENCHMARK}` goes with `over_runs: olympic_mean` and `figure: run_time`"
+    if is_olympic and protocol.runs <= 2:
+        return "an olympic mean drops two runs; runs must be 3 or more"
+    if is_run_time != (protocol.over_steps == "run_time"):
+        return "`figure: run_time` goes with `over_steps: run_time`, and only with it"
+    drops_or_takes = protocol.skip != 0 or protocol.take_steps is not None
+    if protocol.over_steps == "own_summary" and drops_or_takes:
+        return "own_summary reads one line; want `skip: 0 windows` and no take"
+    if protocol.over_steps == "between_stamps" and protocol.skip_unit != "step":
+        return "between_stamps counts from a step; want `skip: N steps`"
+    if (protocol.over_steps == "epoch_rates") != (protocol.skip_unit == "epoch"):
+        return "`skip: N epochs` goes with `over_steps: epoch_rates`, and only with it"
+    return ""
+
+
+def _amount(where: str, field: str, value: object) -> Amount:
+    """Return the amount that a field says, such as 10 and `window` of `10 windows`. Raises InputError for none."""
     match = _AMOUNT.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise InputError(f"{where}: {field} is {value!r}; want an amount such as `10 windows` or `20 steps`")
-    return int(match[1]), match[2]
+    return Amount(int(match[1]), match[2])  # type: ignore[arg-type]

@@ -154,14 +154,14 @@ def _images_a_step(record: Record) -> int:
 
 
 class Work(NamedTuple):
-    """The images and seconds of each window, both to the same scale where the log says only one of them."""
+    """The images of each window and their seconds; both are in some unit of work where the log says only a speed."""
 
     images: Sequence[float]
     seconds: Sequence[float]
 
     @property
     def times(self) -> list[float]:
-        """Seconds an image of each window."""
+        """Return the seconds of an image in each window."""
         return [seconds / images for images, seconds in zip(self.images, self.seconds, strict=True)]
 
 
@@ -204,17 +204,20 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
 def _printed_work(record: Record, chosen: Sequence[Window], kind: str) -> Work:
     """Return for each window how many images take how many seconds at the speed that its row prints.
 
-    From a step time it is a batch in that time; from a rate it is one image (of each device) in 1 / rate. A step time
-    has more digits, so it comes first, unless the rate is that of all devices, which needs no batch to be known.
+    A step time makes a batch in that time, and a rate one image in 1 / rate, or as many as devices where the rate is
+    that of one. Where all rows print both, the step time comes first unless the rate is that of all devices. `kind` is
+    a protocol's `over_steps`; for the rates of epochs the rate comes first.
     """
+    windows = len(chosen)
     rates = _column(chosen, "printed_rate")
     step_times = _column(chosen, "printed_step_time_s")
-    rates_are_global = rates and record.rate_scope == "global"
-    if step_times and kind != "epoch_rates" and not rates_are_global:
-        return Work([_images_a_step(record)] * len(chosen), step_times)
+    has_global_rates = rates and record.rate_scope == "global"
+    if step_times and kind != "epoch_rates" and not has_global_rates:
+        return Work([_images_a_step(record)] * windows, step_times)
     if rates:
-        return Work([devices_in_rate(record) or 1] * len(chosen), [1 / rate for rate in rates])
-    return Work([1] * len(chosen), [1 / _rate(record, window, printed=False) for window in chosen])
+        images = devices_in_rate(record) or 1
+        return Work([images] * windows, [1 / rate for rate in rates])
+    return Work([1] * windows, [1 / _rate(record, window, printed=False) for window in chosen])
 
 
 def _column(windows: Sequence[Window], name: str) -> list[float]:

@@ -56,7 +56,11 @@ class Fingerprint(NamedTuple):
 
 
 def recognise(path: str | os.PathLike[str]) -> str:
-    """Return the format of the log at `path`. Raises InputError for a log of no known format, or of two."""
+    """Return the name of the format of the log at `path`: the one of which a line of the log is a row.
+
+    All lines are read, as the log may hold rows of a second format. Raises InputError then, with the first row of each,
+    and where no line is a row of a known format.
+    """
     first_lines: dict[str, int] = {}  # the first row's line, by format
     number = 0
     with _opened(path) as stream:
@@ -72,12 +76,16 @@ def recognise(path: str | os.PathLike[str]) -> str:
     if len(first_lines) > 1:
         where = ", ".join(f"{name} (line {line})" for name, line in first_lines.items())
         raise InputError(f"{path}: lines of more than one format: {where}; say which one with --format")
-    return next(iter(first_lines))
+    [name] = first_lines
+    return name
 
 
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Yield the bytes of the log at `path`, unpacked if it is a gzip file. Raises InputError where it cannot."""
+    """Yield a stream of the bytes of the log at `path`, unpacked if its first bytes are those of a gzip file.
+
+    Raises InputError where the log is no file that can be read, or turns out to be a broken gzip file as it is read.
+    """
     try:
         raw = open_log(path)
     except ValueError as error:
@@ -96,7 +104,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def _fingerprint(path: str | os.PathLike[str]) -> Fingerprint:
-    """Return digest and number of lines of the log's text, unpacked."""
+    """Return the SHA-256 and the number of lines of a log's text, unpacked; a last line without its end counts too."""
     digest = hashlib.sha256()
     newlines = 0
     last = b"\n"
@@ -191,8 +199,12 @@ def _one_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, seg
 
 
 def _take_options(table: Table, options: dict[str, int | None]) -> tuple[str, ...]:
-    """Put the command line's values in the place of the log's, and return the fields that changed by it."""
-    given = []
+    """Put what the options say in the place of what the log says, and return the names of the fields changed by it.
+
+    `options` holds a value by the record's field, None where the option is not given. An option that contradicts the
+    log becomes a problem of the record.
+    """
+    changed = []
     for field, value in options.items():
         logged = table.said.get(field)
         if value is None or (logged is not None and logged.value == value):
@@ -200,27 +212,31 @@ def _take_options(table: Table, options: dict[str, int | None]) -> tuple[str, ..
         if logged is not None:  # first of the problems: of many only the first are shown
             table.problems.insert(0, f"line {logged.line}: the log says {field} {logged.value}, the options {value}")
         table.said[field] = Fact(value, 0)
-        given.append(field)
-    return tuple(given)
+        changed.append(field)
+    return tuple(changed)
 
 
 def _complete_batch(table: Table) -> None:
-    """Set the third of devices, the batch of one and that of all where two are known; three are a check."""
-    total = table.value("batch_of_all")
+    """Add the number of devices, or the batch of one, where the log says the other one and the batch of all devices.
+
+    Where the log says all three, add a check of whether they agree.
+    """
+    batch_of_all = table.value("batch_of_all")
     devices = table.value("devices")
     batch = table.value("batch_per_device")
-    if not total:
+    if not batch_of_all:
         return
 
     line = table.said["batch_of_all"].line
     if devices and batch:
         lines = sorted({str(table.said[name].line) for name in ("devices", "batch_per_device")})
-        ways = (f"line {line}: {total} over all devices", f"line {' and '.join(lines)}: {devices} devices x {batch}")
-        table.checks.append(Check(what="batch", ways=ways, agree=devices * batch == total))
-    elif devices and total % devices == 0:
-        table.say("batch_per_device", total // devices, line)
-    elif batch and total % batch == 0:
-        table.say("devices", total // batch, line)
+        of_all = f"line {line}: {batch_of_all} over all devices"
+        of_each = f"line {' and '.join(lines)}: {devices} devices x {batch}"
+        table.checks.append(Check(what="batch", ways=(of_all, of_each), agree=devices * batch == batch_of_all))
+    elif devices and batch_of_all % devices == 0:
+        table.say("batch_per_device", batch_of_all // devices, line)
+    elif batch and batch_of_all % batch == 0:
+        table.say("devices", batch_of_all // batch, line)
 
 
 def _complete_windows(record: Record) -> None:
@@ -292,16 +308,21 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _json_text(records: Sequence[Record]) -> Iterator[str]:
-    """Yield a JSON list of records, a row at a time: a million rows as one text would take gigabytes."""
+    """Yield the JSON list of records in pieces, a row of a log at a time.
+
+    A log may have a million rows, which as one text would take gigabytes. So each record is written by hand around its
+    rows: its other fields first, then the list `windows` with a line for each row.
+    """
     yield "["
-    for at, record in enumerate(records):
+    for index, record in enumerate(records):
         fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
         windows = fields.pop("windows")
-        head = json.dumps(jsonable(fields))[:-1]  # without its closing brace
-        yield f'{"," if at else ""}\n{head}, "windows": ['
+        other_fields = json.dumps(jsonable(fields)).removesuffix("}")
+        comma = "," if index else ""
+        yield f'{comma}\n{other_fields}, "windows": ['
         for row, window in enumerate(windows):
-            between = "," if row else ""
-            yield f"{between}\n {json.dumps(jsonable(window))}"
+            comma = "," if row else ""
+            yield f"{comma}\n {json.dumps(jsonable(window))}"
         yield "]}"
     yield "\n]\n"
 
@@ -320,14 +341,15 @@ def jsonable(value: Any) -> Any:
 
 
 def record_lines(record: Record) -> list[str]:
-    """Return the record in lines for a reader; log text is shown with control characters escaped."""
+    """Return a record as lines for a reader, a fact on each; control characters of the log's text are escaped."""
     lines = [f"{record.file}  ({record.format}, {record.lines} lines, sha256 {record.sha256[:12]})"]
 
     def show(name: str, text: str) -> None:
         lines.append(f"  {name:17}{text}")
 
     if record.segment is not None:
-        show("this run", f"lines {record.segment[0]} to {record.segment[1]}")
+        first_line, last_line = record.segment
+        show("this run", f"lines {first_line} to {last_line}")
     for name in (*FACTS, "status"):
         show(name, _fact_text(record, name))
     show("windows", _windows_text(record))
@@ -346,7 +368,7 @@ def record_lines(record: Record) -> list[str]:
 
 
 def _fact_text(record: Record, name: str) -> str:
-    """Return a field of the record and where it comes from."""
+    """Return the field `name` of a record as text with where it comes from: `8  (line 12)`, or `not said`."""
     value = getattr(record, name)
     if value is None:
         return "not said"
@@ -355,7 +377,8 @@ def _fact_text(record: Record, name: str) -> str:
         where = "from the options"
     elif name in record.field_lines:
         where = f"line {record.field_lines[name]}"
-    escaped = f"{str(value)!a}"[1:-1]
+    quoted = f"{str(value)!a}"
+    escaped = quoted[1:-1]
     return f"{escaped}  ({where})"
 
 

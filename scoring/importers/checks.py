@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from scoring.digits import six_digits
 from scoring.record import Check, Record, Span, Window
 
 REFUSED = 1.5  # a factor that no pause explains: one of the two is wrong
@@ -90,9 +91,8 @@ def problems(record: Record) -> list[str]:
     before, row = pairs[0]
     back_s = (before.end_s or 0.0) - (row.end_s or 0.0)
     more = f", and {len(pairs) - 1} more such rows" if len(pairs) > 1 else ""
-    return [
-        f"line {row.line}: its time stamp is {back_s:.6g} s before that of line {before.line}{more}: the clock was set"
-    ]
+    back = f"{six_digits(back_s)} s before that of line {before.line}{more}"
+    return [f"line {row.line}: its time stamp is {back}: the clock was set"]
 
 
 def row_s(record: Record, window: Window) -> float | None:
@@ -104,8 +104,9 @@ def row_s(record: Record, window: Window) -> float | None:
 
     images = window.images
     if record.rate_scope != "global":  # the rate is that of one device
-        has_both = window.steps and record.batch_per_device
-        images = (window.steps or 0) * (record.batch_per_device or 0) if has_both else None
+        images = None
+        if window.steps and record.batch_per_device:
+            images = window.steps * record.batch_per_device
     return images / window.printed_rate if images else None
 
 
@@ -115,11 +116,12 @@ def _lines(windows: Sequence[Window]) -> str:
 
 
 def _gaps(record: Record) -> list[Gap]:
-    """Return the gap before each row, but for those that a line or a counter explains.
+    """Return the gaps between successive rows whose time must be that of the later row: nothing else is in them.
 
-    Gaps with an evaluation in them are left out, and those between two epochs: there the model is evaluated and saved.
+    Left out are gaps with an evaluation in them, those between two epochs, where the model is evaluated and saved, and
+    those in which the clock was set back.
     """
-    evaluated = sorted(quality.line for quality in record.quality)
+    evaluation_lines = sorted(quality.line for quality in record.quality)
     gaps = []
     for before, row in itertools.pairwise(record.windows):
         seconds = row_s(record, row)
@@ -127,45 +129,52 @@ def _gaps(record: Record) -> list[Gap]:
             continue
 
         clock_s = row.end_s - before.end_s
-        clock_was_set = clock_s < 0
-        evaluations = bisect.bisect(evaluated, row.line) - bisect.bisect(evaluated, before.line)
-        if not clock_was_set and not evaluations and before.epoch == row.epoch:
+        first_after = bisect.bisect(evaluation_lines, before.line)
+        has_evaluation = bisect.bisect(evaluation_lines, row.line) > first_after
+        if clock_s >= 0 and not has_evaluation and before.epoch == row.epoch:
             gaps.append(Gap(clock_s, seconds, row))
     return gaps
 
 
 def _stamps(record: Record) -> Check | None:
-    """Compare time stamps with the rows' step times, or with steps x batch / rate. Pauses are left out."""
+    """Compare the time between the rows' stamps with the rows' own times, or with steps x batch / rate without those.
+
+    Pauses are left out: gaps that are longer than PAUSE times what is usual. Each of them, and the stamps' last digit,
+    leave some seconds open. Returns None for fewer than two gaps between rows.
+    """
     gaps = _gaps(record)
     if len(gaps) < 2:
         return None
 
     whole_seconds = all(gap.clock_s == int(gap.clock_s) for gap in gaps)
     digit_s = 1.0 if whole_seconds else 0.01
-    usual = _usual_ratio(gaps, digit_s)
-    kept = [gap for gap in gaps if gap.clock_s <= PAUSE * max(1.0, usual) * gap.row_s + 2 * digit_s]
+    longest_ratio = PAUSE * max(1.0, _usual_ratio(gaps, digit_s))
+    kept = [gap for gap in gaps if gap.clock_s <= longest_ratio * gap.row_s + 2 * digit_s]
     if not kept:
         return None
 
     stamps_s = math.fsum(gap.clock_s for gap in kept)
     rows_s = math.fsum(gap.row_s for gap in kept)
     lines = _lines([gap.row for gap in kept])
-    timed = record.windows[-1].seconds is not None
+    pauses = len(gaps) - len(kept)
+    rows_have_times = record.windows[-1].seconds is not None
     return _check(
-        "time" if timed else "steps, batch and rate against time",
-        f"{lines}: time stamps, {stamps_s:.6g} s",
-        f"{lines}: {'their step times' if timed else 'steps x batch / rate'}, {rows_s:.6g} s",
+        "time" if rows_have_times else "steps, batch and rate against time",
+        f"{lines}: time stamps, {six_digits(stamps_s)} s",
+        f"{lines}: {'their step times' if rows_have_times else 'steps x batch / rate'}, {six_digits(rows_s)} s",
         stamps_s / rows_s,
-        rounding=digit_s * (1 + len(gaps) - len(kept)) / rows_s,
+        rounding=digit_s * (1 + pauses) / rows_s,
     )
 
 
 def _usual_ratio(gaps: Sequence[Gap], digit_s: float) -> float:
-    """Return the usual ratio of clock and row: the median, or the shortest nine tenths' where stamps are coarse."""
+    """Return how many times the seconds of its row a gap usually takes by the clock.
+
+    It is the median of the gaps. Where the stamps' digit is coarse beside the rows, single gaps are lost in rounding:
+    then it is that of the shortest nine tenths of them together.
+    """
     if statistics.median(gap.row_s for gap in gaps) >= 2 * digit_s:
         return statistics.median(gap.clock_s / gap.row_s for gap in gaps)
-
-    # Single gaps are lost in the rounding of the stamps.
     shortest = sorted(gaps, key=_excess_s)[: math.ceil(0.9 * len(gaps))]
     return math.fsum(gap.clock_s for gap in shortest) / math.fsum(gap.row_s for gap in shortest)
 
@@ -176,9 +185,10 @@ def _excess_s(gap: Gap) -> float:
 
 
 def _pauses(record: Record) -> Check | None:
-    """Compare time from stamp to stamp, pauses included, with the rows' own times, within epochs.
+    """Compare the time between the rows' stamps, pauses included, with the rows' own times, within epochs.
 
-    Returns None where they agree. A figure of throughput leaves pauses out: they are said, and no reason to refuse it.
+    Returns None where they agree, or for fewer than two gaps between rows. Pauses are shown but refuse no figure, as a
+    figure of throughput leaves them out.
     """
     gaps = _gaps(record)
     rows_s = math.fsum(gap.row_s for gap in gaps)
@@ -189,8 +199,8 @@ def _pauses(record: Record) -> Check | None:
     lines = _lines([gap.row for gap in gaps])
     return _check(
         "time with pauses",
-        f"{lines}: time stamps, {stamps_s:.6g} s, with pauses of which no line tells",
-        f"{lines}: the rows' own times, {rows_s:.6g} s",
+        f"{lines}: time stamps, {six_digits(stamps_s)} s, with pauses of which no line tells",
+        f"{lines}: the rows' own times, {six_digits(rows_s)} s",
         stamps_s / rows_s,
         refusable=False,
     )
@@ -210,9 +220,10 @@ def _epoch_rows(record: Record) -> list[Window]:
 
 
 def run_rate(record: Record) -> RunRate | None:
-    """Return images/s by the run's time: from run_start to run_stop, or from the first epoch to the last one.
+    """Return the images/s that the run's time makes, with the time in words.
 
-    None for logs of other rows than epochs, and where the clock was set.
+    The time is that from run_start to run_stop, or from the first epoch to the last one where the log lacks the two.
+    Returns None for logs whose rows are not whole epochs, and where the clock was set.
     """
     rows = _epoch_rows(record)
     if not rows:
@@ -241,23 +252,23 @@ def _begin_s(row: Window) -> float:
 
 
 def _rate_over(record: Record, rows: Sequence[Window], what: str, seconds: float) -> RunRate | None:
-    """Return images/s of the epochs from the first row to the last one, over so many seconds.
+    """Return the images/s of the epochs from the first row to the last one, over so many seconds; `what` names these.
 
-    A row may be of several epochs, and epochs between two rows may have none. None where the clock was set, which has
-    its own message.
+    The epochs are counted by their numbers: a row may be of several epochs, and epochs between two rows may have none.
+    Returns None where the seconds are not above 0: the clock was set, which has its own message.
     """
     if seconds <= 0:
         return None
     first, last = rows[0], rows[-1]
     samples = record.train_samples or 0
-    epochs = (last.epoch or 0) - (first.epoch or 0)
-    images = epochs * samples + (first.images or 0.0)
+    epochs_after_first = (last.epoch or 0) - (first.epoch or 0)
+    images = epochs_after_first * samples + (first.images or 0.0)
     rate = images / seconds
-    return RunRate(f"{_lines(rows)}: {what}, {seconds:.6g} s, which is {rate:.6g} images/s", rate)
+    return RunRate(f"{_lines(rows)}: {what}, {six_digits(seconds)} s, which is {six_digits(rate)} images/s", rate)
 
 
 def _evaluated_s(record: Record, rows: Sequence[Window], span: Span) -> float:
-    """Return the seconds of a span that the log marks as evaluations between the rows.
+    """Return how many seconds of a span are evaluations by the log's marks, but for those within a row's own time.
 
     Where the program runs ahead of the devices, an evaluation waits for the training before it. So none counts for more
     than LONGEST_EVALUATION times what its images take at the rows' own rate.
@@ -267,70 +278,79 @@ def _evaluated_s(record: Record, rows: Sequence[Window], span: Span) -> float:
     ends = [row.end_s or 0.0 for row in rows]
     evaluated_s = 0.0
     for evaluation in record.evaluations:
-        following = bisect.bisect(ends, evaluation.begin_s)
-        within_row = following < len(rows) and _begin_s(rows[following]) < evaluation.begin_s
-        if span.begin_s <= evaluation.begin_s < span.end_s and not within_row:
+        next_row = bisect.bisect(ends, evaluation.begin_s)  # the first one that ends later
+        is_within_row = next_row < len(rows) and _begin_s(rows[next_row]) < evaluation.begin_s
+        if span.begin_s <= evaluation.begin_s < span.end_s and not is_within_row:
             evaluated_s += min(evaluation.seconds, longest_s)
     return evaluated_s
 
 
 def _run(record: Record) -> Check | None:
-    """Compare rows of whole epochs with the time from the first to the last one, evaluations left out.
+    """Compare the images/s of the epochs' own times with those of the whole time that they took, without evaluations.
 
     Where the program runs ahead of the devices an epoch's own stamps are those of its launch, and the work is waited
-    for at an evaluation: the largest MLPerf runs print 5.8 times the images/s that their time makes. A start and an end
-    of the run beside which the rows are less than 1 / STARTS_AND_ENDS of it are compared too.
+    for at an evaluation: the largest MLPerf runs print 5.8 times the images/s that their time makes.
+
+    The whole time is that from the first epoch to the last one. Where run_start to run_stop make a rate that is lower
+    by more than a factor of STARTS_AND_ENDS, which the run's start and end do not explain, it is the time between them.
+    Returns None for logs of other rows than epochs, and where the clock was set.
     """
     rows = _epoch_rows(record)
     if not rows:
         return None
     rows_s = _total(rows, "seconds")
     rate = _total(rows, "images") / rows_s
-    second = f"{_lines(rows)}: the epochs' own times, {rows_s:.6g} s, which is {rate:.6g} images/s"
+    own_times = f"{_lines(rows)}: the epochs' own times, {six_digits(rows_s)} s, which is {six_digits(rate)} images/s"
 
-    compared = None
+    whole: RunRate | None = None
     run = _span_of_run(record)
     if run is not None:
         run_s = run.seconds - _evaluated_s(record, rows, run)
-        compared = _rate_over(record, rows, "run_start to run_stop without evaluations", run_s)
-        if compared is None:
+        whole = _rate_over(record, rows, "run_start to run_stop without evaluations", run_s)
+        if whole is None:
             return None
-    if compared is None or rate / compared.images_per_s <= STARTS_AND_ENDS:
+    if whole is None or rate / whole.images_per_s <= STARTS_AND_ENDS:
         trained = _span_of_rows(rows)
         trained_s = trained.seconds - _evaluated_s(record, rows, trained)
-        compared = _rate_over(record, rows, "first to last epoch without evaluations", trained_s)
-    if compared is None:
+        whole = _rate_over(record, rows, "first to last epoch without evaluations", trained_s)
+    if whole is None:
         return None
-    return _check(EPOCHS_AND_RUN, compared.text, second, rate / compared.images_per_s)
+    return _check(EPOCHS_AND_RUN, whole.text, own_times, rate / whole.images_per_s)
 
 
 def _epoch_timer(record: Record) -> Check | None:
-    """Compare the rates of the rows with those that the epochs' summaries make of their own seconds."""
-    epochs = {epoch.epoch: epoch for epoch in record.epochs if epoch.seconds and epoch.printed_rate}
+    """Compare the rates that the rows print with those of the epochs' summaries, whose time is another clock.
+
+    Each is averaged over time: the rows' by their steps, the summaries' by their seconds. Only epochs count that have
+    both. Returns None where there are none.
+    """
+    summaries = {epoch.epoch: epoch for epoch in record.epochs if epoch.seconds and epoch.printed_rate}
     rows = []
     for window in record.windows:
-        if window.step is not None and window.steps and window.printed_rate and window.epoch in epochs:
+        if window.step is not None and window.steps and window.printed_rate and window.epoch in summaries:
             rows.append(window)
     if not rows:
         return None
 
-    numbers = dict.fromkeys(row.epoch for row in rows)  # each once, in their order
-    timed = [epochs[number] for number in numbers]
-    seconds = _total(timed, "seconds")
-    epochs_rate = math.fsum((epoch.seconds or 0.0) * (epoch.printed_rate or 0.0) for epoch in timed) / seconds
-    rows_rate = _total(rows, "steps") / math.fsum((row.steps or 0) / (row.printed_rate or 1.0) for row in rows)
+    epoch_numbers = dict.fromkeys(row.epoch for row in rows)  # each once, in their order
+    epochs = [summaries[number] for number in epoch_numbers]
+    epochs_s = _total(epochs, "seconds")
+    epochs_rate = math.fsum((epoch.seconds or 0.0) * (epoch.printed_rate or 0.0) for epoch in epochs) / epochs_s
+    steps_over_rates = math.fsum((row.steps or 0) / (row.printed_rate or 1.0) for row in rows)
+    rows_rate = _total(rows, "steps") / steps_over_rates
     return _check(
         "rates against the epochs' time",
-        f"{_lines(timed)}: the epochs' own {seconds:.6g} s, {epochs_rate:.6g} images/s",
-        f"{_lines(rows)}: their rates, {rows_rate:.6g} images/s",
+        f"{_lines(epochs)}: the epochs' own {six_digits(epochs_s)} s, {six_digits(epochs_rate)} images/s",
+        f"{_lines(rows)}: their rates, {six_digits(rows_rate)} images/s",
         rows_rate / epochs_rate,
     )
 
 
 def _counted(record: Record) -> Check | None:
-    """Compare the images that our own windows count with steps x batch.
+    """Compare the images that the windows of our own logs count with steps x batch of all devices.
 
-    Rows of other formats, and windows that count none that can be read, have the images of their steps: no two ways.
+    Returns None for other logs: the images of their rows are made of the steps, so that there are no two ways. It
+    returns None too where a window counts no images that can be read.
     """
     if any(check.what == "images" and check.one_sided for check in record.checks):
         return None
@@ -350,26 +370,31 @@ def _counted(record: Record) -> Check | None:
 
 
 def _printed(record: Record) -> Check | None:
-    """Compare the printed rates with images / time, where rows have both: epochs of an MLPerf log."""
+    """Compare the rates that rows print with the rows' images over their time; None where no row has both.
+
+    Epochs of an MLPerf log may have both. The printed rates are averaged over time, each by the images of its row.
+    """
     rows = [window for window in record.windows if window.printed_rate and window.images and window.seconds]
     if record.rate_scope != "global" or not rows:
         return None
 
     images = _total(rows, "images")
-    printed = images / math.fsum((row.images or 0.0) / (row.printed_rate or 1.0) for row in rows)
-    made = images / _total(rows, "seconds")
+    printed_rate = images / math.fsum((row.images or 0.0) / (row.printed_rate or 1.0) for row in rows)
+    measured_rate = images / _total(rows, "seconds")
+    ratio = measured_rate / printed_rate
     return _check(
         "rate",
-        f"line {rows[0].line} and {len(rows) - 1} more: the printed rates, {printed:.6g} images/s",
-        f"images / time, {made:.6g} images/s, {made / printed:.4g} times the printed ones",
-        made / printed,
+        f"line {rows[0].line} and {len(rows) - 1} more: the printed rates, {six_digits(printed_rate)} images/s",
+        f"images / time, {six_digits(measured_rate)} images/s, {ratio:.4g} times the printed ones",
+        ratio,
     )
 
 
 def _batch(record: Record) -> Check | None:
-    """Compare the batch that the options say with rate x step time of the rows, where rates are of one device.
+    """Compare the batch of one device with rate x step time of the rows, in formats whose rates are of one device.
 
-    The log's own batch was held against the rows as it was read: that it agrees is not said twice.
+    Returns None where the log's own batch agrees, which was said as the log was read. A batch by the options is always
+    compared.
     """
     rows = [window for window in record.windows if window.printed_rate and window.printed_step_time_s]
     batch = record.batch_per_device
@@ -377,10 +402,10 @@ def _batch(record: Record) -> Check | None:
         return None
 
     images = statistics.median((row.printed_rate or 0.0) * (row.printed_step_time_s or 0.0) for row in rows)
-    from_options = "batch_per_device" in record.from_options
-    if abs(images / batch - 1) <= AGREES and not from_options:
+    is_from_options = "batch_per_device" in record.from_options
+    if abs(images / batch - 1) <= AGREES and not is_from_options:
         return None
-    where = "the options" if from_options else f"line {record.field_lines['batch_per_device']}"
+    where = "the options" if is_from_options else f"line {record.field_lines['batch_per_device']}"
     return _check(
         "batch",
         f"{where}: {batch} a device",
@@ -390,21 +415,26 @@ def _batch(record: Record) -> Check | None:
 
 
 def _summary(record: Record) -> Check | None:
-    """Compare the log's closing figure with mean, harmonic mean and median of its rates: the nearest one counts."""
+    """Compare the log's closing figure with the average of its rates; None where it lacks the one or the other.
+
+    Logs do not say which average theirs is. Mean, harmonic mean and median are tried, and the nearest one counts.
+    """
     rates = [window.printed_rate for window in record.windows if window.printed_rate]
     summary = record.summary_rate
     if summary is None or len(rates) < 2:
         return None
 
-    nearest, value = "mean", statistics.fmean(rates)
-    for name, average in (("harmonic mean", statistics.harmonic_mean(rates)), ("median", statistics.median(rates))):
-        if abs(average - summary) < abs(value - summary):
-            nearest, value = name, average
+    averages = {
+        "mean": statistics.fmean(rates),
+        "harmonic mean": statistics.harmonic_mean(rates),
+        "median": statistics.median(rates),
+    }
+    nearest = min(averages, key=lambda name: abs(averages[name] - summary))
     return _check(
         "rate",
-        f"line {record.field_lines['summary_rate']}: the log's own summary, {summary:.6g} images/s",
-        f"{_lines(record.windows)}: {nearest} of the rates, {value:.6g} images/s",
-        value / summary,
+        f"line {record.field_lines['summary_rate']}: the log's own summary, {six_digits(summary)} images/s",
+        f"{_lines(record.windows)}: {nearest} of the rates, {averages[nearest]:.6g} images/s",
+        averages[nearest] / summary,
     )
 
 

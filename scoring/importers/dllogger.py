@@ -116,10 +116,10 @@ class PyTorch(EpochTable):
             self.say("precision", stated.value, stated.line)
 
     def precision(self) -> Fact | None:
-        """Return the precision that the parameters state.
+        """Return the precision that the parameters state, with its line; None where none of them does.
 
-        A switch of half precision that is on has the last word over those that are off: examples with both `fp16` and
-        `amp` print `fp16 : True` beside `amp : False`.
+        Examples with both `fp16` and `amp` print `fp16 : True` beside `amp : False`. So the run is FP32 only where no
+        switch of half precision is on.
         """
         for (name, value), precision in _HALF_SWITCHES.items():
             if self._is(name, value):
@@ -135,11 +135,17 @@ class PyTorch(EpochTable):
 
 
 def _as_text(text: str) -> str:
-    """Return a line of JSON that is no row as DLLogger's standard output has it, and any other line as it is."""
+    """Return a JSON line of DLLogger in the form of its standard output, so that one reader suits both.
+
+    The line `DLLL {.., "step": [3], "data": {"val.top1": 70.1}}` becomes `Epoch: 3  val.top1 : 70.1 `. A step that is
+    "PARAMETER" gives `PARAMETER ..`, an empty list `Summary: ..`. Any other line is returned as it is, and so is JSON
+    that is broken.
+    """
     if "DLLL {" not in text:
         return text
+    _, _, json_text = text.partition("DLLL ")
     try:
-        event = json.loads(text[text.index("DLLL ") + 5 :])
+        event = json.loads(json_text)
         step = event["step"]
         fields = "  ".join(f"{key} : {value}" for key, value in event["data"].items())
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -148,7 +154,8 @@ def _as_text(text: str) -> str:
     if step == "PARAMETER":
         return f"PARAMETER {fields} "
     if isinstance(step, list) and step:
-        return f"Epoch: {step[0]}  {fields} "
+        epoch = step[0]
+        return f"Epoch: {epoch}  {fields} "
     return f"Summary: {fields} "
 
 
@@ -186,17 +193,19 @@ class MXNet(PyTorch):
             self._table_devices.append(Fact(integer(row[1]), line))
 
     def device_counts(self) -> dict[str, Fact]:
-        """Return the number of devices by each place that states one.
+        """Return the number of devices, with its line, by the name of each place in the log that states one.
 
-        The closing table counts if it is of one run. mpirun starts a rank a device, each of which writes some line.
+        Besides the parameters these are the table that benchmark.py closes with, if all its rows are of one number, and
+        the ranks of mpirun, which starts one for each device. The table tells the batch of one device too.
         """
         counts = super().device_counts()
-        if self._table_batch and len({fact.value for fact in self._table_devices}) == 1:
+        numbers_in_table = {fact.value for fact in self._table_devices}
+        if self._table_batch and len(numbers_in_table) == 1:
             counts["the closing table"] = self._table_devices[0]
             self.said["batch_per_device"] = self._table_batch
 
-        last_line = self.windows[-1].line if self.windows else 0
-        ranks = {rank: line for rank, line in self.lines.ranks.items() if line <= last_line}
+        last_row_line = self.windows[-1].line if self.windows else 0
+        ranks = {rank: line for rank, line in self.lines.ranks.items() if line <= last_row_line}
         if len(ranks) > 1:
             highest = max(ranks)
             counts["mpirun's ranks"] = Fact(highest + 1, ranks[highest])

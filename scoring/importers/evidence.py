@@ -46,7 +46,11 @@ class Evidence:
         self.half_line: int | None = None  # the first line that switches half precision on
 
     def read(self, line: int, text: str, *, configures: bool) -> None:
-        """Search a line; only one that stands before training or in its first rows `configures` the run."""
+        """Search a line of the log for what its samples are, and for half precision; the first line of each counts.
+
+        `configures` says that the line stands before training or among its first rows. Only there may it tell of
+        samples that are not images, or of half precision.
+        """
         text = text[:_SEARCHED_CHARS]
         if self.images_line is None and _IMAGES.search(text):
             self.images_line = line

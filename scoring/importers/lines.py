@@ -86,10 +86,11 @@ class Lines:
             self._has_row = True
 
     def runs(self, restarts: Iterable[tuple[int, int]]) -> list[Span]:
-        """Return first and last line of each run of the log. A start that no row follows is no run.
+        """Return the first and the last line of each run of the log, in order; those of the whole log where it is one.
 
-        `restarts` are pairs of lines of successive rows between which the counters went back. Such a pair begins a run
-        unless a start was met between its two rows.
+        A run begins where a tool printed that it starts, if rows follow. It begins too where the counters of steps went
+        back: `restarts` are the lines of the row before and the row after. Such a row begins a run unless a start was
+        met between the two. The last line is None for a run that goes on to the end of the log.
         """
         firsts = list(self._first_lines)
         for before, row in restarts:
@@ -116,26 +117,31 @@ class Lines:
             yield text[:-1] if text.endswith("\n") else text + _CUT
 
     def of_lowest_rank(self, marker: str) -> Iterator[tuple[int, str]]:
-        """Yield (1-based number, text) of each line, leaving out what ranks above the lowest one repeat.
+        """Yield the number, from 1, and the text of each line, without what further ranks repeat of the lowest one.
 
-        `marker` stands in rows. The lowest rank of the first block of lines in which any rank prints a row is the one
-        whose rows count; of the other ranks, rows and starts are left out and all other lines are kept.
+        mpirun may put the rank that wrote a line before it. `marker` is a text that stands in rows. The lowest rank
+        that prints rows is sought in the first block of lines that has any; of the other ranks the rows and the lines
+        that tell of a start are left out, and all other lines are kept.
         """
-        speaker: int | None = None
+        lowest_rank: int | None = None  # that prints rows
         first, last = self.span
         numbered = itertools.islice(enumerate(self.texts(), 1), first - 1, last)
         while block := list(itertools.islice(numbered, _BLOCK_LINES)):
             tagged = [self._untagged(number, text) for number, text in block]
-            if speaker is None:
-                speaker = _lowest_rank(tagged, marker)
+            if lowest_rank is None:
+                lowest_rank = _lowest_rank(tagged, marker)
             for line in tagged:
-                counts = line.rank is None or speaker is None or line.rank == speaker
-                repeated = marker in line.text or _start_word(line.text) is not None
-                if counts or not repeated:
+                is_of_lowest = line.rank is None or lowest_rank is None or line.rank == lowest_rank
+                is_row_or_start = marker in line.text or _start_word(line.text) is not None
+                if is_of_lowest or not is_row_or_start:
                     yield line.number, line.text
 
     def _untagged(self, number: int, text: str) -> TaggedLine:
-        """Return the line without mpirun's prefixes; a tag inside a line is removed but names no rank."""
+        """Return a line without the tags that mpirun puts before the ranks' output, and the rank of the first tag.
+
+        `[1,3]<stdout>: loss 0.5` becomes `loss 0.5` of rank 3. A tag in the midst of a line belongs to a piece of text
+        that another process wrote there: it is removed, and the rank of the line is None.
+        """
         match = _TAG.search(text) if "]<std" in text else None
         if match is None:
             return TaggedLine(number, text, None)

@@ -41,7 +41,11 @@ class MLLog(Table):
         self._without_images: list[Window] = []  # windows of ours whose `images` cannot be read
 
     def read(self) -> None:
-        """Read the events into windows: those that the log holds, or else its epochs, or else its blocks of epochs."""
+        """Read the log's events into windows, epochs and facts.
+
+        The windows are those that the log holds; a log without any has a window for each epoch, and where it logs no
+        epochs either, one for each block of epochs.
+        """
         first, last = self.lines.span
         for entry in read_stream(self.lines.stream):
             if entry.line < first or (last is not None and entry.line > last):
@@ -52,7 +56,11 @@ class MLLog(Table):
         self._run_summary()
         self._single_events()
         self._check_images()
+        self._epochs_and_blocks()
+        self._evaluations()
 
+    def _epochs_and_blocks(self) -> None:
+        """Read the epochs; where the log has no windows these stand for them, else the blocks of epochs do."""
         has_windows = bool(self.windows)
         samples = self.value("train_samples") if self._samples_are_images() else None
         self.epochs = read_epochs(self.events, samples=samples, batch=self.value("batch_of_all"))
@@ -64,10 +72,13 @@ class MLLog(Table):
         if not self.windows:
             for block in self._blocks(samples):
                 self.add(block)
-        self._evaluations()
 
     def _entry(self, entry: Entry) -> None:
-        """Take one entry: note where a run begins, and read a step window at once, so that it is held only once."""
+        """Take one entry of the log, an event, a header's section or a line that cannot be read.
+
+        It may show where a run begins. A step window is made at once and its event is dropped, so that a long run is
+        held in memory only once.
+        """
         if isinstance(entry, Problem):
             self.problem(f"line {entry.line}: {entry.message}")
             return
@@ -82,11 +93,15 @@ class MLLog(Table):
         events.take(entry)
         if events.windows:
             logged = events.windows.pop()
-            rank_times = events.rank_times.pop(run.scalar(logged.metadata.get("step")), None)
+            step = run.scalar(logged.metadata.get("step"))
+            rank_times = events.rank_times.pop(step, None)
             self._window(logged, rank_times)
 
     def _header(self) -> None:
-        """Read the header of our own logs: sections, versions, and whether the GPUs were null ones."""
+        """Read the header of our own logs: its sections by name, and the versions of the packages in it.
+
+        Null GPUs, which stand in for real ones in tests and compute nothing, become a problem of the record.
+        """
         headers = self.events.headers
         self.header = {name: header.value for name, header in headers.items()}
         for name, version in (table_of(self.header.get("packages")) or {}).items():
@@ -100,7 +115,7 @@ class MLLog(Table):
             )
 
     def _run_summary(self) -> None:
-        """Read `run_summary`, the event that says what ran."""
+        """Read devices, batch, precision, framework and model from `run_summary`, an event of our own logs alone."""
         summary = self.events.first.get(schema.RUN_SUMMARY.key)
         if summary is None:
             return
@@ -116,7 +131,10 @@ class MLLog(Table):
             self.say(name, self._field(summary, name, stated.get(name), text_of), summary.line)
 
     def _single_events(self) -> None:
-        """Read start and stop of the run, and events that stand once."""
+        """Read the facts that a log states in one event each, among them the run's start and stop.
+
+        A log without run_stop is truncated.
+        """
         events = self.events
         self._first_mark("run_start", events.starts)
         self._first_mark("run_stop", events.stops)
@@ -157,7 +175,11 @@ class MLLog(Table):
         return result
 
     def _window(self, logged: Event, rank_times: schema.RankTimes | None) -> None:
-        """Read a `step_window`; one without steps or time is a problem and no window."""
+        """Add the window that a `step_window` event of our own logs tells: its steps, seconds, images, loss and so on.
+
+        `rank_times` says how far the times of the ranks lie apart in it, if they were logged. An event without steps or
+        time becomes a problem of the record and no window.
+        """
         table = table_of(logged.value) or {}
         steps = self._field(logged, "steps", table.get("steps"), whole)
         seconds = self._field(logged, "time_s", table.get("time_s"), amount)
@@ -204,9 +226,13 @@ class MLLog(Table):
         return "run_summary" in self.header or self.value("model") in IMAGE_BENCHMARKS
 
     def _evaluations(self) -> None:
-        """Read when the model was evaluated, and the results."""
+        """Read when the model was evaluated, and with which results: the time of each evaluation and its accuracy.
+
+        An evaluation that lacks its start or its stop, or that the clock makes no longer than 0, has no time.
+        """
         for evaluation in self.events.evaluations:
-            start, stop = evaluation.start, evaluation.stop
+            start = evaluation.start
+            stop = evaluation.stop
             if start and stop and stop.time_ms > start.time_ms:
                 self.evaluation_spans.append(Span(start.time_ms / 1000, stop.time_ms / 1000))
 
@@ -217,37 +243,40 @@ class MLLog(Table):
                 self.qualities.append(Quality(line=result.line, name=result.key, value=value, epoch=epoch))
 
     def _blocks(self, samples: int | None) -> Iterator[Window]:
-        """Yield a window of each block of epochs; its training ends with its evaluation, or else with itself.
+        """Yield a window for each block of epochs, of the time from its start to the end of its training.
 
-        A block without an end before the next block's start is none.
+        `samples` are the images of an epoch, if they are known. Training ends where the block's evaluation starts, or
+        else where the block stops. A block that has no such end before the next block starts is left out, and so is one
+        that does not say its epochs.
         """
         starts = [block.start for block in self.events.blocks if block.start]
         ends = [block.stop for block in self.events.blocks if block.stop]
         ends += [evaluation.start for evaluation in self.events.evaluations if evaluation.start]
         ends.sort(key=_line_of)
 
-        for start, following in itertools.zip_longest(starts, starts[1:]):
-            at = bisect.bisect(ends, start.line, key=_line_of)
-            end = ends[at] if at < len(ends) else None
-            first_epoch = whole_or_zero(start.number)
-            epochs = whole(start.count)
-            if end is None or first_epoch is None or epochs is None:
+        for start, next_start in itertools.zip_longest(starts, starts[1:]):
+            ends_before = bisect.bisect(ends, start.line, key=_line_of)
+            if ends_before == len(ends):
                 continue
-            if following is not None and end.line > following.line:
+            end = ends[ends_before]
+            if next_start is not None and end.line > next_start.line:
                 continue
 
+            first_epoch = whole_or_zero(start.number)
+            epochs = whole(start.count)
             seconds = (end.time_ms - start.time_ms) / 1000
+            if first_epoch is None or epochs is None or seconds <= 0:
+                continue
             images = samples * epochs if samples else None
             batch = self.value("batch_of_all")
-            if seconds > 0:
-                yield Window(
-                    line=end.line,
-                    epoch=first_epoch + epochs - 1,
-                    steps=int(images // batch) if images and batch else None,
-                    images=images,
-                    seconds=seconds,
-                    end_s=end.time_ms / 1000,
-                )
+            yield Window(
+                line=end.line,
+                epoch=first_epoch + epochs - 1,
+                steps=int(images // batch) if images and batch else None,
+                images=images,
+                seconds=seconds,
+                end_s=end.time_ms / 1000,
+            )
 
 
 def _line_of(mark: Mark) -> int:

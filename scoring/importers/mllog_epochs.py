@@ -40,18 +40,21 @@ class Epoch:
 
 
 def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[Window]:
-    """Return a window of each epoch that stopped or was given a rate; one that only started is none.
+    """Return a window for each epoch that stopped or of which a rate is logged, in the order of their lines.
 
-    `samples` are the images of an epoch, `batch` those of a step; both are None where the log does not say. The images
-    and seconds of our own `epoch_throughput` have the last word.
+    `samples` are the images of an epoch, `batch` those of a step; both are None where the log does not say. An epoch's
+    time is that between its start and stop, and its images are `samples`, unless an `epoch_throughput` of our own logs
+    says both.
     """
     windows = []
     for number, epoch in _by_number(events).items():
         seconds = epoch.marked_seconds
         images: float | None = None
+        wait_s: float | None = None
         if epoch.measured:
             seconds = amount(epoch.measured.time_s)
             images = amount(epoch.measured.images)
+            wait_s = real(epoch.measured.data_wait_s)
         if images is None and seconds:
             images = samples
 
@@ -63,7 +66,7 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
                 steps=int(images // batch) if images and batch else None,
                 images=images,
                 seconds=seconds,
-                data_wait_s=real(epoch.measured.data_wait_s) if epoch.measured else None,
+                data_wait_s=wait_s,
                 printed_rate=amount(epoch.printed.images_per_s) if epoch.printed else None,
                 end_s=stop.time_ms / 1000 if stop else None,
             )
@@ -72,7 +75,11 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
 
 
 def _by_number(events: Run) -> dict[Any, Epoch]:
-    """Return the epochs by their numbers: first those that stopped, then those of which only a rate is known."""
+    """Return what the log holds of each epoch, by the epoch's number as it is logged.
+
+    A rate that does not say its epoch is of the one that stopped last before it. Of several rates that another
+    submitter prints for an epoch the first one counts. Epochs that only started are left out.
+    """
     epochs: dict[Any, Epoch] = {}
     stops: list[Mark] = []
     for interval in events.epochs:
@@ -81,15 +88,15 @@ def _by_number(events: Run) -> dict[Any, Epoch]:
             stops.append(interval.stop)
     stops.sort(key=_line_of)
 
-    only_printed: list[tuple[Any, Rate]] = []
+    printed_rates: list[tuple[Any, Rate]] = []
     for rate in events.rates:
         number = _stopped_before(rate, stops) if rate.number is None else rate.number
         if rate.key == schema.EPOCH_THROUGHPUT.key:
             epochs.setdefault(number, Epoch()).measured = rate
         elif amount(rate.images_per_s) is not None:
-            only_printed.append((number, rate))
+            printed_rates.append((number, rate))
 
-    for number, rate in only_printed:
+    for number, rate in printed_rates:  # last, so that an epoch of which only a rate is known comes after the others
         epoch = epochs.setdefault(number, Epoch())
         if epoch.printed is None:
             epoch.printed = rate

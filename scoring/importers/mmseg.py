@@ -71,17 +71,21 @@ class MMSeg(Table):
         self.say("framework", f"PyTorch {version}" if version else "PyTorch")
 
     def _devices(self) -> None:
-        """Set the devices by the first list of them.
+        """Set the number of devices by the configuration's list of GPUs: `range(0, 4)` and `[0, 1, 2, 3]` are 4.
 
-        Under a launcher each process may list its own device alone: one device is then no word on how many ran.
+        Of several lists the first counts. Under a launcher each process may list its own device alone, so that one
+        device does not tell how many ran.
         """
-        listed = [name for name in ("range", "ids") if name in self.said]
-        if not listed:
+        lists = [name for name in ("range", "ids") if name in self.said]
+        if not lists:
             return
 
-        name = min(listed, key=lambda name: self.said[name].line)
-        numbers = [int(text) for text in re.findall(r"\d+", self.value(name))]
-        count = numbers[1] - numbers[0] if name == "range" else len(numbers)
-        own_device_alone = "distributed" in self.said and count == 1
-        if count > 0 and not own_device_alone:
-            self.derive("devices", name, count)
+        first_list = min(lists, key=lambda name: self.said[name].line)
+        numbers = [int(text) for text in re.findall(r"\d+", self.value(first_list))]
+        count = len(numbers)
+        if first_list == "range":
+            start, stop = numbers
+            count = stop - start
+        is_of_one_process = "distributed" in self.said and count == 1
+        if count > 0 and not is_of_one_process:
+            self.derive("devices", first_list, count)

@@ -51,6 +51,14 @@ class Key(NamedTuple):
     name: str
 
 
+class AveragedTime(NamedTuple):
+    """The time of the steps since the meters' reset that a row's averages are over."""
+
+    steps: int
+    total_s: float
+    wait_s: float | None  # the part of it that waited for input; None where it is not printed
+
+
 class Meters(NamedTuple):
     """How a release counts its steps and when it resets its meters within an epoch."""
 
@@ -91,23 +99,26 @@ class Dygraph(Launch):
         self._ended: set[int] = set()  # epochs whose training ended
 
     def before(self, line: int, text: str) -> None:
-        """Read a line of the configuration, whose indentation says which section it stands in."""
+        """Read a line before the first row; note the batch, the model and the switches of precision it configures.
+
+        The configuration is printed as an indented tree, a key on each line. The keys above the current one are kept,
+        so that a line `batch_size : 64` is known as `DataLoader.Train.sampler.batch_size`.
+        """
         super().before(line, text)
         match = _CONFIG.search(text) if "INFO: " in text else None
         if match is None:
             return
 
-        key = Key(len(match[1]), match[2])
-        value = match[3].strip()
-        while self._path and self._path[-1].indent >= key.indent:
+        indent, name, value = match.groups()
+        while self._path and self._path[-1].indent >= len(indent):
             self._path.pop()
-        self._path.append(key)
+        self._path.append(Key(len(indent), name))
 
-        path = ".".join(part.name for part in self._path)
+        path = ".".join(key.name for key in self._path)
         if path in _PATHS:
-            self.say(_PATHS[path], value, line)
-        elif key.name in _PRECISION_SWITCHES or path.startswith("AMP."):
-            self._switches.setdefault(key.name, Fact(value, line))
+            self.say(_PATHS[path], value.strip(), line)
+        elif name in _PRECISION_SWITCHES or path.startswith("AMP."):
+            self._switches.setdefault(name, Fact(value.strip(), line))
 
     def after(self, line: int, text: str) -> None:
         """Read the end of an epoch's training, or an evaluation."""
@@ -124,10 +135,10 @@ class Dygraph(Launch):
         self.truncated = self._is_truncated()
 
     def _precision(self) -> str | None:
-        """Return the precision that the configuration's switches state; None where it has none of them.
+        """Return the precision as a record names it, by the configuration's switches; None where it has none of them.
 
-        A section `AMP` without `use_amp` switches it on. `level` says which; `use_pure_fp16` stands for O2 where it is
-        on, and for O1 where it is off.
+        A section `AMP` without `use_amp` switches AMP on, and `level` says its level. Without one `use_pure_fp16` is O2
+        where it is on, and O1 where it is off.
         """
         switches = {name: fact.value for name, fact in self._switches.items()}
         if switches.get("use_pure_fp16") == "True":
@@ -145,30 +156,39 @@ class Dygraph(Launch):
         return "amp_o1" if switches.get("use_pure_fp16") == "False" else "amp"
 
     def _is_truncated(self) -> bool | None:
-        """Say whether the log ends before its run; None where its lines do not tell.
+        """Tell whether the log ends before its run does; None where its lines do not tell.
 
-        A log that prints no epoch's end at all, as some public ones do, does not say whether its last epoch is whole.
+        It does where its last row is of an epoch before the last configured one, or of an epoch whose end is missing
+        while other epochs have one. Some public logs print no epoch's end at all: they do not tell.
         """
         epoch = self.last.epoch if self.last else None
         epochs_wanted = integer(self.value("epochs_wanted"))
-        if epoch is not None and epochs_wanted is not None and epoch < epochs_wanted - 1 + self.first_epoch:
-            return True
+        if epoch is not None and epochs_wanted is not None:
+            last_epoch = epochs_wanted - 1 + self.first_epoch
+            if epoch < last_epoch:
+                return True
+
         if epoch in self._ended:
             return None if epochs_wanted is None else False
         return True if self._ended else None
 
     def steps(self, at: At) -> int | None:
-        """Return the steps that a row's averages are over: its own, but for those before the meters' reset."""
+        """Return how many steps a row's averages are over: those since the row before it, or since the epoch began.
+
+        Where the meters are reset in between, these are the steps since the reset. Returns None for a first row that is
+        not of the first step: the log's start is lost.
+        """
         last = self.last
         if last is None and at.step > self.meters.first_step:
-            return None  # the log's start is lost
-        before_epoch = self.meters.first_step - 1
-        same_epoch = last is not None and at.epoch == last.epoch and at.step > last.step
-        start = last.step if last is not None and same_epoch else before_epoch
+            return None
+
+        step_before = self.meters.first_step - 1
+        if last is not None and at.epoch == last.epoch and at.step > last.step:
+            step_before = last.step
         reset_step = self.meters.reset_step
-        if reset_step is not None and start < reset_step <= at.step:
+        if reset_step is not None and step_before < reset_step <= at.step:
             return at.step - reset_step + 1
-        return at.step - start
+        return at.step - step_before
 
 
 class Static(Dygraph):
@@ -183,8 +203,8 @@ class Static(Dygraph):
 
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
-        self._total_s = 0.0  # of the steps that the last row's averages are over
-        self._waited_s = 0.0
+        self._last_total_s = 0.0  # of the steps that the last row's averages are over
+        self._last_wait_s = 0.0
 
     def begins(self, text: str, row: Columns) -> None:
         """Tell the release by its first row: `elapse` is that of the old ones, commas are those of 2.0."""
@@ -195,9 +215,34 @@ class Static(Dygraph):
         self.first_step = self.meters.first_step
 
     def time(self, at: At, row: Columns) -> RowTime:
-        """Return the difference of two averages: of this row and of the row before.
+        """Return the steps of a row with their seconds and wait, which its averages do not tell alone.
 
-        A row after the meters' reset, or of another epoch, stands for the steps of its own average.
+        The averages are over all steps since the meters' reset. Times that number of steps they are totals, of which
+        those of the row before are taken off: averages of 0.2 s at step 20 and 0.3 s at step 30 make 9 s - 4 s for 10
+        steps. Nothing is taken off in a new epoch or after a reset, where the row stands for all steps of its average.
+        """
+        averaged = self._averaged_time(at, row)
+        steps = self._steps_since_last_row(at)
+        if steps is None:
+            steps = averaged.steps
+            self._last_total_s = 0.0
+            self._last_wait_s = 0.0
+        seconds = None
+        if averaged.total_s > self._last_total_s:
+            seconds = averaged.total_s - self._last_total_s
+        wait_s = None
+        if averaged.wait_s is not None:
+            wait_s = max(0.0, averaged.wait_s - self._last_wait_s)
+
+        self._last_total_s = averaged.total_s
+        self._last_wait_s = averaged.wait_s or 0.0
+        return RowTime(steps, seconds, wait_within(wait_s, seconds))
+
+    def _averaged_time(self, at: At, row: Columns) -> AveragedTime:
+        """Return the total time of all steps that a row's averages are over.
+
+        Old releases print their time with few digits. The batch over the printed rate is more exact, and replaces the
+        time in `row` too.
         """
         cost_s = positive(row["time"])
         rate = positive(row["rate"])
@@ -207,21 +252,8 @@ class Static(Dygraph):
             cost_s = self.batch.images / rate
             row["time"] = str(cost_s)
 
-        averaged = self.meters.averaged_steps(at.step)
-        total_s = cost_s * averaged
-        waited_s = None if wait_s is None else wait_s * averaged
-
-        steps = self._steps_since_last_row(at)
-        if steps is None:
-            steps = averaged
-            self._total_s = 0.0
-            self._waited_s = 0.0
-        seconds = total_s - self._total_s if total_s > self._total_s else None
-        waited_here = None if waited_s is None else max(0.0, waited_s - self._waited_s)
-
-        self._total_s = total_s
-        self._waited_s = waited_s or 0.0
-        return RowTime(steps, seconds, wait_within(waited_here, seconds))
+        steps = self.meters.averaged_steps(at.step)
+        return AveragedTime(steps, cost_s * steps, None if wait_s is None else wait_s * steps)
 
     def _steps_since_last_row(self, at: At) -> int | None:
         """Return the steps since the last row; None where the meters were reset in between."""

@@ -6,6 +6,8 @@ from scoring.importers.evidence import Fact
 from scoring.importers.text import positive
 from scoring.record import Check
 
+OTHER_SLACK = 1e-4  # of the product, beyond what the rounding of its factors explains
+
 
 class RowBatch:
     """The batch of one device as rate x step time, of which each row's printed digits leave a range."""
@@ -22,20 +24,29 @@ class RowBatch:
         return low if low == math.floor(self._high) else None
 
     def read(self, line: int, printed_rate: str | None, printed_time: str | None) -> None:
-        """Narrow the range by one row's rate and step time, as printed: their digits say how exact they are."""
+        """Narrow the range of the batch by one row's rate and step time, both as printed.
+
+        The batch is rate x time, as exact as the printed digits: a time of `0.25` may be 0.245 to 0.255. Each row cuts
+        off what its own range excludes. Rows that lack one of the two, or print an exponent, are left out.
+        """
         rate = positive(printed_rate)
         time_s = positive(printed_time)
         if rate is None or time_s is None or "e" in f"{printed_rate}{printed_time}":
             return
 
         product = rate * time_s
-        slack = rate * _half_of_last_digit(printed_time) + time_s * _half_of_last_digit(printed_rate) + 1e-4 * product
+        rounding_of_time = rate * _half_of_last_digit(printed_time)
+        rounding_of_rate = time_s * _half_of_last_digit(printed_rate)
+        slack = rounding_of_time + rounding_of_rate + OTHER_SLACK * product
         self._low = max(self._low, product - slack)
         self._high = min(self._high, product + slack)
         self._line = self._line or line
 
     def finish(self, said: dict[str, Fact], checks: list[Check]) -> None:
-        """Set the batch in `said`: the rows have the last word over a configuration that says otherwise."""
+        """Set the field `batch_per_device` of `said` to the batch that the rows tell, if they tell one.
+
+        Rows have the last word over a configuration that says otherwise. Whether the two agree is added to `checks`.
+        """
         from_rows = self.images
         if from_rows is None:
             return

@@ -107,14 +107,16 @@ class Table:
             self.say(field, self.value(name) if value is None else value, self.said[name].line)
 
     def agreed(self, name: str, places: Mapping[str, Fact]) -> None:
-        """Set `name` to what the log states of it in several places; forget it where they differ.
+        """Set the fact `name` to the value that several places of the log state; forget it where they differ.
 
-        Two places or more are recorded as a check.
+        `places` holds what each place states, by a name for the place; a value of None states nothing. Whether two
+        places or more agree is recorded as a check.
         """
         facts = {place: fact for place, fact in places.items() if fact.value is not None}
         values = {fact.value for fact in facts.values()}
         if len(values) == 1:
-            self.said[name] = next(iter(facts.values()))
+            first, *_ = facts.values()
+            self.said[name] = first
         elif values:
             self.said.pop(name, None)
 
@@ -128,9 +130,10 @@ class Table:
             self.problems.append(text)
 
     def add(self, window: Window) -> None:
-        """Append one printed row; a copy of the last one (a log written twice) is passed over.
+        """Append the window of one printed row, unless it is a copy of the last one, as in a log that is written twice.
 
-        Raises InputError for more rows than a run may have.
+        Where the counters of epochs and steps go back, the lines of both rows are noted in `restarts`: another run may
+        begin there. Raises InputError for more rows than a run may have.
         """
         last = self.windows[-1] if self.windows else None
         if last is not None and last.step is not None and window.step is not None:
@@ -166,7 +169,11 @@ class Table:
         """Take note of the first row."""
 
     def after(self, line: int, text: str) -> None:
-        """Read a line after the first row that is no row: an evaluation, an epoch's end or the log's."""
+        """Read a line after the first row that is no row itself.
+
+        It may print an evaluation, the summary of an epoch, the figure that the log closes with, or a word that only a
+        whole log has.
+        """
         self._evaluation(line, text)
 
         epoch_end = self.epoch_end.search(text) if self.epoch_end else None
@@ -186,38 +193,45 @@ class Table:
             self.truncated = False
 
     def _evaluation(self, line: int, text: str) -> None:
-        """Record the result of an evaluation, with the epoch or step that it prints.
+        """Record the result of an evaluation if the line prints one, with the epoch or the step that it is of.
 
-        A format that prints neither has the epoch and the step of the row before; one that prints the epoch alone has
-        no step.
+        In a format that prints the epoch of its evaluations, a line without it is of the epoch of the row before; the
+        step is not known unless it is printed. In any other format the step is that of the row before.
         """
-        match = self.evaluation.search(text) if self.evaluation and self.last else None
+        if self.evaluation is None or self.last is None:
+            return
+        match = self.evaluation.search(text)
         value = number(match["value"]) if match else None
-        if match is None or value is None or self.last is None:
+        if match is None or value is None:
             return
 
         groups = match.groupdict()
-        prints_epoch = "epoch" in groups
         epoch = integer(groups.get("epoch"))
-        if epoch is None and prints_epoch:
-            epoch = self.last.epoch
         step = integer(groups.get("step"))
-        if step is None and not prints_epoch:
+        format_has_epoch = "epoch" in groups
+        if epoch is None and format_has_epoch:
+            epoch = self.last.epoch
+        if step is None and not format_has_epoch:
             step = self.last.step
         name = groups.get("name") or self.quality
         self.qualities.append(Quality(line=line, name=name, value=value, epoch=epoch, step=step))
 
     def finish(self) -> None:
-        """Turn what the log states into what a record holds, after its last line was read."""
-        for field in _COUNTS:
-            fact = self.said.pop(field, None)
-            count = integer(str(fact.value)) if fact else None
-            if fact and count:
-                self.said[field] = Fact(count, fact.line)
+        """Turn the words that the log states into what a record holds, after its last line was read.
 
-        stated = self.said.pop("precision", None)
-        if stated:
-            self.say("precision", dict(self.precisions).get(str(stated.value)), stated.line)
+        Counts become whole numbers, the precision one of the record's own names; what cannot be one is forgotten. A
+        format overrides this to set what it reads in its own way.
+        """
+        for field in _COUNTS:
+            stated = self.said.pop(field, None)
+            count = integer(str(stated.value)) if stated else None
+            if stated and count:
+                self.said[field] = Fact(count, stated.line)
+
+        precision = self.said.pop("precision", None)
+        if precision:
+            record_name = dict(self.precisions).get(str(precision.value))
+            self.say("precision", record_name, precision.line)
         self.say("framework", self.framework)
 
     def steps(self, at: At) -> int | None:
@@ -230,9 +244,10 @@ class Table:
         return at.step - self.last.step
 
     def time(self, at: At, row: Columns) -> RowTime:
-        """Return a row's steps (0 for a copy of the last row), their seconds and the wait in them.
+        """Return the steps of a row (0 for a copy of the last row), their seconds and how long they waited for input.
 
-        Where a row prints the time of its last step alone, the time of several steps is not known.
+        `at` is the row's epoch and step, `row` its printed columns. In a format that prints the time of its last step
+        alone, the time of a row of several steps is None.
         """
         steps = self.steps(at)
         time_s = positive(row.get("time"))
@@ -242,18 +257,22 @@ class Table:
             return RowTime(steps, None, None)
 
         seconds = time_s * timed_steps
-        waited = None if wait_s is None else wait_within(wait_s * timed_steps, seconds)
-        return RowTime(steps, seconds, waited)
+        waited_s = None
+        if wait_s is not None:
+            waited_s = wait_within(wait_s * timed_steps, seconds)
+        return RowTime(steps, seconds, waited_s)
 
     def read(self) -> None:
-        """Read the log. Raises InputError where its rows are of anything but images, or where nothing shows that."""
+        """Read all lines of the log into rows, epochs, evaluations and facts.
+
+        Rows go to `_row`, all other lines to `before` or `after` the first row. Raises InputError where the rows are
+        of anything but images, or where nothing shows that they are of images.
+        """
         last_step_wanted: int | None = None
         for line, text, values in rows(self.lines, self.marker, self.tool, self.row):
-            started = bool(self.windows)
-            beyond_first_rows = len(self.windows) >= WATCHED_ROWS
-            self.evidence.read(line, text, configures=not (started if values is None else beyond_first_rows))
+            self._search_evidence(line, text, is_row=values is not None)
             if values is None:
-                if started:
+                if self.windows:
                     self.after(line, text)
                 else:
                     self.before(line, text)
@@ -261,20 +280,26 @@ class Table:
 
             row = self._by_column(values)
             at = At(integer(row.get("epoch")), int(row["step"] or 0))
-            without_figure = self.needs is not None and positive(row[self.needs]) is None
-            if without_figure or at == self.last:
+            lacks_figure = self.needs is not None and positive(row[self.needs]) is None
+            if lacks_figure or at == self.last:
                 continue
             self._row(line, text, at, row)
             last_step_wanted = integer(row.get("of"))
 
         if last_step_wanted is not None and self.last:
-            usual = self.usual_steps or self.last.step
-            self.truncated = self.last.step + usual <= last_step_wanted
+            steps_of_row = self.usual_steps or self.last.step
+            self.truncated = self.last.step + steps_of_row <= last_step_wanted  # a row more would have fitted
         self.finish()
         self.batch.finish(self.said, self.checks)
         self._refuse_what_is_not_shown()
         for field in ("first_step", "rate_scope", "cumulative"):
             self.say(field, getattr(self, field))
+
+    def _search_evidence(self, line: int, text: str, *, is_row: bool) -> None:
+        """Search a line for what the samples are; lines before the first row, and the first rows, configure the run."""
+        rows_that_configure = WATCHED_ROWS if is_row else 1
+        configures = len(self.windows) < rows_that_configure
+        self.evidence.read(line, text, configures=configures)
 
     def _by_column(self, values: Values) -> Columns:
         """Return a row's values by the names of their columns."""
@@ -284,7 +309,10 @@ class Table:
         return row
 
     def _row(self, line: int, text: str, at: At, row: Columns) -> None:
-        """Read one row into a window, and move on to it. Raises InputError for a rate of anything but images."""
+        """Add the window of one row, which becomes the last row. Raises InputError for a rate of anything but images.
+
+        `at` is the row's epoch and step, `row` its printed columns.
+        """
         unit = row.get("unit")
         if unit and not _IMAGES.match(unit):
             raise InputError(f"line {line}: a rate in {unit}/s, not in images/s: score logs of networks for images")
@@ -293,7 +321,7 @@ class Table:
         if self.rows_tell_batch:
             self.batch.read(line, row.get("rate"), row["time"])
 
-        time = self.time(at, row)  # by the last row, which must still be the one before
+        time = self.time(at, row)  # it looks at `last`, which must still be the row before
         self.last = at
         if time.steps == 0:
             return

@@ -37,7 +37,11 @@ class RowPattern:
     others: tuple[re.Pattern[str], ...] = ()
 
     def search(self, text: str) -> Values | None:
-        """Return the groups of the head, then of the fields; None where `text` holds no row."""
+        """Return the values of the row in `text`: the groups of its head, then one value for each field.
+
+        A field that need not be there is None where it is missing. Returns None where there is no head, or a needed
+        field is missing behind it.
+        """
         head = self.head.search(text)
         if head is None:
             return None
@@ -63,11 +67,13 @@ def field(before: str, after: str = "") -> re.Pattern[str]:
 
 
 def rows(lines: Lines, marker: str, tool: str, pattern: RowPattern) -> Iterator[Row]:
-    """Yield each line of the log with the values of the row in it.
+    """Yield each line of the log, with the values of the row in it where it holds one.
 
-    `marker` stands at the start of every row and in little else, `tool` in every line of the tool's. Two rows on one
-    line are yielded as two. A row that foreign text broke off is joined with one of the next few lines, unless that is
-    a line of the tool's. Where several ranks print rows, only those of the lowest rank are yielded.
+    `marker` stands at the start of every row and in little else, `tool` in every line that the logging tool prints.
+    Two rows on one line are yielded as two. Where several ranks print rows, only those of the lowest one are yielded.
+
+    Another process may write into the midst of a row, whose second half then follows some lines later. A first half is
+    joined with each of the next HALF_ROW_LINES lines that are not the tool's, until the two make a row.
     """
     half: Row | None = None  # the first half of a row that was broken in two
     for number, line in lines.of_lowest_rank(marker):

@@ -26,11 +26,15 @@ class Loss:
     tables: int  # how many tables it is learnt from: figures of one table are no independent witnesses
 
     def ratio(self, base: int, nodes: int) -> float:
-        """Return the throughput on `nodes` as a multiple of the one on `base` nodes."""
+        """Return the throughput on `nodes` nodes as a multiple of the one on `base` nodes."""
         return nodes / base * math.exp(-self.mean * (1 / base - 1 / nodes))
 
     def relative_interval_95(self, base: int, nodes: int, relative_error: float = 0.0) -> tuple[float, float]:
-        """Return the two factors on the throughput that bound it, from the published scatter and the figure's error."""
+        """Return the two factors (low, high) by which the throughput on `nodes` may differ from the prediction.
+
+        They hold the scatter of the published figures, which grows with each doubling of the nodes from `base` on, and
+        the standard error of the base's own figure, as a share of it.
+        """
         scatter = self.spread * math.sqrt(abs(math.log2(nodes / base)) * (1 + 1 / self.tables))
         half = stats.t_quantile(self.tables - 1) * math.hypot(scatter, relative_error)
         return math.exp(-half), math.exp(half)
@@ -46,60 +50,78 @@ class PublishedTable:
 
 
 def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
-    """Return the tables with figures on several nodes.
+    """Return a table for each published system with figures on two numbers of nodes or more.
 
-    Each holds the shapes that have as many devices a node as its largest one.
+    A system may have been measured with different numbers of devices on each node. Those figures are kept that have as
+    many on each node as its largest measurement.
     """
     tables = []
-    for system in by_devices(row for row in rows if row.nodes):
-        largest = system[-1]
+    for figures in by_devices(row for row in rows if row.nodes):
+        largest = figures[-1]
         devices_per_node = (largest.devices or 0) / (largest.nodes or 1)
         images_per_s: dict[int, float] = {}
-        for row in system:
-            if row.nodes and row.devices == row.nodes * devices_per_node:
-                images_per_s[row.nodes] = row.value
+        for figure in figures:
+            if figure.nodes and figure.devices == figure.nodes * devices_per_node:
+                images_per_s[figure.nodes] = figure.value
         if len(images_per_s) > 1:
-            batch = f"bs{largest.batch_per_device}"
-            parts = (largest.table, largest.framework_name, largest.accelerator, largest.precision, largest.strategy)
-            name = " ".join(part for part in (*parts, batch) if part)
+            name = _table_name(largest)
             tables.append(PublishedTable(name=name, report=largest.table, images_per_s=images_per_s))
     return tables
+
+
+def _table_name(figure: Published) -> str:
+    """Return the name of a figure's table, of what the report says of it: `oneflow PaddlePaddle V100 fp32 bs128`."""
+    batch = f"bs{figure.batch_per_device}"
+    parts = (figure.table, figure.framework_name, figure.accelerator, figure.precision, figure.strategy, batch)
+    return " ".join(part for part in parts if part)
 
 
 class _LostThroughput(NamedTuple):
     """The throughput that one published figure lost against its table's fewest nodes."""
 
-    share: float  # by how much the share of the traffic that leaves a node is larger
-    lost: float  # logarithm of the throughput that is lost
+    share: float  # 1 / fewest nodes - 1 / nodes: by how much more of the traffic leaves a node
+    lost: float  # logarithm of linear scaling over the published figure
     doublings: float  # of the nodes
 
 
 def learn(tables: Sequence[PublishedTable]) -> Loss:
-    """Return the loss that fits every published figure, each against its table's fewest nodes."""
+    """Return the model of the loss that fits the published figures, each against its table's fewest nodes.
+
+    What a figure lost is the logarithm of linear scaling over the figure. It is divided by how much more of the
+    traffic leaves a node than on the fewest nodes, and the mean of these quotients is the loss. The scatter of the
+    figures about the model is reckoned for one doubling of the nodes.
+    """
     figures = []
     for table in tables:
-        (base, base_rate), *more = table.images_per_s.items()
+        (fewest_nodes, base_rate), *more = table.images_per_s.items()  # ascending by nodes
         for nodes, rate in more:
-            share = 1 / base - 1 / nodes
-            lost = math.log(nodes / base * base_rate / rate)
-            figures.append(_LostThroughput(share, lost, math.log2(nodes / base)))
+            figures.append(
+                _LostThroughput(
+                    share=1 / fewest_nodes - 1 / nodes,
+                    lost=math.log(nodes / fewest_nodes * base_rate / rate),
+                    doublings=math.log2(nodes / fewest_nodes),
+                )
+            )
     mean = statistics.fmean(figure.lost / figure.share for figure in figures)
     squares = math.fsum((figure.lost - mean * figure.share) ** 2 / figure.doublings for figure in figures)
     return Loss(mean=mean, spread=math.sqrt(squares / (len(figures) - 1)), tables=len(tables))
 
 
 def back_test(tables: Sequence[PublishedTable]) -> list[dict[str, Any]]:
-    """Predict all figures but those of the fewest nodes, each with the loss of the other reports alone.
+    """Return a prediction of every published figure beside the figure itself, but for those of the fewest nodes.
 
-    Figures are images/s; `linear` is the baseline, as many times the images/s as nodes, and `error` a share.
+    Each is predicted from its table's fewest nodes with the loss that the other reports alone show, so no figure is
+    predicted by itself. `published`, `predicted`, `low`, `high` and `linear` are images/s. `linear` is the baseline: as
+    many times the images/s as nodes. `error` is a share of the published figure, and `covered` tells whether the 95 %
+    interval holds it.
     """
     results = []
     for table in tables:
         loss = learn([other for other in tables if other.report != table.report])
-        (base, base_rate), *more = table.images_per_s.items()
+        (fewest_nodes, base_rate), *more = table.images_per_s.items()
         for nodes, rate in more:
-            predicted = base_rate * loss.ratio(base, nodes)
-            low_factor, high_factor = loss.relative_interval_95(base, nodes)
+            predicted = base_rate * loss.ratio(fewest_nodes, nodes)
+            low_factor, high_factor = loss.relative_interval_95(fewest_nodes, nodes)
             low = predicted * low_factor
             high = predicted * high_factor
             results.append(
@@ -111,7 +133,7 @@ def back_test(tables: Sequence[PublishedTable]) -> list[dict[str, Any]]:
                     "predicted": predicted,
                     "low": low,
                     "high": high,
-                    "linear": base_rate * nodes / base,
+                    "linear": base_rate * nodes / fewest_nodes,
                     "error": predicted / rate - 1,
                     "covered": low <= rate <= high,
                 }
@@ -134,7 +156,10 @@ def _median_error(results: Sequence[Mapping[str, Any]], prediction: str, factor:
 
 
 def back_test_lines(tested: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the back-test as lines: one for each figure, then how many are covered and the median errors."""
+    """Yield the back-test as lines: one for each figure, then how many are covered and the median errors.
+
+    `tested` has the `results` of `back_test`, how many of them are `covered` by their intervals, and `median_errors`.
+    """
     results = tested["results"]
     yield "From the fewest nodes of each published table to more, by what the other reports lost"
     form = "  {table:<60} {nodes:>2} nodes  published {published:>9.1f}  predicted {predicted:>9.1f} "

@@ -64,11 +64,12 @@ class Point:
 def predict(
     base: Point, loss: Loss, training: Training, *, nodes: int, batch_per_device: int, input_limit: float = math.inf
 ) -> dict[str, Any]:
-    """Return throughput and time to train at one node count, as plain values.
+    """Return the predicted throughput and time to train on `nodes` nodes, as a row of plain values.
 
-    Where a node's input cannot feed its devices the step waits for it: `input_limit` is its images/s. The interval is
-    of the throughput at the batch of the base; where nothing is known of its error there is none. Time to train has one
-    on the base's own nodes alone: on others the published times lay outside.
+    `base` is the measured number of nodes that is scaled by the published `loss`. `input_limit` is the images/s that
+    the input of one node can feed: beyond it the step waits for its input. The 95 % interval is that of the
+    throughput, and None where nothing is known of its error. Time to train has an interval only on the base's own
+    nodes, as the published times of other node counts lay outside theirs.
     """
     devices = nodes * base.devices_per_node
     global_batch = devices * batch_per_device
@@ -76,12 +77,13 @@ def predict(
     images_per_s = min(unlimited, nodes * input_limit)
     step_s = global_batch / images_per_s
     low, high = loss.relative_interval_95(base.nodes, nodes, base.relative_error or 0.0)
+    has_interval = high > low
     row: dict[str, Any] = {
         "nodes": nodes,
         "devices": devices,
         "global_batch": global_batch,
         "images_per_s": images_per_s,
-        "interval_95": [images_per_s * low, images_per_s * high] if high > low else None,
+        "interval_95": [images_per_s * low, images_per_s * high] if has_interval else None,
         "step_time_s": step_s,
         "input_wait_s": step_s - global_batch / unlimited,
         "epochs": None,
@@ -93,10 +95,11 @@ def predict(
     if isinstance(epochs, str):
         row["time_to_train_note"] = epochs
         return row
+
     minutes = _time_to_train_min(training, epochs, global_batch, devices, step_s)
     row["epochs"] = epochs
     row["time_to_train_min"] = minutes
-    if minutes and nodes == base.nodes and high > low:
+    if minutes and nodes == base.nodes and has_interval:
         row["time_to_train_95_min"] = [minutes / high, minutes / low]
     return row
 
@@ -110,10 +113,10 @@ def _time_to_train_min(training: Training, epochs: float, global_batch: int, dev
 
 
 def epochs_to_target(training: Training, global_batch: int) -> float | str:
-    """Return the epochs to the target at a global batch, or why they are not known.
+    """Return how many epochs training to the target takes at a global batch, or a text that says why it is not known.
 
-    For ResNet-50 on ImageNet the target is 75.9 % top-1, by the MLPerf reference convergence points of ruleset 4.0.0,
-    pruned and interpolated as the checker does.
+    The epochs that a user gave count first. For ResNet-50 on ImageNet they are interpolated between the MLPerf
+    reference convergence points of ruleset 4.0.0, pruned as the checker does; their target is 75.9 % top-1.
     """
     if training.epochs is not None:
         return training.epochs
@@ -150,7 +153,10 @@ def positive(text: str) -> float:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the predictions, or the back-test. Returns 0."""
+    """Print predictions from the measured logs, or with --back-test how well the model does on published figures.
+
+    Returns 0. Raises InputError where no logs are given.
+    """
     if args.back_test:
         results = back_test(published_tables(read_published()))
         covered = sum(result["covered"] for result in results)
@@ -180,9 +186,11 @@ class Measured(NamedTuple):
 
 
 def measure(args: argparse.Namespace) -> Measured:
-    """Read the logs and score each of their shapes under the protocol; runs of a shape are repeats.
+    """Return the logs of --measured with a figure for each shape among them: so many nodes of so many devices.
 
-    Raises InputError for logs that do not say their devices or batch, and for logs of different work.
+    Logs of one shape are repeats, scored together under the protocol. Where a shape has a single run, a warning says
+    that the spread of runs is not known. Raises InputError for logs that do not say their devices or batch, and for
+    logs of different work.
     """
     protocol = protocols.find(args.protocol)
     if protocol.figure != "throughput":
@@ -190,7 +198,8 @@ def measure(args: argparse.Namespace) -> Measured:
     by_shape: dict[Shape, list[Record]] = {}
     for log in args.measured:
         record = read_record(log, batch_per_device=args.batch)
-        by_shape.setdefault(_shape(record, log, args.devices_per_node), []).append(record)
+        shape = _shape(record, log, args.devices_per_node)
+        by_shape.setdefault(shape, []).append(record)
     records = list(itertools.chain.from_iterable(by_shape.values()))
     warnings = _mixture(records)
 
@@ -243,21 +252,23 @@ def _relative_error(interval_95: tuple[float, float] | None) -> float | None:
 
 
 def plan(args: argparse.Namespace) -> dict[str, Any]:
-    """Return predictions at node counts with what they rest on, as plain values."""
+    """Return a prediction for each node count of --nodes, with what the predictions rest on, as plain values.
+
+    Each is scaled from the largest measured node count that is not larger. All nodes are of one size: that of
+    --devices-per-node, or the most devices that a measured node has.
+    """
     records, measured, warnings = measure(args)
     batch = records[0].batch_per_device
     assert batch
-    per_node = args.devices_per_node or max(point.devices_per_node for point in measured)
-    points = {point.nodes: point for point in measured if point.devices_per_node == per_node}
-    if not points:
-        says = "no log has as many, and no node is predicted from a part of it"
-        raise InputError(f"--devices-per-node {per_node}: {says}")
+    points = _points_by_nodes(measured, args.devices_per_node)
     loss = learn(published_tables(read_published()))
     training, assumptions = _training(args, records, points[min(points)])
-    if set(args.nodes) - set(points):
+    has_unmeasured_nodes = set(args.nodes) - set(points)
+    if has_unmeasured_nodes:
         share = format(math.exp(-loss.mean), ".1%")
         sources = f"{loss.tables} published tables of up to 8 nodes"
         assumptions.append(f"many nodes do {share} of as many times one node, as {sources} have it")
+
     predictions = []
     for nodes in args.nodes:
         base = points[_base_nodes(points, nodes)]
@@ -272,6 +283,19 @@ def plan(args: argparse.Namespace) -> dict[str, Any]:
         "assumptions": assumptions,
         "warnings": warnings,
     }
+
+
+def _points_by_nodes(measured: Sequence[Point], devices_per_node: int | None) -> dict[int, Point]:
+    """Return the measured points of nodes with so many devices, by their number of nodes.
+
+    Without `devices_per_node` these are the nodes with the most devices. Raises InputError where there are none.
+    """
+    wanted = devices_per_node or max(point.devices_per_node for point in measured)
+    points = {point.nodes: point for point in measured if point.devices_per_node == wanted}
+    if not points:
+        says = "no log has as many, and no node is predicted from a part of it"
+        raise InputError(f"--devices-per-node {wanted}: {says}")
+    return points
 
 
 def _base_nodes(measured: Iterable[int], nodes: int) -> int:
@@ -292,13 +316,18 @@ class Assumed(NamedTuple):
 
 
 def _training(args: argparse.Namespace, records: Sequence[Record], base: Point) -> Assumed:
-    """Return what training takes by the log's data set, else by the one of the model's benchmark."""
+    """Return the epochs, images and rate of evaluation that training to the target is reckoned with.
+
+    What is not measured is assumed, and listed in words: evaluation does ASSUMED_EVALUATION_RATE times the images/s of
+    training, and without --epochs ResNet-50 on ImageNet takes those of the MLPerf reference.
+    """
     workload = workloads.of_family(records[0].model)
     size = _dataset_size(records)
-    imagenet = size.train == IMAGENET.train and workload is not None and workload.benchmark == "resnet"
+    is_resnet = workload is not None and workload.benchmark == "resnet"
+    is_imagenet = is_resnet and size.train == IMAGENET.train
     rate = ASSUMED_EVALUATION_RATE * base.images_per_s / base.devices
     assumptions = []
-    if args.epochs is None and imagenet:
+    if args.epochs is None and is_imagenet:
         points = "MLPerf reference convergence points at the global batch"
         assumptions.append(f"epochs to the target are {points} (--epochs)")
     assumptions.append(f"evaluation does {format(rate, '.0f')} images/s a device, 3 x training")
@@ -307,44 +336,55 @@ def _training(args: argparse.Namespace, records: Sequence[Record], base: Point) 
         train_samples=size.train,
         eval_samples=size.evaluation,
         eval_images_per_s_device=rate,
-        imagenet=imagenet,
+        imagenet=is_imagenet,
     )
     return Assumed(training, assumptions)
 
 
 def _dataset_size(records: Sequence[Record]) -> DatasetSize:
-    """Return the size of the data set that a log describes, unless it is synthetic; else the benchmark's.
+    """Return the size of the data set that the logs describe; where they describe none, that of their benchmark.
 
-    A model that is no workload of ours is taken to be trained on ImageNet, or on Cityscapes where it segments.
+    A synthetic data set does not count, as its size says nothing of the real one.
     """
-    usual = IMAGENET
-    if any(FORMATS[record.format].segmentation for record in records):
-        usual = CITYSCAPES
-    workload = workloads.of_family(records[0].model)
-    if workload is not None:
-        usual = DatasetSize(workload.train_samples, workload.eval_samples)
+    benchmark_size = _benchmark_size(records)
     datasets = [record.header.get("dataset") for record in records]
     described = [dataset for dataset in datasets if isinstance(dataset, dict)]
     if not described or described[0].get("synthetic", True):
-        return usual
+        return benchmark_size
     return DatasetSize(
-        train=_size_or(described[0].get("train_samples"), usual.train),
-        evaluation=_size_or(described[0].get("eval_samples"), usual.evaluation),
+        train=_size_or(described[0].get("train_samples"), benchmark_size.train),
+        evaluation=_size_or(described[0].get("eval_samples"), benchmark_size.evaluation),
     )
 
 
-def _size_or(size: object, usual: int) -> int:
-    """Return a size that a log says; `usual` where it is no possible number of images."""
+def _benchmark_size(records: Sequence[Record]) -> DatasetSize:
+    """Return the size of the data set that the model's benchmark trains on.
+
+    A model that is no workload of ours is taken to be trained on ImageNet, or on Cityscapes where it segments.
+    """
+    workload = workloads.of_family(records[0].model)
+    if workload is not None:
+        return DatasetSize(workload.train_samples, workload.eval_samples)
+    if any(FORMATS[record.format].segmentation for record in records):
+        return CITYSCAPES
+    return IMAGENET
+
+
+def _size_or(size: object, fallback: int) -> int:
+    """Return a size that a log says; `fallback` where it is no possible number of images."""
     if type(size) is int and 0 < size < MOST:
         return size
-    return usual
+    return fallback
 
 
 # ---- for a reader
 
 
 def prediction_lines(planned: Mapping[str, Any]) -> list[str]:
-    """Return the predictions as lines of a table, with what they assume below."""
+    """Return what `plan` gives as lines: the measured shapes, a table of the predictions, assumptions and warnings.
+
+    The efficiency of a line is against the first node count of the table.
+    """
     shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in planned["measured"])
     loss = format(planned["model"]["loss"], ".1%")
     form = "{:>6} {:>8} {:>12} {:>25} {:>10} {:>9} {:>12} {:>12}"
@@ -366,8 +406,12 @@ def prediction_lines(planned: Mapping[str, Any]) -> list[str]:
 
 
 def _cells(row: Mapping[str, Any], first: Mapping[str, Any]) -> list[object]:
-    """Return the cells of a prediction; its efficiency is against the node count of the `first` one."""
-    efficiency = row["images_per_s"] / row["nodes"] / (first["images_per_s"] / first["nodes"])
+    """Return the cells of a prediction's line, in the order of the table's head.
+
+    The efficiency is the throughput of a node as a share of that of a node in the `first` prediction.
+    """
+    images_per_s_of_node = row["images_per_s"] / row["nodes"]
+    efficiency = images_per_s_of_node / (first["images_per_s"] / first["nodes"])
     interval = "not known"
     if row["interval_95"]:
         interval = "{:.1f} to {:.1f}".format(*row["interval_95"])

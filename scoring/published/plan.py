@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -73,7 +73,7 @@ class Run:
 
 
 def run_of(figure: Published, *, shrink: bool) -> Run:
-    """The run that a published figure asks for, or the tiny one that stands for it."""
+    """Return the run that a published figure asks for, or with `shrink` the tiny one that stands for it."""
     assert figure.nodes and figure.devices and figure.batch_per_device
     if shrink:  # to FP32, the only arithmetic whose operators all have a CPU kernel
         return Run(1, min(figure.devices, SHRUNK_RANKS), SHRUNK_BATCH, "fp32", figure.strategy)
@@ -111,9 +111,11 @@ class Job:
 
 
 def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, repeats: int | None = None) -> Campaign:
-    """The campaign `name`, from `<folder>/<name>.yaml`; with `shrink` each cell has its tiny run on CPU ranks.
+    """Return the campaign `name`, read from `<folder>/<name>.yaml`.
 
-    Raises InputError for an unknown name, and for a file that is not a campaign, with what and where.
+    With `shrink` each of its runs becomes a tiny one on CPU ranks. `repeats` is how many trials each run has, in the
+    place of the protocol's number. Raises InputError for an unknown name, with those that are known, and for a file
+    that is no campaign, with what is wrong in it.
     """
     names = sorted(path.stem for path in folder.glob("*.yaml"))
     if name not in names:
@@ -121,34 +123,42 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
 
     path = folder / f"{name}.yaml"
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-        protocol = protocols.find(raw.pop("protocol"))
-        environment = {key: str(value) for key, value in raw.pop("environment").items()}
-        # A run's own warm-up is what the protocol drops, so the score drops nothing after it.
-        steps_a_skip = int(environment["PRINT_STEPS"]) if protocol.skip_unit == "window" else 1
-        environment["WARMUP_STEPS"] = str(protocol.skip * steps_a_skip)
-        if shrink:
-            environment |= SHRUNK_EXPORTS
-            take_steps = 3 if protocol.take_steps else None  # as SHRUNK_EXPORTS say
-            protocol = replace(protocol, skip=1, take_steps=take_steps, runs=1)
-
-        published = select(read_published(), table=name)
-        ours = raw["frameworks"][0]
-        cells = [row for row in select(published, metric="throughput") if row.framework.startswith(ours)]
-        if not cells:
-            raise ValueError(f"published.csv has no throughput of {ours}")
-        return Campaign(
-            name=name,
-            protocol=protocol.asking(repeats) if repeats else protocol,
-            environment=environment,
-            cells=cells,
-            published=published,
-            shrunk=shrink,
-            **raw,
-        )
+        fields = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return _campaign_of(name, fields, shrink=shrink, repeats=repeats)
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         text = " ".join(str(error).split())
         raise InputError(f"{path}: not a campaign ({text}); see docs/campaigns.md for its fields") from error
+
+
+def _campaign_of(name: str, fields: dict[str, Any], *, shrink: bool, repeats: int | None) -> Campaign:
+    """Return the campaign that a file's fields make with the published figures of the table `name`.
+
+    A job exports the protocol's warm-up as WARMUP_STEPS: the run itself drops it, so that the score drops nothing after
+    it. The fields that are left when `protocol` and `environment` are taken out are those of Campaign.
+    """
+    protocol = protocols.find(fields.pop("protocol"))
+    environment = {key: str(value) for key, value in fields.pop("environment").items()}
+    steps_of_skip_unit = int(environment["PRINT_STEPS"]) if protocol.skip_unit == "window" else 1
+    environment["WARMUP_STEPS"] = str(protocol.skip * steps_of_skip_unit)
+    if shrink:
+        environment |= SHRUNK_EXPORTS
+        take_steps = 3 if protocol.take_steps else None  # as SHRUNK_EXPORTS say
+        protocol = replace(protocol, skip=1, take_steps=take_steps, runs=1)
+
+    published = select(read_published(), table=name)
+    own_framework = fields["frameworks"][0]
+    cells = [row for row in select(published, metric="throughput") if row.framework.startswith(own_framework)]
+    if not cells:
+        raise ValueError(f"published.csv has no throughput of {own_framework}")
+    return Campaign(
+        name=name,
+        protocol=protocol.asking(repeats) if repeats else protocol,
+        environment=environment,
+        cells=cells,
+        published=published,
+        shrunk=shrink,
+        **fields,
+    )
 
 
 def _nvidia_smi(field: str) -> list[str]:
@@ -221,9 +231,11 @@ def command(run: Run, hosts: Sequence[str]) -> str:
 
 
 def plan(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
-    """Return the jobs of a campaign in the order of its tables; cells that share a run have its job once.
+    """Return the jobs of a campaign in the order of its tables, each with its trials that are done or missing.
 
-    Each campaign has its own folder in `results`; shrunk ones are the same jobs in all campaigns of a workload.
+    Cells that share a run have its job once. The logs lie in the campaign's own folder in `results`; shrunk runs are
+    the same for all campaigns of a workload, so they share a folder. `runner` is the command of one job, in the place
+    of this project's.
     """
     folder = results / (f"shrunk_{campaign.workload}" if campaign.shrunk else campaign.name)
     gpus = _nvidia_smi("name")
@@ -236,20 +248,13 @@ def plan(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
             continue
 
         exports = environment(campaign, run)
-        done: list[Record] = []
-        missing: dict[int, str] = {}
-        for trial in range(1, campaign.protocol.runs + 1):
-            found = result(folder / run.name / f"trial_{trial}", exports)
-            if isinstance(found, Record):
-                done.append(found)
-            else:
-                missing[trial] = found
+        trials = _read_trials(folder / run.name, campaign.protocol.runs, exports)
         jobs[run] = Job(
             figure=figure,
             run=run,
             folder=folder / run.name,
-            done=done,
-            missing=missing,
+            done=trials.done,
+            missing=trials.missing,
             skipped=why_not(run, gpus, capabilities, hosts, shrink=campaign.shrunk),
             exports=exports,
             command=runner or command(run, hosts),
@@ -257,10 +262,29 @@ def plan(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
     return list(jobs.values())
 
 
-def result(folder: Path, exports: dict[str, str]) -> Record | str:
-    """Return the result of the trial in `folder` for a job of `exports`, or what is wrong with it.
+class Trials(NamedTuple):
+    """The trials of a run, by what lies in their folders."""
 
-    The text is empty where nothing lies there.
+    done: list[Record]
+    missing: dict[int, str]  # by trial, from 1: what is wrong with its log; empty where there is none
+
+
+def _read_trials(folder: Path, count: int, exports: dict[str, str]) -> Trials:
+    """Return the trials 1 to `count` of a run, whose logs lie in `<folder>/trial_<number>`."""
+    trials = Trials(done=[], missing={})
+    for number in range(1, count + 1):
+        record_or_fault = result(folder / f"trial_{number}", exports)
+        if isinstance(record_or_fault, Record):
+            trials.done.append(record_or_fault)
+        else:
+            trials.missing[number] = record_or_fault
+    return trials
+
+
+def result(folder: Path, exports: dict[str, str]) -> Record | str:
+    """Return the record of the trial in `folder`, or a text that says why it does not count; empty where none is there.
+
+    It counts if its run was a success, and if its log's configuration has the values that the job exports now.
     """
     logs = list(folder.glob("**/result_*.txt"))
     if len(logs) != 1:
@@ -281,7 +305,11 @@ def result(folder: Path, exports: dict[str, str]) -> Record | str:
 
 
 def plan_lines(campaign: Campaign, jobs: Sequence[Job]) -> Iterator[str]:
-    """Yield the plan for a reader: a line for each run with its published figure, then what is wrong with its logs."""
+    """Yield the plan of a campaign as lines, and at the end how many jobs there are and how long they take together.
+
+    Each job has a line with its state (done, skip or run), its trials and the time of one. Below it stand what is wrong
+    with the logs of missing trials, and why the job is skipped or the command that runs it.
+    """
     trials = collections.Counter[str]()
     seconds = 0.0
     for job in jobs:

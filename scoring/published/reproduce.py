@@ -73,16 +73,21 @@ class Reproduction(NamedTuple):
 
 
 def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
-    """Return the rule of a log by its content, else by the longest of the names that its path ends in."""
+    """Return the rule by which a log's publisher scored it; None where no rule knows the log.
+
+    A rule that lists the log's SHA-256 comes first. Else the log's path must end in one of a rule's names, of which the
+    one with the most folders counts: `8gpu/log.txt` before `log.txt`.
+    """
     by_name: Rule | None = None
-    longest = -1  # folders of the name that matched
+    most_folders = -1  # of the name that matched
     for rule in rules:
         if sha256 in rule.sha256:
             return rule
         for name in rule.names:
-            if path.match(name) and name.count("/") > longest:
+            folders = name.count("/")
+            if path.match(name) and folders > most_folders:
                 by_name = rule
-                longest = name.count("/")
+                most_folders = folders
     return by_name
 
 
@@ -96,9 +101,10 @@ def published_of(rule: Rule, rows: Sequence[Published]) -> Published:
 
 
 def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> dict[str, Any]:
-    """Return what the logs of one published figure give under the publisher's rule, as the JSON has it.
+    """Return a published figure beside what its logs give under the publisher's rule, as an entry of the JSON.
 
-    `as_recorded` says that published.csv already notes that the figure is not borne out.
+    Where the logs cannot be scored, `recomputed` is None and `notes` say why. `as_recorded` tells whether published.csv
+    already notes that the figure is not borne out.
     """
     footnotes: list[str] = []
     notes: list[str] = []
@@ -106,6 +112,7 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         notes.append("the publisher does not say how many windows it dropped: as in its other logs")
     verdict = NOT_RECOMPUTED
     recomputed: float | None = None
+    difference: float | None = None
     try:
         records = [_read(path, rule) for path in paths]
         result = score(records, protocols.find(rule.protocol), skip=rule.skip, system=published.accelerator)
@@ -113,18 +120,22 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         judged = _judged(rule, result, records, published)
         verdict = judged.verdict
         recomputed = judged.recomputed
+        difference = recomputed / published.value - 1
         notes += judged.notes
     except (InputError, TooFewRunsError) as error:
         notes.append(str(error))
 
     return {
-        "logs": list(map(str, paths)),
-        **{name: getattr(published, name) for name in ("source", "framework", "place", "unit")},
+        "logs": [str(path) for path in paths],
+        "source": published.source,
+        "framework": published.framework,
+        "place": published.place,
+        "unit": published.unit,
         "published": published.value,
         "verdict": verdict,
         "notes": notes,
         "recomputed": recomputed,
-        "difference": recomputed / published.value - 1 if recomputed is not None else None,
+        "difference": difference,
         "borne_out": _BORNE_OUT_OF.get(verdict),
         "as_recorded": recomputed is not None and published.log_note is not None,
         "protocol": rule.protocol,
@@ -133,19 +144,21 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
 
 
 def _judged(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> Judgement:
-    """Return the verdict on a published figure.
+    """Return the verdict on a published figure, the figure that its logs give, and notes on how they differ.
 
-    It is borne out if its logs ran what the report says they ran, and if the figure is within TOLERANCE of what they
-    give by the report's rule, or is the closing line of the log itself. No further rule is tried: some of 20 rules
-    would give many a wrong figure. Where the report does not say its rule, another figure decides nothing.
+    The figure is borne out if the logs ran under the conditions that the report states, and if it is within TOLERANCE
+    of what they give by the publisher's rule, or is the closing line of the log itself. No further rule is tried: one
+    of 20 rules would bear out many a wrong figure. Where the report does not say its rule, another figure decides
+    nothing.
     """
     notes = []
     recomputed = result.value * (rule.factor or 1.0)
-    exact = _as_printed(recomputed, published)
-    near = abs(recomputed / published.value - 1) <= TOLERANCE
+    is_exact = _as_printed(recomputed, published)
+    is_near = abs(recomputed / published.value - 1) <= TOLERANCE
     summary = _closing_figure(records)
-    is_summary = not near and summary is not None and _as_printed(summary, published)
-    if is_summary and summary is not None:
+    is_summary = False
+    if summary is not None and not is_near and _as_printed(summary, published):
+        is_summary = True
         recomputed = summary
         notes.append("the log's own closing line")
 
@@ -160,11 +173,11 @@ def _judged(rule: Rule, result: Score, records: Sequence[Record], published: Pub
     notes += other_conditions
     if other_conditions:
         verdict = NOT_BORNE_OUT
-    elif exact or near or is_summary:
+    elif is_exact or is_near or is_summary:
         verdict = BORNE_OUT
     else:
         verdict = NOT_DECIDED if rule.rule == "assumed" else NOT_BORNE_OUT
-    if verdict == BORNE_OUT and not exact and not is_summary:
+    if verdict == BORNE_OUT and not is_exact and not is_summary:
         notes.append(f"within {TOLERANCE:.2%}, not to all digits")
     if published.log_note:
         notes.append(f"known: {published.log_note}")
@@ -220,13 +233,15 @@ def _other_conditions(records: Sequence[Record], published: Published) -> list[s
 
 
 def _compared(record: Record, published: Published) -> list[str]:
-    """Return the fields in which a log must be as its report says.
+    """Return the names of the fields in which a log must agree with its report: devices, batch, and a precision.
 
-    Precision is compared where one of the two is half precision and the other is not; where both are single precision,
-    the mode of their products is.
+    Where both are of single precision, that is the math mode, FP32 or TF32. Else it is the precision, but only if one
+    of the two is of half precision: reports say AMP for each of its levels.
     """
     names = ["devices", "batch_per_device"]
-    if {record.math_mode, published.math_mode} <= {"fp32", "tf32"}:
+    math_modes = {record.math_mode, published.math_mode}
+    both_are_single = math_modes <= {"fp32", "tf32"}
+    if both_are_single:
         names.append("math_mode")
     elif _is_half(record.precision) != _is_half(published.precision):
         names.append("precision")
@@ -239,21 +254,32 @@ def _is_half(precision: str | None) -> bool:
 
 
 def speedups(rows: Sequence[Published]) -> list[dict[str, Any]]:
-    """Return every printed speedup against the quotient of the report's own averages.
+    """Return every speedup that a report prints beside the quotient of the report's own averages, as plain values.
 
-    It follows if it has the quotient's first two decimals: 1.8 is printed for 1.80.
+    The quotient is that of the images/s on so many devices and on one. `follows` tells whether the printed speedup is
+    the quotient rounded to two decimals, with 1.8 for 1.80.
     """
     judged = []
     for row in select(rows, metric="speedup"):
-        same = {name: getattr(row, name) for name in ("table", "framework", "batch_per_device")}
-        averages = {figure.devices: figure.value for figure in select(rows, metric="throughput", **same)}
+        averages = {}  # images/s by the number of devices
+        same_batch = select(
+            rows,
+            metric="throughput",
+            table=row.table,
+            framework=row.framework,
+            batch_per_device=row.batch_per_device,
+        )
+        for figure in same_batch:
+            averages[figure.devices] = figure.value
         quotient = averages[row.devices] / averages[1]
         follows = round(quotient, 2) == row.value
         judged.append(
             {
-                **{
-                    name: getattr(row, name) for name in ("source", "framework", "batch_per_device", "nodes", "devices")
-                },
+                "source": row.source,
+                "framework": row.framework,
+                "batch_per_device": row.batch_per_device,
+                "nodes": row.nodes,
+                "devices": row.devices,
                 "printed": row.printed,
                 "recomputed": quotient,
                 "follows": follows,
@@ -272,12 +298,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print published, recomputed, difference and verdict.
+    """Print each published figure, what its logs give and the verdict; then the printed speedups, and unknown files.
 
-    Returns 1 if a figure is not borne out and published.csv does not say so yet, or a known log could not be scored.
+    Returns 1 if a figure is not borne out and published.csv does not say so yet, or if a known log could not be scored;
+    else 0.
     """
     rows = read_published()
-    figures, unknown = reproduce(args.folder, read_rows(args.map, Rule), rows)
+    rules = read_rows(args.map, Rule)
+    figures, unknown = reproduce(args.folder, rules, rows)
     if not figures and not unknown:
         raise InputError(f"{args.folder}: no folder with files in it; give the folder of published logs")
 
@@ -292,13 +320,17 @@ def _is_news(figure: dict[str, Any]) -> bool:
 
 
 def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) -> Reproduction:
-    """Return each published figure with every log of `folder` that a rule knows, and the files that none knows."""
+    """Return each published figure of which the folder has logs, recomputed, and the files that no rule knows.
+
+    Under a protocol of several runs all logs of a rule make one figure. Else each log is judged by itself.
+    """
     logs: dict[Rule, list[Path]] = {}
     unknown = []
     for path in sorted(folder.rglob("*")):
         if not path.is_file():
             continue
-        rule = find_rule(rules, path, hashlib.sha256(path.read_bytes()).hexdigest())
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        rule = find_rule(rules, path, sha256)
         if rule:
             logs.setdefault(rule, []).append(path)
         else:
@@ -306,25 +338,17 @@ def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) ->
 
     figures = []
     for rule, paths in logs.items():
-        of_several_runs = protocols.find(rule.protocol).runs > 1
-        groups = [paths] if of_several_runs else [[path] for path in paths]
+        is_of_several_runs = protocols.find(rule.protocol).runs > 1
+        groups = [paths] if is_of_several_runs else [[path] for path in paths]
         for group in groups:
             figures.append(reproduction_of(rule, group, published_of(rule, rows)))
     return Reproduction(figures, unknown)
 
 
 def verdict_lines(results: dict[str, Any]) -> Iterator[str]:
-    """Yield the verdicts in lines for a reader, and how many there are of each."""
+    """Yield what `reproduce` found as lines for a reader: figures, speedups, unknown files, footnotes and counts."""
     for figure in results["figures"]:
-        shown = "-"
-        if figure["recomputed"] is not None:
-            shown = "{recomputed:.4f} ({difference:+.3%})".format(**figure)
-            shown += f" {UNVERIFIED}" if figure["footnotes"] else ""
-        yield "{verdict}: {source}, {framework}, {place}".format(**figure)
-        yield "    published {published.printed} {unit}, recomputed {0}, protocol {protocol}".format(shown, **figure)
-        yield f"    {', '.join(figure['logs'])}"
-        for note in figure["notes"]:
-            yield f"    {note}"
+        yield from _figure_lines(figure)
 
     yield "Printed speedups against the quotient of the report's own averages"
     for speedup in results["speedups"]:
@@ -342,3 +366,17 @@ def verdict_lines(results: dict[str, Any]) -> Iterator[str]:
         f"{count[NOT_DECIDED]} not decided, {count[NOT_RECOMPUTED]} not recomputed; "
         f"{wrong} of {len(results['speedups'])} speedups do not follow"
     )
+
+
+def _figure_lines(figure: dict[str, Any]) -> Iterator[str]:
+    """Yield a recomputed figure as lines: the verdict, both figures with the protocol, the logs, and a line a note."""
+    recomputed = "-"
+    if figure["recomputed"] is not None:
+        recomputed = "{recomputed:.4f} ({difference:+.3%})".format(**figure)
+        if figure["footnotes"]:
+            recomputed += f" {UNVERIFIED}"
+    yield "{verdict}: {source}, {framework}, {place}".format(**figure)
+    yield "    published {published.printed} {unit}, recomputed {0}, protocol {protocol}".format(recomputed, **figure)
+    yield f"    {', '.join(figure['logs'])}"
+    for note in figure["notes"]:
+        yield f"    {note}"

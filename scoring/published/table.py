@@ -84,10 +84,11 @@ class Published:
 
 
 def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
-    """Read a CSV file with a column for each field of the dataclass `kind`; its field `line` is the row's line number.
+    """Return the rows of a CSV file as objects of the dataclass `kind`, which has a field for each column.
 
-    An empty cell is None; a tuple's items are separated by `;`. Raises InputError, with the file and line, for other
-    columns and for a cell that its field cannot be.
+    Its field `line` is no column: it becomes the line of the row in the file. An empty cell is None, and the items of a
+    tuple are separated by `;`. Raises InputError, with the file and line, where the columns are others, or where a cell
+    does not suit its field.
     """
     hints = typing.get_type_hints(kind)
     columns = [field.name for field in dataclasses.fields(kind) if field.name != "line"]  # type: ignore[arg-type]
@@ -108,16 +109,19 @@ def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
 
 
 def _typed(name: str, text: str | None, hint: Any) -> Any:
-    """Return a cell as its field's type: a tuple of texts, a type that is made of text, or None where it is empty.
+    """Return the text of a cell as a value of its field's type; None where it is empty.
 
-    Raises ValueError where the field must not be empty, or cannot be made of the text.
+    `hint` is the type of the field `name`: `int` makes 8 of `8`, `int | None` allows an empty cell, and a tuple makes
+    ("a", "b") of `a;b`. Raises ValueError where the field must not be empty, or its type cannot be made of the text.
     """
     if typing.get_origin(hint) is tuple:
         return tuple(item for item in (text or "").split(";") if item)
-    kinds = typing.get_args(hint) or (hint,)  # those of `str | None`, or the one type
+
+    members = typing.get_args(hint)  # int and NoneType of `int | None`; none of `int`
     if text:
-        return kinds[0](text)
-    if type(None) not in kinds:
+        kind = members[0] if members else hint
+        return kind(text)
+    if type(None) not in members:
         raise ValueError(f"{name} is empty")
     return None
 
@@ -137,9 +141,10 @@ def select(rows: Iterable[Published], **conditions: object) -> list[Published]:
 
 
 def nearest(rows: Iterable[Published], *, batch: int, devices: int) -> Published | None:
-    """Return the throughput row of the nearest batch a device, then of the nearest number of devices.
+    """Return the throughput row whose batch of one device is nearest to `batch`; None where there is no row.
 
-    Of several such rows it is the one with the least throughput a device; None where there is no row.
+    Of several such rows it is the one with the nearest number of devices, and then the one with the least throughput a
+    device.
     """
     nearest_row: Published | None = None
     least_distance: tuple[float, ...] = ()
@@ -166,11 +171,12 @@ class _System(NamedTuple):
 
 
 def by_devices(rows: Iterable[Published]) -> list[list[Published]]:
-    """Return the throughput of each system in the order of its devices.
+    """Return the throughput rows of each published system, a list for each, in the order of their devices.
 
-    Figures copied from another report are left out. Of several rows with as many devices the first one stands.
+    A system is what a table measured on growing numbers of devices, all else equal. Figures that a report copied from
+    another one are left out. Of several rows with the same number of devices the first one is kept.
     """
-    systems: dict[_System, dict[int, Published]] = {}  # the rows of each by their devices
+    rows_by_devices: dict[_System, dict[int, Published]] = {}
     for row in rows:
         is_copied = (row.note or "").startswith("copied")
         if row.metric == "throughput" and row.devices and not is_copied:
@@ -183,8 +189,8 @@ def by_devices(rows: Iterable[Published]) -> list[list[Published]]:
                 batch_per_device=row.batch_per_device,
                 model=row.model,
             )
-            systems.setdefault(system, {}).setdefault(row.devices, row)
-    return [_in_order(of_system) for of_system in systems.values()]
+            rows_by_devices.setdefault(system, {}).setdefault(row.devices, row)
+    return [_in_order(rows_of_system) for rows_of_system in rows_by_devices.values()]
 
 
 def _in_order(rows: Mapping[int, Published]) -> list[Published]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from scoring.digits import six_digits
 from scoring.figure.protocols import Protocol
 from scoring.figure.score import Score, score
 from scoring.published.plan import SHRUNK_NOTE, Campaign, Job, Run, run_of
@@ -14,7 +15,10 @@ UNSHOWN = ("table", "precision", "strategy", "unit", "interval_method", "logs") 
 
 
 def figure_of(job: Job, protocol: Protocol) -> Score | str:
-    """Return the figure of a run, or why it has none."""
+    """Return the score of a job's trials that are done, or a text that says why there is none.
+
+    Where they are fewer than the protocol asks for it is the score of those, if they make one.
+    """
     if not job.done and job.skipped:
         return f"skipped: {job.skipped}"
     if not job.done:
@@ -29,12 +33,15 @@ def figure_of(job: Job, protocol: Protocol) -> Score | str:
 
 
 def published_rows(campaign: Campaign, cell: Published, metric: str) -> dict[str, Published | None]:
-    """Return the published row of a cell by framework; None where the report has none."""
+    """Return the rows of the report for the conditions of a cell, by the framework; None where it has none.
+
+    `metric` is what the rows tell, such as throughput. Precisions are compared by their first three letters: reports
+    say AMP where they mean one of its levels, or do not know which.
+    """
     same = ("accelerator", "nodes", "devices", "batch_per_device", "strategy")
     conditions = {name: getattr(cell, name) for name in same}
     by_framework: dict[str, Published | None] = dict.fromkeys(campaign.frameworks)
     for row in select(campaign.published, metric=metric, **conditions):
-        # Reports say AMP where they mean O1, O2 or do not know which.
         if (row.precision or "")[:3] != (cell.precision or "")[:3]:
             continue
         for framework in campaign.frameworks:
@@ -54,29 +61,32 @@ def published_figures(campaign: Campaign, cell: Published, metric: str) -> dict[
 
 
 def table(campaign: Campaign, jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """Return the report's tables as rows of plain values: ours, published, ratio and interval side by side.
+    """Return a row of plain values for each cell of the report's tables: our figure, the published ones, their ratio.
 
     A cell without a figure of ours says why in `notes`; a framework without a published one has None. Where the
     publisher's own log gives another figure, `log_value` has it, a note says how, and `ratio` is taken against it.
     """
     figures = {job.run: figure_of(job, campaign.protocol) for job in jobs}
-    ours: dict[Run, float | None] = {}  # by the run that the report asks for
+    our_values: dict[Run, float | None] = {}  # by the run that the report asks for, which is not the shrunk one
     lines = []
     for cell in campaign.cells:
-        asked = run_of(cell, shrink=False)
+        reported_run = run_of(cell, shrink=False)
         run = run_of(cell, shrink=campaign.shrunk)
         figure = figures[run]
-        ours[asked] = figure.value if isinstance(figure, Score) else None
-        one_device = ours.get(replace(asked, nodes=1, devices=1))
-        lines.append(_line(campaign, cell, run, figure, one_device))
+        our_values[reported_run] = figure.value if isinstance(figure, Score) else None
+        same_on_one_device = replace(reported_run, nodes=1, devices=1)
+        lines.append(_line(campaign, cell, run, figure, our_values.get(same_on_one_device)))
     return lines
 
 
 def _line(
     campaign: Campaign, cell: Published, run: Run, figure: Score | str, one_device: float | None
 ) -> dict[str, Any]:
-    """Return one row of a table; `one_device` is our figure on one device, for the speedup."""
-    asked = run_of(cell, shrink=False)
+    """Return the row of one cell of a report's table, as plain values by the names of their columns.
+
+    `figure` is our score of `run`, or why there is none. `one_device` is our figure on one device, for the speedup.
+    Columns for speedup and memory are there only where the report has such figures.
+    """
     value = None
     records: Sequence[Record] = ()
     if isinstance(figure, Score):
@@ -84,8 +94,10 @@ def _line(
         records = figure.records
     units = {row.metric: row.unit for row in campaign.published}
 
-    head = (cell.accelerator, asked.precision, asked.strategy)
-    line: dict[str, Any] = {"table": " ".join(part for part in head if part), **vars(asked)}
+    reported_run = run_of(cell, shrink=False)
+    title = (cell.accelerator, reported_run.precision, reported_run.strategy)
+    line: dict[str, Any] = {"table": " ".join(part for part in title if part)}
+    line |= vars(reported_run)
     line |= _ours(figure, units["throughput"])
     line["published"] = published_figures(campaign, cell, "throughput")
     line["log_value"] = _log_values(campaign, cell)
@@ -94,8 +106,9 @@ def _line(
         line["speedup"] = value / one_device if value and one_device else None
         line["speedup_published"] = published_figures(campaign, cell, "speedup")
     if "gpu_memory" in units:
+        own_framework = campaign.frameworks[0]
         line["gpu_memory_mib"] = _memory_mib(records)
-        line["gpu_memory_mib_published"] = published_figures(campaign, cell, "gpu_memory")[campaign.frameworks[0]]
+        line["gpu_memory_mib_published"] = published_figures(campaign, cell, "gpu_memory")[own_framework]
 
     line["ran_as"] = run.name
     line["notes"] = [*_notes_on_ours(figure), *_notes_on_published(campaign, cell)]
@@ -145,7 +158,10 @@ def _notes_on_ours(figure: Score | str) -> list[str]:
 
 
 def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
-    """Return a note for each published figure of a cell that its publisher's own logs do not bear out."""
+    """Return a text for each published figure of a cell that its publisher's own logs do not bear out.
+
+    A last one says where our ratio is taken against the log's figure rather than the printed one.
+    """
     notes = []
     metrics = dict.fromkeys(row.metric for row in campaign.published)
     for metric in metrics:
@@ -154,10 +170,10 @@ def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
                 continue
             log = ""
             if row.log_value is not None:
-                log = f"its own log gives {_six_digits(row.log_value)}: "
+                log = f"its own log gives {six_digits(row.log_value)}: "
             notes.append(f"published {metric} {row.printed}: {log}{row.log_note}")
     if cell.log_note and cell.log_value is not None:
-        notes.append(f"ratio: against {_six_digits(cell.log_value)}, which the publisher's own log gives")
+        notes.append(f"ratio: against {six_digits(cell.log_value)}, which the publisher's own log gives")
     return notes
 
 
@@ -173,7 +189,10 @@ def _memory_mib(records: Sequence[Record]) -> float | None:
 
 
 def markdown(campaign: Campaign, lines: Sequence[dict[str, Any]], *, system: str) -> str:
-    """Return the tables as aligned Markdown, a section each; notes are numbered."""
+    """Return the rows of `table` as the Markdown of a page: a section for each table of the report, then the notes.
+
+    `system` names the machine in the title. Equal notes are listed once, and cells refer to them by number.
+    """
     text = [f"# {campaign.name}: {system}", ""]
     text += [f'Protocol {campaign.protocol.name}; "ours" was measured here, all else is published.', ""]
     if campaign.shrunk:
@@ -185,7 +204,8 @@ def markdown(campaign: Campaign, lines: Sequence[dict[str, Any]], *, system: str
     for line in lines:
         for note in line["notes"]:
             numbers.setdefault(note, len(numbers) + 1)
-    for title in dict.fromkeys(line["table"] for line in lines):
+    titles = dict.fromkeys(line["table"] for line in lines)
+    for title in titles:
         rows = [_row(line, numbers) for line in lines if line["table"] == title]
         text += [f"## {title} ({lines[0]['unit']})", "", *_aligned(rows), ""]
 
@@ -195,7 +215,11 @@ def markdown(campaign: Campaign, lines: Sequence[dict[str, Any]], *, system: str
 
 
 def _row(line: Mapping[str, Any], numbers: Mapping[str, int]) -> dict[str, str]:
-    """Return a cell's figures by the heads of their columns."""
+    """Return a row of `table` as texts for a page, by the heads of their columns.
+
+    What is published has a column for each framework, such as `published PaddlePaddle`. `numbers` are those of the
+    notes, by their texts.
+    """
     row = {}
     for name, value in line.items():
         if name == "notes":
@@ -212,15 +236,18 @@ def _row(line: Mapping[str, Any], numbers: Mapping[str, int]) -> dict[str, str]:
 
 
 def _published_cell(line: Mapping[str, Any], framework: str, figure: Figure | None, numbers: Mapping[str, int]) -> str:
-    """Return a published figure as printed, with its log's figure and the number of the note about it."""
-    shown = _shown(figure, "not published")
+    """Return the text of a published figure: `2450`, or `2450 (log: 2390.5) [3]` where note 3 says that logs differ.
+
+    `line` is the row of `table` that the figure of `framework` stands in. `numbers` are those of the notes.
+    """
     if figure is None:
-        return shown
+        return _shown(figure, "not published")
+    shown = _shown(figure)
     for note in line["notes"]:
         if note.startswith(f"published throughput {figure.printed}:"):
-            value = line["log_value"][framework]
-            if value is not None:
-                shown += f" (log: {_six_digits(value)})"
+            log_value = line["log_value"][framework]
+            if log_value is not None:
+                shown += f" (log: {six_digits(log_value)})"
             return f"{shown} [{numbers[note]}]"
     return shown
 
@@ -232,13 +259,8 @@ def _shown(value: float | str | Sequence[float] | None, nothing: str = "-") -> s
     if isinstance(value, Figure):
         return value.printed
     if isinstance(value, int | float):
-        return _six_digits(value)
+        return six_digits(value)
     return " to ".join(_shown(bound) for bound in value)
-
-
-def _six_digits(value: float) -> str:
-    """Return a value with its six leading digits."""
-    return format(value, ".6g")
 
 
 def _aligned(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from nvidia.dali import types
 from nvidia.dali.backend import TensorGPU, TensorListGPU
 
 import harness.__main__
-from harness import loader, loop, nvidia, provenance
+from harness import loader, loop, nvidia, nvidia_smi, provenance
 from harness.job import job_of
 from paddle_hrnet import data as hrnet
 from paddle_rn50 import data as rn50
@@ -172,8 +172,8 @@ def test_the_topology_is_what_nvidia_smi_prints(tmp_path: Path, monkeypatch: pyt
     program.write_text(f'#!/bin/sh\n[ "$*" = "topo -m" ] && cat {tmp_path}/matrix\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert nvidia.topology() == nvidia.parse_topology(A100_TOPOLOGY)
+    assert nvidia_smi.topology() == nvidia_smi.parse_topology(A100_TOPOLOGY)
     assert provenance.node().topology.devices[0] == "GPU0"
     (tmp_path / "matrix").write_text(A100_TOPOLOGY.replace("\nGPU7\t", "\nGPU9\t"))
     with pytest.raises(ValueError, match="GPU7 has a column and no whole row"):
-        nvidia.topology()
+        nvidia_smi.topology()

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from harness import env, nvidia
+from harness import env, nvidia_smi
 from launch.times import TIMES
 from tests import jobs
 from tests.jobs import need, printed, refused, resolved
@@ -271,7 +271,9 @@ def test_a_rank_is_bound_to_its_numa_node() -> None:
     node = Path("/sys/devices/system/node/node0/cpulist")
     need(node.is_file(), "the kernel tells no NUMA nodes")
     done = jobs.run(bound, RANK_NUMA="0", OMPI_COMM_WORLD_LOCAL_RANK="0")
-    assert done.stdout.strip() == str(sorted(nvidia.cpu_list(node.read_text()) & os.sched_getaffinity(0))), done.stderr
+    assert done.stdout.strip() == str(sorted(nvidia_smi.cpu_list(node.read_text()) & os.sched_getaffinity(0))), (
+        done.stderr
+    )
     refused(jobs.run(bound, RANK_NUMA="0,99", OMPI_COMM_WORLD_LOCAL_RANK="1"), "has no NUMA node")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness import nvidia
+from harness import nvidia_smi
 from tests import jobs
 from tests.null_gpu import cases
 from tests.null_gpu.cases import Case
@@ -101,7 +101,7 @@ def read(folder: Path) -> list[Process]:
             process.devices |= {int(line[1].split()[1]) for line in lines if line[0] == "alloc"}
             process.computes_on |= {line[1] for line in lines if line[0] == "computes"}
             if label.startswith("cores "):
-                process.cores = nvidia.cpu_list(label.removeprefix("cores "))
+                process.cores = nvidia_smi.cpu_list(label.removeprefix("cores "))
         starts = [n for n, (label, _) in enumerate(events) if label.startswith("run ")]
         ends = [*starts[1:], len(events) - 1] if starts else []  # a job that was refused ran nothing
         for start, end in zip(starts, ends, strict=True):

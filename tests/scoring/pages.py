@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from harness import nvidia
+from harness import nvidia_smi
 from tests import make_log
 from tests.jobs import Done
 from tests.scoring.samples import scoring
@@ -22,7 +22,7 @@ GPU2    NV2    NODE    X     NV1    PHB     0-19
 GPU3    SYS    NV2    NV1     X     PHB     20-39
 mlx5_0  PIX    PIX    PHB    PHB     X
 """
-TOPOLOGY = json.loads(json.dumps(asdict(nvidia.parse_topology(DGX1))))
+TOPOLOGY = json.loads(json.dumps(asdict(nvidia_smi.parse_topology(DGX1))))
 
 
 def write_log(

@@ -16,7 +16,7 @@ from paddle import static
 from harness import env, ranks, state
 from paddle_rn50 import model
 from tools.acceptance.machine import Machine
-from tools.fleet import digests, measure
+from tools.fleet import digests, steps
 
 model.STAGES = ((64, 1), (128, 1), (256, 1), (512, 1))
 digests.ON_CPU = digests.Course(steps=2, repetitions=3, seconds=0.0)
@@ -72,7 +72,7 @@ job, origins = env.read()
 me = ranks.start(job.cluster)
 ranks.connect(job.cluster, me)
 paddle.enable_static()
-carrier = measure.programs(Machine(job, origins, me, short=True)).carrier
+carrier = steps.programs(Machine(job, origins, me, short=True)).carrier
 found = {}
 for case, flips in CASES.items():
     digests.Carrier.step = stepping(flips, me.rank)  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ import pynvml
 import pytest
 from PIL import Image
 
-from harness import env, nvidia
+from harness import env, nvidia, nvidia_smi
 from harness.job import job_of, with_values
 from runlog.verdict import Verdict, worst
 from tests import jobs
@@ -37,13 +37,13 @@ def by_check(results: list[Verdict], check: str) -> list[Verdict]:
     return found
 
 
-def v100_topology(reports: Path) -> nvidia.Topology:
+def v100_topology(reports: Path) -> nvidia_smi.Topology:
     """The matrix in OneFlow's report of four DGX-1-like servers."""
     text = next(reports.glob("004_*")).read_text(encoding="utf-8", errors="replace")
-    return nvidia.parse_topology(text[text.index("        GPU0    GPU1") : text.index("## Test Descriptions")])
+    return nvidia_smi.parse_topology(text[text.index("        GPU0    GPU1") : text.index("## Test Descriptions")])
 
 
-def machine(*gpus: dict[str, Any], topology: nvidia.Topology | None = None, **changes: Any) -> dict[str, Any]:
+def machine(*gpus: dict[str, Any], topology: nvidia_smi.Topology | None = None, **changes: Any) -> dict[str, Any]:
     """Facts of a sound node with these GPUs."""
     with recorded_nvml(*gpus), nvidia.opened() as (handles, absence):
         described = [nvidia.gpu_of(handle) for handle in handles]
@@ -181,7 +181,7 @@ def test_a_label_that_is_no_class_is_named(tmp_path: Path, kind: str, value: int
 V100_NUMA = {"node0": "0-11,24-35", "node1": "12-23,36-47"}
 
 
-def bound(numa: dict[str, str], rank_numa: str, *gpus: dict[str, Any], topology: nvidia.Topology) -> list[Verdict]:
+def bound(numa: dict[str, str], rank_numa: str, *gpus: dict[str, Any], topology: nvidia_smi.Topology) -> list[Verdict]:
     """The verdicts on a node of these NUMA nodes, its ranks bound as launch/bind.sh binds them."""
     job = with_values(GPU_JOB, rank_numa=rank_numa)
     with mock.patch.object(doctor_node, "_numa", return_value=numa):
@@ -277,8 +277,8 @@ def lacks(library: str) -> dict[str, Any]:
     return {"libraries": LOADED | {library: f"error: {library}: cannot open shared object file"}}
 
 
-LINKED = nvidia.parse_topology(A100_TOPOLOGY)
-LOST_LINK = nvidia.parse_topology(
+LINKED = nvidia_smi.parse_topology(A100_TOPOLOGY)
+LOST_LINK = nvidia_smi.parse_topology(
     A100_TOPOLOGY.replace("GPU5\t" + "NV12\t" * 5 + " X \tNV12\tNV12", "GPU5\t" + "SYS\t" * 5 + " X \tSYS\tSYS")
 )
 ON_ONE_SOCKET = {"rank_cores": [list(range(64))] * 8, "numa": A100_NUMA, "topology": LINKED}
@@ -358,7 +358,7 @@ def test_the_jobs_gpus_are_those_that_cuda_shows(monkeypatch):
     """Two of eight GPUs, of which others are busy and lost their links."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,4")
     gpus = [A100 | {"pids": [4711]}] * 5 + [A100 | {"persistence": 0}] * 3
-    topology = nvidia.parse_topology(A100_TOPOLOGY.replace("NV12", "SYS"))
+    topology = nvidia_smi.parse_topology(A100_TOPOLOGY.replace("NV12", "SYS"))
     job = with_values(GPU_JOB, dgxngpu=2)
     results = doctor_checks.judge_all([machine(*gpus, topology=topology, rank_cores=[list(range(112, 128))] * 2)], job)
     assert [r.found for r in by_check(results, "gpu.persistence")] == ["GPU5: off", "GPU4: on"]
@@ -380,7 +380,7 @@ def test_topology_of_the_reports(published_reports):
     # Paddle's report has the output with its line breaks lost.
     text = next(published_reports.glob("001_*")).read_text(encoding="utf-8", errors="replace")
     begin = text.index("nvidia-smi topo -m GPU0") + len("nvidia-smi topo -m ")
-    v100, other = v100_topology(published_reports), nvidia.parse_topology(text[begin : begin + 2000])
+    v100, other = v100_topology(published_reports), nvidia_smi.parse_topology(text[begin : begin + 2000])
     assert v100.devices[7:9] == ["GPU7", "mlx5_0"] and v100.cores["GPU7"] == "12-23,36-47"
     assert v100.links[0] == ["X", "NV1", "NV1", "NV2", "NV2", "SYS", "SYS", "SYS", "NODE"]
     assert other.cores == {f"GPU{i}": "0-19" for i in range(8)} and other.links[7][3] == "NV2"
@@ -388,10 +388,12 @@ def test_topology_of_the_reports(published_reports):
         assert list(map(list, zip(*matrix.links, strict=True))) == matrix.links  # the way back is the way there
 
 
-@pytest.mark.parametrize("text", ["", "No devices were found", "GPU0 CPU\nGPU0 Y 0-3", "GPU0 GPU1 CPU\nGPU0 X"])
+@pytest.mark.parametrize(
+    "text", ["", "No devices were found", "GPU0 CPU\nGPU0 Y 0-3", "GPU0 GPU1 CPU\nGPU0 X", "GPU) CPU\nGPU0 X 0-3"]
+)
 def test_no_topology(text):
     with pytest.raises(ValueError, match="no matrix of nvidia-smi"):
-        nvidia.parse_topology(text)
+        nvidia_smi.parse_topology(text)
 
 
 @pytest.mark.parametrize("what", ["commit", "lock_sha256", "image_digest"])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests import jobs
+from tests.program import programs
 from tests.tools.test_fleet import report
 from tests.tools.test_fleet_verdicts import record as record_of
 from tools.fleet import digests
@@ -227,3 +228,22 @@ def test_ranks_that_flip_a_bit_are_named(tmp_path: Path) -> None:
     assert len(taken["healthy"]["tables"]) == 1
     in_random_order, _ = judged(tmp_path, record_of(4) | {"digests": taken["random order"]})
     assert list(in_random_order.values()) == ["unknown"] * 4
+
+
+# ---- the program that a GPU would run, built here
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp_o1", "amp_o2"])
+def test_what_is_digested_is_still_there_after_a_step_on_a_gpu(precision: str) -> None:
+    """Buffers are shared there, and a tensor whose buffer another one takes would be read as that one."""
+    main = programs.build(device="gpu", name=precision, ranks=2, loss_scale=128.0).main
+    watched = digests.watched(main)
+    parameters = {parameter.name for parameter in main.all_parameters()}
+    gradients = [name for name in watched if name.endswith("@GRAD")]
+    assert parameters < set(watched) and len(gradients) == sum(p.trainable for p in main.all_parameters())
+    assert any("_master_" in name for name in watched) == (precision == "amp_o2")
+    assert watched[0] == "stem.bn.mean" and watched.index(gradients[-1]) < watched.index("fc.w")
+
+    sharing = [op for op in main.global_block().ops if op.type == "share_buffer"]
+    given_away = {name for op in sharing for name in op.input_arg_names}
+    assert given_away and not given_away & set(watched)

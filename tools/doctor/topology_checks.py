@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from harness import env, nvidia
+from harness import env, nvidia_smi
 from runlog.schema import Topology
 from runlog.verdict import Verdict
 from tools.doctor.rows import CAPABILITIES, Facts, gpu_name, judge_check
@@ -73,7 +73,7 @@ class _Binding:
     @property
     def is_far(self) -> bool:
         """Return whether the rank may use none of the cores next to its GPU."""
-        return bool(self.near) and not nvidia.cpu_list(self.near) & set(self.cores)
+        return bool(self.near) and not nvidia_smi.cpu_list(self.near) & set(self.cores)
 
 
 def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
@@ -114,7 +114,7 @@ def _numa_node(cores: str, cores_of_nodes: dict[str, str]) -> str:
     """
     if cores:
         for name, own in cores_of_nodes.items():
-            if nvidia.cpu_list(own) & nvidia.cpu_list(cores):
+            if nvidia_smi.cpu_list(own) & nvidia_smi.cpu_list(cores):
                 return name.removeprefix("node")
     return "?"
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from harness import env
 from harness.__main__ import main as ranks_main
 from runlog import named_files
+from runlog.completion import complete
 from runlog.errors import RunError, one_line
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, as_text
 from scoring.importers import count
@@ -77,7 +78,11 @@ def _signed(share: float) -> str:
 
 
 def text(judged: Judged, since: Sequence[Change]) -> str:
-    """Return the report as lines, each with its subject first; `since` are the changes since a baseline."""
+    """Return the report as text, a line for each metric, difference, named node and doubt.
+
+    Each line begins with its subject, as `step` or `left out`. `since` are the changes since a baseline; none without
+    one.
+    """
     record = judged.record
     lines = [f"fleet     {len(judged.statuses)} compared, measured in {record['took_s']:g} s"]
     lines += _metric_lines(judged)
@@ -101,7 +106,10 @@ def _title(check: str) -> str:
 
 
 def _metric_lines(judged: Judged) -> list[str]:
-    """Return for each metric how far apart the nodes or links are, and of how many it could not be measured."""
+    """Return the report's lines on the metrics: how far apart nodes or links are, and how many were not measured.
+
+    As `step  from -1.2% to +5.0% of the fleet's median`. Arithmetic has lines of its own.
+    """
     by_check: dict[str, list[Verdict]] = {}
     for verdict in (*judged.verdicts, *judged.by_link):
         if verdict.check != arithmetic.CHECK:
@@ -356,6 +364,7 @@ def main() -> int:
     if env.is_rank():
         return ranks_main("tools.fleet.measure")
     arguments = parser()
+    complete(arguments)
     args = arguments.parse_args()
     named_files.check_options(args)
     wrong = misuse(args)

@@ -79,7 +79,7 @@ class Carrier:
         batch = model.synthetic(model.image, batch=model.batch, seed=SEED)  # NumPy's, the same on every rank
         self._feed = {"image": batch.image, "label": batch.label}
         self._gradients = list(ops.parameters_by_gradient(main.global_block()))
-        self.tensors = in_program_order(main, {*self._gradients, *_updated(main), *state.own_names(main)})
+        self.tensors = watched(main)
         self._start: dict[str, Array] = {}
         for name, tensor in state.tensors(main):
             value = np.array(tensor)
@@ -103,24 +103,25 @@ class Carrier:
         return values
 
 
-def _updated(main: static.Program) -> set[str]:
-    """Return the names of what the optimizer writes: parameters, and their FP32 masters in half precision."""
-    names: set[str] = set()
-    for op in main.global_block().ops:
-        if op.type in ops.ALL_UPDATES:
-            names.update(ops.operands(op, "ParamOut", "MasterParamOut"))
-    return names
+def watched(main: static.Program) -> list[str]:
+    """Return the names of a training program's tensors that get a digest, in the order in which it computes them.
 
-
-def in_program_order(main: static.Program, wanted: set[str]) -> list[str]:
-    """Return the `wanted` tensors in the order in which the program's operators first compute them.
-
-    The operator that lays gradients side by side in one buffer names them all and computes none.
+    They are the gradient of each parameter, the statistics of batch norm, and what the optimizer writes: parameters,
+    and in half precision their FP32 masters.
     """
+    operators = main.global_block().ops
+    wanted = {*ops.parameters_by_gradient(main.global_block()), *state.own_names(main)}
+    for op in operators:
+        if op.type in ops.ALL_UPDATES:
+            wanted.update(ops.operands(op, "ParamOut", "MasterParamOut"))
+
     ordered: dict[str, None] = {}
-    for op in main.global_block().ops:
-        if op.type != "coalesce_tensor":
-            ordered |= dict.fromkeys(name for name in op.output_arg_names if name in wanted)
+    for op in operators:
+        if op.type == "coalesce_tensor":  # names gradients, to lay them side by side, and computes none
+            continue
+        for name in op.output_arg_names:
+            if name in wanted:
+                ordered[name] = None  # keeps the place of the first operator that computes it
     return list(ordered)
 
 

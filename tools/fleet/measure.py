@@ -18,25 +18,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import paddle
 from mpi4py import MPI
-from paddle import static
 
-from harness import loader, nvidia, provenance, ranks, sampling, state
+from harness import loader, nvidia, provenance, ranks, sampling
 from harness.hooks.watchdog import WATCHDOG
 from harness.job import Job, Origins
 from paddle_rn50.train import ResNet50
-from program.ops import LOSS_VALUE
-from program.passes import edit
 from runlog.schema import as_json
 from runlog.verdict import FATAL
-from tools.acceptance.machine import Machine, NotPossible, first_weights
+from tools.acceptance.machine import Machine, NotPossible
 from tools.doctor.checks import clock_offset_s, judge_node
 from tools.doctor.node import probe
 from tools.fleet import digests
 from tools.fleet.record import EXCHANGE_MIB, FORMAT, facts
 from tools.fleet.rounds import Pair, groups_of, rounds
+from tools.fleet.steps import SEED, programs
 from tools.fleet.verdicts import NOT_POSSIBLE
 
-SEED = 1
 # A turn of a rank alone takes steps for STEP_S seconds, but at least and at most so many.
 STEP_S = 2.0
 LEAST_STEPS = 3
@@ -181,57 +178,6 @@ class Alone:
             return ((time.perf_counter() - began) / count,)
 
 
-class Step:
-    """A training step of one program on one batch."""
-
-    def __init__(self, machine: Machine, main: static.Program, batch: loader.Batch) -> None:
-        self._executor = machine.executor
-        self._main = main
-        self._feed = {"image": batch.image, "label": batch.label}
-
-    def __call__(self) -> float:
-        """Take the step, and return its seconds."""
-        began = time.perf_counter()
-        self._executor.run(self._main, feed=self._feed, fetch_list=[])
-        np.array(static.global_scope().find_var(LOSS_VALUE).get_tensor())  # waits for the device
-        return time.perf_counter() - began
-
-
-class Programs(NamedTuple):
-    """The steps that a rank can take, all from one training program by the default strategy."""
-
-    alone: Step  # a step without all-reduces, on a batch of this rank
-    whole: Step  # a step of all ranks together
-    carrier: digests.Carrier  # repeats steps that are the same on all ranks
-
-
-def programs(machine: Machine) -> Programs:
-    """Build the job's training program and start it; all ranks call this together.
-
-    All ranks get the weights that the first one draws on its CPU: GPUs would draw others from the same seed.
-    """
-    job = machine.job
-    me = machine.me
-    model = ResNet50(job.hyperparameters, machine.plan(), batch=job.model.batchsize)
-    schedule = model.recipe.make_schedule(samples=job.global_batch, global_batch=job.global_batch)
-    training = model.training_program(schedule, seed=SEED)
-    machine.executor.run(training.startup)
-    if me.is_first:
-        state.set_weights(training.main, first_weights(model.recipe))
-    state.broadcast_parameters(training.main, me)
-    training.schedule.send(machine.executor.place)
-
-    alone = training.main.clone()
-    edit.remove(alone, lambda op: op.type.startswith("c_allreduce"))
-    made = model.synthetic(model.image, batch=job.model.batchsize, seed=SEED + me.rank)
-    batch = loader.resident(made, machine.executor.place)
-    return Programs(
-        alone=Step(machine, alone, batch),
-        whole=Step(machine, training.main, batch),
-        carrier=digests.Carrier(machine.executor, alone, model, rate=training.schedule._var_name),
-    )
-
-
 # ---- with other nodes: in pairs, and all together
 
 
@@ -338,27 +284,30 @@ def _slowest(turns_of_ranks: Sequence[Sequence[float]]) -> list[float] | None:
 
 
 def looked_at(job: Job, me: ranks.Ranks) -> dict[str, Any]:
-    """Return what the doctor calls fatal on this node, and its facts, on each of its ranks.
+    """Look at this node as the doctor does; return {"failed": what is fatal, "facts": its facts} on each of its ranks.
 
     The node's first rank looks, and the others wait: a rank that had a GPU already would be a foreign process on it.
     """
     WATCHDOG.beat("looking at the node", extra_s=DOCTOR_S)
-    found: dict[str, Any] | None = None
+    answer: dict[str, Any] | None = None
     if me.local_rank == 0:
         probed = probe(job, node=me.rank // job.cluster.dgxngpu)
         failed = [f"{verdict.check}: {verdict.found}" for verdict in judge_node(probed, job) if verdict.status == FATAL]
-        found = {"failed": failed, "facts": facts(job, probed)}
+        answer = {"failed": failed, "facts": facts(job, probed)}
     wait(me.comm)
 
-    node = me.comm.Split_type(MPI.COMM_TYPE_SHARED, me.rank)
-    found = node.bcast(found)
-    node.Free()
-    assert found is not None
-    return found
+    ranks_of_node = me.comm.Split_type(MPI.COMM_TYPE_SHARED, me.rank)
+    answer = ranks_of_node.bcast(answer)
+    ranks_of_node.Free()
+    assert answer is not None
+    return answer
 
 
 def nodes_of(leaders: MPI.Comm, mine: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """Each node as the doctor found it (`mine` is this one's) and how far its clock is ahead; on the first leader."""
+    """Return what `looked_at` found of each node, with the seconds by which its clock is ahead; None but on the first.
+
+    The `leaders`, one rank of each node, call this together; `mine` is what was found of this one's node.
+    """
     offsets_s = [0.0]
     for other in range(1, leaders.Get_size()):
         offsets_s.append(clock_offset_s(leaders, other))

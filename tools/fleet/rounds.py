@@ -27,13 +27,14 @@ def round_count(nodes: int) -> int:
 
 
 def tournament(nodes: Sequence[int], turn: int) -> list[tuple[int, int]]:
-    """Return the pairs of round `turn` (from 0) of the circle method; none after the last round.
+    """Return the pairs of nodes that meet in round `turn` (from 0) of the circle method; none after the last round.
 
-    All meet once in n - 1 rounds. Where n is odd it takes n rounds, each of which leaves one node out.
+    All meet once in n - 1 rounds. Where n is odd it takes n rounds, each of which leaves one node out. Of nodes 0 to 3
+    the rounds are (3, 2) (0, 1), then (3, 0) (1, 2), then (3, 1) (2, 0).
     """
     seats: list[int | None] = [*nodes]
     if len(nodes) % 2 == 1:
-        seats.append(None)
+        seats.append(None)  # who is paired with it is left out
     last = len(seats) - 1
     if turn >= last:
         return []

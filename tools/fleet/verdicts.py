@@ -31,6 +31,8 @@ from tools.fleet import arithmetic
 ALPHA = 0.002  # of all tests of a fleet together
 LEAST_NODES = 4  # of three the odd one cannot be told
 STEPWISE = 2.0  # the chance of a name over one step's: up to 2.2 at 5 to 16 nodes, 1 at 64 (simulated, normal places)
+LEAST_DEVIATION = 1e-9  # of logarithms of times: equal ones have none to divide by
+LEAST_T = 3.0  # standard errors that an outlier is away at least, whatever `alpha` would allow
 STALLED = 1.1  # mean of a turn's steps over their median: one of eight took nearly twice as long
 DOUBTFUL = 0.05  # between the fastest and the slowest step where nobody is named
 APART = 2.0  # times as slow as the slowest of the others, beyond errors: no difference between healthy machines
@@ -97,10 +99,11 @@ def slow(places: Mapping[str, float], *, noise: float, alpha: float) -> list[str
 
 
 def _outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
-    """Return those above the centre that Rosner's test sets aside; `distances` are from the centre.
+    """Return the names of those above the centre that Rosner's test sets aside, by their distances from it.
 
     The farthest from the centre is held against mean and standard deviation of the nearer ones, then the next farthest
     against those nearer still, down to half of all. The last one that differs is set aside with all that are farther.
+    `noise` is the least standard deviation that is believed, `alpha` the chance that one of healthy nodes is set aside.
     """
     from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))
     values = np.array([distances[name] for name in from_near_to_far])
@@ -108,13 +111,14 @@ def _outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> 
     first_outlier = count
     for candidate in range(count - 1, count // 2, -1):
         nearer = values[:candidate]
-        deviation = max(float(nearer.std(ddof=1)), noise, 1e-9)
-        t = float(values[candidate] - nearer.mean()) / (deviation * math.sqrt(1 + 1 / candidate))
-        chance = (1 - stats.t_cdf(t, candidate - 1)) * (candidate + 1)
-        if t > 3 and chance <= alpha / STEPWISE:
+        deviation = max(float(nearer.std(ddof=1)), noise, LEAST_DEVIATION)
+        error_of_difference = deviation * math.sqrt(1 + 1 / candidate)  # of one value and a mean of `candidate`
+        t = float(values[candidate] - nearer.mean()) / error_of_difference
+        chance_of_any = (1 - stats.t_cdf(t, candidate - 1)) * (candidate + 1)
+        if t > LEAST_T and chance_of_any <= alpha / STEPWISE:
             first_outlier = candidate
-    least = smallest_difference()
-    return {name for name in from_near_to_far[first_outlier:] if distances[name] > least}
+    least_distance = smallest_difference()
+    return {name for name in from_near_to_far[first_outlier:] if distances[name] > least_distance}
 
 
 def _slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:

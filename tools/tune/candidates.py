@@ -98,7 +98,7 @@ def _sensible_knobs(job: Job) -> Iterator[str]:
         return
     if is_nhwc:
         yield "resnet_unit=1"
-    if traits.captures_steps and job.model.knobs.gradient_merge == 1:
+    if traits.captures(is_half=job.model.is_half) and job.model.knobs.gradient_merge == 1:
         yield "cuda_graph=1"
     yield "enable_addto=0"
     yield "cudnn_exhaustive_search=0"

@@ -9,7 +9,7 @@ from nvidia.dali import pipeline_def, types
 
 from harness import loader
 from harness.loader import ReaderConfig
-from harness.passport import Contents, Look
+from harness.passport import Contents, OnProgress
 from harness.sampling import Plan
 from paddle_stripes.config import EVAL_PICTURES, TRAIN_PICTURES, Recipe
 
@@ -43,9 +43,9 @@ class Pictures:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def contents(self, look: Look) -> Contents:
+    def contents(self, on_progress: OnProgress) -> Contents:
         """Tell names, sizes and labels; a picture has a number for a name, as the files hold it."""
-        look(len(self), len(self))
+        on_progress(len(self), len(self))
         sizes = np.full(len(self), self.pictures[0].nbytes, np.int64)
         return Contents(names=[str(i) for i in range(len(self))], sizes=sizes, labels=self.labels, is_exact=True)
 

@@ -1,0 +1,49 @@
+"""The answers of mlperf-logging's own tools about a package."""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from compliance import mlperf
+from compliance.official import tools as official
+from runlog.verdict import UNKNOWN, Verdict, judged
+
+
+def official_answers(folder: Path, manifest: dict[str, Any]) -> list[Verdict]:
+    """Return what mlperf-logging's tools say of the package in `folder`. They write into it, so they get a copy.
+
+    The tools for packages, convergence and scores know MLPerf benchmarks alone. Of another one each log is checked by
+    itself, and of these tools it is said that they were not asked.
+    """
+    ruleset = manifest["ruleset"]
+    benchmark = manifest["benchmark"]
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch) / folder.name
+        shutil.copytree(folder, copy)
+        asked = ("training", ruleset)
+        description = copy / "systems" / f"{manifest['system']}.json"
+        of_any = [
+            official.ask("system_desc_checker", str(description), *asked),
+            official.ask("repo_checker", str(copy), *asked),
+        ]
+        if not mlperf.is_mlperf_benchmark(benchmark):  # the official package tools skip others, or die
+            of_any += [_of_log(copy / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
+            not_applied = f"not applied: {benchmark} is no MLPerf benchmark"
+            for tool in ("package_checker", "rcp_checker", "result_summarizer"):
+                of_any.append(Verdict(check=tool, status=UNKNOWN, found=not_applied))
+            return of_any
+        convergence = Verdict(check="rcp_checker", status=UNKNOWN, found="not applied: not a closed submission")
+        if manifest["division"] == "closed":  # its points are for that, and package_checker asks it for no other
+            results = copy / "results" / manifest["system"] / benchmark
+            convergence = official.ask("rcp_checker", str(results), "--rcp_version", ruleset)
+        packaged = official.ask("package_checker", str(copy), *asked)
+        score = official.summary(copy, ruleset, benchmark, manifest["minutes"])
+        return [packaged, *of_any, convergence, score]
+
+
+def _of_log(log: Path, run: dict[str, Any], ruleset: str, benchmark: str) -> Verdict:
+    """Return what mlperf-logging's checker says of one log; a run that may be dropped need not pass."""
+    passed, messages = official.check_log(log, ruleset, benchmark)
+    message = f"{log.parent.name}/{log.name}: {'SUCCESS' if passed else '; '.join(messages[:2])}"
+    return judged("compliance_checker", passed or run["verdict"] == "fail", message)

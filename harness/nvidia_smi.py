@@ -1,0 +1,75 @@
+"""How a node's GPUs are linked to each other, to CPUs and to network cards, by `nvidia-smi topo -m`."""
+
+import re
+import subprocess
+
+from runlog.schema import Topology
+
+SMI_S = 20.0  # for nvidia-smi, which loads the driver on each GPU where persistence is off
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")  # nvidia-smi underlines the heading
+_LINK = r"(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB)(?!\S)"
+_CORES = r"[0-9,-]*\d[0-9,-]*(?!\S)"
+
+
+def parse_topology(text: str) -> Topology:
+    """Return the matrix that `nvidia-smi topo -m` printed, of any driver since the first with NVLink.
+
+    Its heading names the devices (GPUs and network cards), then the column "CPU Affinity". Each device has a row with
+    its name, its link to every device (X to itself), and of a GPU the cores near to it:
+
+            GPU0  GPU1  mlx5_0  CPU Affinity
+        GPU0  X   NV12  PXB     0-23
+        GPU1 NV12  X    SYS     24-47
+
+    Raises ValueError where the text is no such matrix.
+    """
+    heading, cpu_column, rows = _ESCAPES.sub("", text).partition("CPU")
+    if not cpu_column:
+        raise ValueError("no matrix of nvidia-smi topo -m: there is no column 'CPU Affinity'")
+
+    devices = heading.split()
+    links = []
+    cores = {}
+    for number, name in enumerate(devices):
+        row = _row_of(name, len(devices)).search(rows)
+        links_of_device = row["links"].split() if row else []
+        if row is None or links_of_device[number] != "X":
+            raise ValueError(f"no matrix of nvidia-smi topo -m: {name} has a column and no whole row")
+        links.append(links_of_device)
+        if row["cores"]:
+            cores[name] = row["cores"]
+    return Topology(devices=devices, links=links, cores=cores)
+
+
+def _row_of(name: str, device_count: int) -> re.Pattern[str]:
+    """Return the pattern of a device's row: its name, a link to each device, and perhaps the cores near to it.
+
+    A row is found by what it holds and not by its line, as some reports of machines have lost their line breaks.
+    """
+    return re.compile(rf"\s{re.escape(name)}(?P<links>(?:\s+{_LINK}){{{device_count}}})(?:\s+(?P<cores>{_CORES}))?")
+
+
+def topology() -> Topology | None:
+    """Return how this node's GPUs are linked, as `nvidia-smi topo -m` prints it; None on a node without nvidia-smi.
+
+    Raises ValueError where nvidia-smi does not answer in time, fails, or prints something else than its matrix.
+    """
+    try:
+        done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=SMI_S, check=False)
+    except FileNotFoundError:
+        return None
+    except subprocess.TimeoutExpired as error:
+        raise ValueError(f"nvidia-smi topo -m: no answer in {SMI_S:g} s") from error
+    if done.returncode != 0:
+        words = " ".join((done.stdout + done.stderr).split())
+        raise ValueError(f"nvidia-smi topo -m ended with status {done.returncode}: {words[:200] or 'no message'}")
+    return parse_topology(done.stdout)
+
+
+def cpu_list(text: str) -> set[int]:
+    """Return the numbers of the cores in a list of ranges, as {0, 1, 2, 8} for "0-2,8"."""
+    cores: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        cores.update(range(int(first), int(last or first) + 1))
+    return cores
