@@ -18,6 +18,9 @@ from runlog import named_files, workloads
 IMAGES_TO_SCALE = 16
 MOST_SCALE = 4
 
+FOLDERS = ("LOGDIR", "DATADIR", "DATA_CACHE", "CHECKPOINT_DIR")
+NAMED_PATHS = (*FOLDERS, "JOB_KEY", "PRETRAINED", "FLEET_BASELINE", "TELEMETRY_PROMETHEUS")
+
 
 def raise_first(refusals: Iterator[str]) -> None:
     """Raise ValueError with the first of the refusals; return where there is none."""
@@ -158,11 +161,14 @@ def of_named_paths(job: Job) -> Iterator[str]:
         yield f"HOSTFILE={cluster.hostfile}: HOSTS={cluster.hosts} names the nodes too: unset one of them"
     if cluster.hostfile:
         hosts_of_cluster(cluster)
-    if job.data.folder:
+    for variable in NAMED_PATHS:
+        path = job.value(variable)
+        refuse = named_files.refuse_no_folder if variable in FOLDERS else named_files.refuse_no_file
         try:
-            named_files.refuse_no_folder(Path(job.data.folder))
+            if path:
+                refuse(Path(path))
         except named_files.UnusableError as error:
-            yield f"DATADIR={error}"
+            yield f"{variable}={error}"
 
 
 # ---- what the recipe and the program must be asked
