@@ -50,12 +50,14 @@ def interface_of(address: str) -> str | None:
 
 
 def nccl_settings(cluster: ClusterSettings, node: int) -> dict[str, str]:
-    """Return NCCL's setting by which nodes with GPUs meet: the interface at which the others reach this node.
+    """Return the variable that tells NCCL at which network interface the other nodes reach this one, number `node`.
 
-    By itself NCCL takes the first one that is up, which may be a bridge of containers or of virtual machines. The
-    setting is empty where HOSTS leads to no interface of this node: NCCL then chooses.
+    By itself NCCL takes the first interface that is up, which may be a bridge of containers or of virtual machines.
+    Nothing is returned for a job without GPUs or of one node, and where HOSTS leads to no interface of this node: NCCL
+    then chooses.
     """
-    if not cluster.on_gpu or cluster.dgxnnodes == 1 or len(cluster.hosts.split(",")) != cluster.dgxnnodes:
+    has_other_nodes = cluster.dgxnnodes > 1 and len(cluster.hosts.split(",")) == cluster.dgxnnodes
+    if not cluster.on_gpu or not has_other_nodes:
         return {}
     try:
         interface = interface_of(node_address(cluster, node))

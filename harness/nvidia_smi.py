@@ -46,7 +46,7 @@ def _row_of(name: str, device_count: int) -> re.Pattern[str]:
 
     A row is found by what it holds and not by its line, as some reports of machines have lost their line breaks.
     """
-    return re.compile(rf"\s{name}(?P<links>(?:\s+{_LINK}){{{device_count}}})(?:\s+(?P<cores>{_CORES}))?")
+    return re.compile(rf"\s{re.escape(name)}(?P<links>(?:\s+{_LINK}){{{device_count}}})(?:\s+(?P<cores>{_CORES}))?")
 
 
 def topology() -> Topology | None:

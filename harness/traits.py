@@ -46,12 +46,19 @@ class Traits:
     reads_pretrained: bool = False  # starts from the weights of PRETRAINED
     holds_fixed_loss_scale: bool = False  # FP16 was shown to hold its gradients at a fixed LOSS_SCALE
     most_half_pixels: int | None = None  # of a step, where the loss is a mean over pixels that FP16 must hold
-    captures_steps: bool = False  # its step was shown to run as a CUDA graph
+    captures_steps: bool = False  # its step was shown to run as a CUDA graph; in FP16 it needs a fixed loss scale too
     only_measured: Mapping[str, str] = field(default_factory=dict)  # recipe that trains to no target: the one that does
     cpu_settings: Mapping[str, str] = field(default_factory=dict)  # flags of Paddle on a CPU
     gpu_settings: Mapping[str, str] = field(default_factory=dict)  # flags of Paddle on a GPU
     memory: MemoryPeaks | None = None  # None: not measured
     decoder: DecoderMemory | None = None  # None: its images are decoded on the host
+
+    def captures(self, *, is_half: bool) -> bool:
+        """Tell whether a step can be captured; `is_half`: in half precision.
+
+        Paddle's kernels of a dynamic loss scale copy tables from memory of the host that a replay would not find.
+        """
+        return self.captures_steps and (self.holds_fixed_loss_scale or not is_half)
 
 
 def traits_of(workload: str) -> Traits:

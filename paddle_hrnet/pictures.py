@@ -154,7 +154,7 @@ def inflated(content: bytes, rows: int) -> bytes:
         return content
 
     header = content[PNG_HEADER_AT : PNG_HEADER_AT + PNG_HEADER_BYTES]
-    width, _, _, _ = PNG_HEADER.unpack_from(header)
+    width = int.from_bytes(header[:4], "big")
     methods = header[COLOUR_TYPE_IN_HEADER + 1 :]  # of compression, filters and interlacing; 0 are the plain ones
     row_bytes = 1 + 3 * width  # the first byte names the row's filter
     try:

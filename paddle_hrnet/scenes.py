@@ -31,24 +31,26 @@ def write(folder: Path) -> None:
     folder. The scenes are the same at each call: their random numbers are seeded by their number.
     """
     digits = embedded.digits()
-    for part, numbers, scenes in (
-        ("train", digits.train, SCENES_TRAIN),
-        ("val", digits.evaluation, SCENES_EVAL),
-    ):
-        lines = []
-        order = _order(numbers, scenes)
-        for scene_number in range(scenes):
-            image = f"leftImg8bit/{part}/digits/digits_{scene_number:06d}_leftImg8bit.png"
-            label = f"gtFine/{part}/digits/digits_{scene_number:06d}_gtFine_labelTrainIds.png"
-            chosen = order[DIGITS * scene_number : DIGITS * (scene_number + 1)]
-            shown = [(digits.images[i] / embedded.FULL_INK, int(digits.labels[i])) for i in chosen]
+    _write_part(folder, "train", digits, digits.train, SCENES_TRAIN)
+    _write_part(folder, "val", digits, digits.evaluation, SCENES_EVAL)
 
-            pixels, labels = scene(shown, np.random.default_rng([scenes, scene_number]))
-            for path, array in ((image, pixels), (label, labels)):
-                (folder / path).parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(array).save(folder / path)
-            lines.append(f"{image} {label}\n")
-        (folder / f"{part}.txt").write_text("".join(lines))
+
+def _write_part(folder: Path, part: str, digits: embedded.Digits, numbers: list[int], scenes: int) -> None:
+    """Write so many scenes of the digits with these numbers, and the list of them, PART.txt."""
+    order = _order(numbers, scenes)  # DIGITS numbers for each scene
+    lines = []
+    for scene_number in range(scenes):
+        image = f"leftImg8bit/{part}/digits/digits_{scene_number:06d}_leftImg8bit.png"
+        label = f"gtFine/{part}/digits/digits_{scene_number:06d}_gtFine_labelTrainIds.png"
+        chosen = order[DIGITS * scene_number : DIGITS * (scene_number + 1)]
+        shown = [(digits.images[i] / embedded.FULL_INK, int(digits.labels[i])) for i in chosen]
+
+        pixels, labels = scene(shown, np.random.default_rng([scenes, scene_number]))
+        for path, array in ((image, pixels), (label, labels)):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(array).save(folder / path)
+        lines.append(f"{image} {label}\n")
+    (folder / f"{part}.txt").write_text("".join(lines))
 
 
 def _order(numbers: list[int], scenes: int) -> Array:
@@ -59,26 +61,30 @@ def _order(numbers: list[int], scenes: int) -> Array:
 
 
 def scene(shown: list[tuple[Array, int]], rng: np.random.Generator) -> tuple[Array, Array]:
-    """Draw a scene of DIGITS digits in rows, each of ink [8, 8] from 0 to 1 with its class.
+    """Draw a scene of DIGITS digits on textured ground, all at random; return its pixels and their labels.
 
-    Returns pixels [H, W, 3] and labels [H, W], both uint8.
+    `shown` has each digit's ink [8, 8], from 0 to 1, and its class. A digit lies in a square of CELL pixels of its own,
+    at another place and size in it and in another colour. Pixels [HEIGHT, WIDTH, 3] and labels [HEIGHT, WIDTH] are
+    uint8; the order of the draws from `rng` is what makes a scene the same each time.
     """
-    ground = rng.uniform(20, 100, 3)
-    # Smooth noise [H, W] of three grain sizes, about -1 to 1.
+    # The ground: a dark colour, and smooth noise [HEIGHT, WIDTH] of three grain sizes, about -1 to 1.
+    ground_colour = rng.uniform(20, 100, 3)
     grains = [rng.uniform(-1, 1, (HEIGHT // grain, WIDTH // grain)) for grain in (4, 8, 16)]
     texture = np.sum([_enlarged(grain, HEIGHT, WIDTH) for grain in grains], axis=0) / np.sqrt(3)
-    pixels = ground + texture[:, :, None] * rng.uniform(8, 20, 3)
+    pixels = ground_colour + texture[:, :, None] * rng.uniform(8, 20, 3)
     labels = np.full((HEIGHT, WIDTH), GROUND, dtype=np.uint8)
-    for place, (digit, value) in enumerate(shown):
-        row, column = divmod(place, WIDTH // CELL)
+
+    # The digits: brighter by a colour of their own where there is ink.
+    for cell, (digit, digit_class) in enumerate(shown):
+        row, column = divmod(cell, WIDTH // CELL)
         size = int(rng.integers(DIGIT_MIN, DIGIT_MAX + 1))
         top = CELL * row + rng.integers(0, CELL - size + 1)
         left = CELL * column + rng.integers(0, CELL - size + 1)
         window = (slice(top, top + size), slice(left, left + size))
         ink = np.clip(_enlarged(digit, size, size), 0, 1)
         pixels[window] += ink[:, :, None] * rng.uniform(100, 150, 3)
-        labels[window][ink >= INK] = value
-    pixels += rng.normal(0, 4, pixels.shape)
+        labels[window][ink >= INK] = digit_class
+    pixels += rng.normal(0, 4, pixels.shape)  # noise of each value by itself
     return np.clip(np.rint(pixels), 0, 255).astype(np.uint8), labels
 
 

@@ -15,6 +15,7 @@ PEAKS = MemoryPeaks(
 
 TRAITS = Traits(
     layouts=("NCHW",),
+    captures_steps=True,
     reads_pretrained=True,
     most_half_pixels=64 * 1024 * 512,  # docs/program.md has the measurement
     cpu_settings={

@@ -75,12 +75,12 @@ class Work:
         product = self._product()
         self.flops = product.flops
         self.dtype = product.dtype  # of a product's arithmetic; empty for any other operator
-        self.turned_bytes = self._turned()  # of transposes inside the kernel, which are in `moved_bytes` too
+        self.turned_bytes = self._transposed_bytes()  # of transposes inside the kernel, which are in `moved_bytes` too
         self.moved_bytes = 0
         if self.is_kernel:
-            self.moved_bytes = self._passed() + self.turned_bytes + self._inside()
-        self.again_bytes = self._again()  # of inputs that it must read twice where the chip cannot hold them
-        self.extra_bytes = self._extra()  # read by a second kernel of the operator, or added to
+            self.moved_bytes = self._operand_bytes() + self.turned_bytes + self._bytes_between_kernels()
+        self.again_bytes = self._sizes_read_twice()  # of inputs that it must read twice where the chip cannot hold them
+        self.extra_bytes = self._reread_bytes()  # read by a second kernel of the operator, or added to
 
     @property
     def kernel_class(self) -> str:
@@ -103,7 +103,7 @@ class Work:
         """Return the bytes of each variable in these slots."""
         return [self._sizes[name] for name in ops.operands(self._op, *slots)]
 
-    def _passed(self) -> int:
+    def _operand_bytes(self) -> int:
         """Return the bytes of the inputs, each once, and the outputs, each once."""
         total = 0
         for slots in (self._op.input_names, self._op.output_names):
@@ -112,15 +112,15 @@ class Work:
             total += sum(self._sizes.get(name, 0) for name in names)
         return total
 
-    def _inside(self) -> int:
+    def _bytes_between_kernels(self) -> int:
         """Return the bytes of images that the kernels inside one `resnet_unit` pass to each other; else 0.
 
         A `resnet_unit` is relu(bn(conv X) + bn(conv Z)) or relu(bn(conv X) + Z), as several kernels.
         Forward, the normalization reads what each convolution has written: those bytes once more.
         Backward, the gradient of each normalization is written and then read by that of its convolution (twice ConvX,
-        twice ConvZ); with a shortcut convolution Z the gradient of the sum is, too (twice ConvZ again). `_passed`
-        counts all inputs, of which the kernels do not read the output Y, as the relu's mask replaces it, nor an
-        addend Z that no convolution made: these are subtracted.
+        twice ConvZ); with a shortcut convolution Z the gradient of the sum is, too (twice ConvZ again). Subtracted
+        are the inputs that no kernel reads and `_operand_bytes` counts: the output Y, as the relu's mask replaces it,
+        and an addend Z that no convolution made.
         """
         x_bytes = sum(self._bytes_in("ConvX"))
         z_bytes = sum(self._bytes_in("ConvZ"))  # 0 without a shortcut convolution
@@ -133,7 +133,7 @@ class Work:
             return normalization_gradients + sum_gradient - sum(self._bytes_in(*unread_slots))
         return 0
 
-    def _again(self) -> list[int]:
+    def _sizes_read_twice(self) -> list[int]:
         """Return the bytes of each image that a batch normalization must read twice; empty for any other operator.
 
         It reads the whole batch for the sums behind its statistics, and again to normalize it. Forward that is the
@@ -147,7 +147,7 @@ class Work:
             return []
         return self._bytes_in("X", "Y@GRAD")  # the second one is there only backward
 
-    def _turned(self) -> int:
+    def _transposed_bytes(self) -> int:
         """Return the bytes that this operator's kernel moves to transpose images between NHWC and NCHW.
 
         Paddle's convolution and batch norm compute in NHWC for FP16 alone. For any other type their kernels transpose
@@ -186,7 +186,7 @@ class Work:
                 dtype = ops.dtype_of(weights)
         return _Product(flops, dtype)
 
-    def _extra(self) -> int:
+    def _reread_bytes(self) -> int:
         """Return the bytes that a gradient operator reads again by another of its kernels, however large the cache.
 
         - A convolution's gradients by its input and by its weights are two calls of cuDNN that read the same incoming
@@ -232,9 +232,10 @@ def works(main: static.Program) -> list[Work]:
 def buckets(main: static.Program) -> list[dict[str, Any]]:
     """Describe each gradient all-reduce of a training program, in the order in which they are issued.
 
-    Each entry has its size in MiB, its type, the number of gradients in it, its index among the operators, and its
-    communicator (`ring`). Two shares, 0 to 1, say how well it overlaps with the backward pass: how many of the
-    backward kernels come before it, and how many of their bytes are still to be moved while it travels.
+    Each entry has its size in MiB, its type, the number of gradients in it, its index among the operators, its
+    communicator (`ring`), and whether it is summed on the stream that computes. Two shares, 0 to 1, say
+    how well it overlaps with the backward pass: how many of the backward kernels come before it, and how many of their
+    bytes are still to be moved while it travels.
     """
     block = main.global_block()
     gradients_by_buffer = _gradients_by_buffer(block)

@@ -30,7 +30,7 @@ class Strategy:
     merged_optimizer: bool | None = _knob("one update operator for all parameters of a type", None)
     resnet_unit: bool = _knob("a block's convolution, batch norm, add and relu as one operator (FP16, NHWC)", False)
     merged_lars: bool = _knob("LARS updates of parameters of one type in few operators (our own pass)", False)
-    cuda_graph: bool = _knob("the step captured as a CUDA graph and replayed (GPU, ResNet-50)", False)
+    cuda_graph: bool = _knob("the step captured as a CUDA graph and replayed (GPU; HRNet not in FP16)", False)
     gradient_merge: int = _knob("parts of BATCHSIZE that are computed one after the other (our own pass)", 1, 1)
     conv_workspace_size_limit: int | None = _knob("MiB of workspace a cuDNN convolution may use", None, 0)
     cudnn_exhaustive_search: bool | None = _knob("cuDNN tries its algorithms on the first step", None)

@@ -102,7 +102,7 @@ class Run:
         if kind in _NUMBERED and end in ("start", "stop"):
             number = scalar(metadata.get(_NUMBERED[kind]))
             count = scalar(metadata.get("epoch_count"))
-            self._bound(kind, end, Mark(event.line, event.time_ms, number, count))
+            self._note_interval(kind, end, Mark(event.line, event.time_ms, number, count))
         elif key == schema.RUN_START.key:
             self.starts.append(Mark(event.line, event.time_ms))
         elif key == schema.RUN_STOP.key:
@@ -122,7 +122,7 @@ class Run:
         elif key in ("throughput", "tracked_stats"):
             self.rates.append(_foreign_rate(event))
 
-    def _bound(self, kind: str, end: str, mark: Mark) -> None:
+    def _note_interval(self, kind: str, end: str, mark: Mark) -> None:
         """Note the start or the stop (`end`) of an epoch, a block of epochs or an evaluation (`kind`).
 
         A start opens an interval. A stop closes the open one of its kind and number, or where there is none, as in a

@@ -84,7 +84,7 @@ class RunOrder:
         self._collected.breach(rule, event.line, actual, expected)
 
     def _number(self, event: Event, name: str) -> int | None:
-        """A number of epochs in the metadata of `event`; None where it is none, which breaks a rule."""
+        """Return a number of epochs in the metadata of `event`; None where it is none, which breaks a rule."""
         value: Any = event.metadata.get(name)
         if is_number(value) and 0 <= value < 2**31 and value == int(value):  # others write 39.0
             return int(value)
@@ -132,6 +132,10 @@ class RunOrder:
             self._not_before_start(self._early, event.time_ms)
 
     def _run_stop(self, event: Event) -> None:
+        """Compare the run's end with its start, and with an end that another node logged.
+
+        A run that succeeded must have stopped all of its parts, and have an accuracy of each evaluation.
+        """
         first = self.run.of(schema.RUN_STOP)
         if event is not first:
             self._repeated(event, first)
@@ -151,7 +155,7 @@ class RunOrder:
             self._breach(ORDER, event, f"{self._unscored} has no accuracy")
 
     def _repeated(self, event: Event, first: Event) -> None:
-        """A second run_start or run_stop: of other nodes, if they are close to each other."""
+        """Collect a second run_start or run_stop at another time; close to the first it is another node's and warns."""
         apart_ms = abs(event.time_ms - first.time_ms)
         if apart_ms:
             far = apart_ms > self._collected.strict["run-time"].bounds["repeat_ms"]
@@ -161,6 +165,10 @@ class RunOrder:
     # --- blocks, epochs and evaluations ---
 
     def _part_starts(self, event: Event) -> None:
+        """Open a block, an epoch or an evaluation, and collect what is wrong with its place, its time and its label.
+
+        It may not start before run_start, nor while another part is open that must be over by then.
+        """
         kind = _kind(event)
         if self.run.start_ms is None:
             self._early = self._early or event
@@ -169,28 +177,32 @@ class RunOrder:
         for other in _CLOSED_BY[kind]:
             if other in self._open:
                 self._breach(ORDER, event, f"{self._open[other]} is still open")
+
         number = self._number(event, "first_epoch_num" if kind == "block" else "epoch_num")
-        part = _Open(event, number)
-        if kind == "eval":
-            self._evaluation_starts(part)
-        else:
+        epochs = 1
+        if kind != "eval":
             self._expect(event, f"{event.key} of epoch", number, self._next_epoch())
-            if kind == "epoch":
-                self._epoch_starts(part)
-            else:
-                count = self._number(event, "epoch_count")
-                part = _Open(event, number, 1 if count is None else count)
-                if not self._epochs_seen:
-                    self.epochs_counted += part.epochs
+        if kind == "block":
+            stated_epochs = self._number(event, "epoch_count")
+            epochs = 1 if stated_epochs is None else stated_epochs
+            if not self._epochs_seen:
+                self.epochs_counted += epochs
+        part = _Open(event, number, epochs)
+        if kind == "epoch":
+            self._epoch_starts(part)
+        elif kind == "eval":
+            self._evaluation_starts(part)
         self._open[kind] = part
 
     def _epoch_starts(self, epoch: _Open) -> None:
+        """Count an epoch; from the first one on, what blocks announced no longer counts."""
         self.epochs_counted = self.epochs_counted + 1 if self._epochs_seen else 1
         self._epochs_seen = True
         self._eval_in_epoch_ms = 0.0
         self.measured.epoch_starts(epoch.start, epoch.number)
 
     def _evaluation_starts(self, evaluation: _Open) -> None:
+        """Collect that the evaluation before has no accuracy, or that this one is not labelled with the last epoch."""
         if self._unscored is not None and "eval" not in self._open:
             self._breach(ORDER, evaluation.start, f"{self._unscored} has no accuracy")
         trained = self._trained_epoch()
@@ -200,6 +212,11 @@ class RunOrder:
         self._unscored = evaluation
 
     def _part_stops(self, event: Event) -> None:
+        """Close a block, an epoch or an evaluation, and record how long it took.
+
+        The time of a block counts only where its epochs have no events of their own: it is shared out among them. The
+        evaluations within an epoch are no part of its training.
+        """
         kind = _kind(event)
         number = self._number(event, "first_epoch_num" if kind == "block" else "epoch_num")
         part = self._open.pop(kind, None)
@@ -207,15 +224,14 @@ class RunOrder:
             self._breach(ORDER, event, f"{event.key}, and no {kind} is open")
             return
         self._expect(event, f"{event.key} of epoch", number, part.number)
-        took_ms = event.time_ms - part.start.time_ms
-        if kind == "block" and self._epochs_seen:  # its epochs have their own times
-            if "epoch" in self._open or self.last_epoch != part.last:
-                announced = f"{part} announces epochs {part.number} to {part.last}"
-                self._breach(ORDER, event, f"{announced}; the last one done is {self.last_epoch}")
+        if kind == "block" and self._epochs_seen:
+            self._block_of_epochs_stops(event, part)
             return
+        took_ms = event.time_ms - part.start.time_ms
         self._took(event, took_ms)
         if kind == "eval":
-            self._eval_in_epoch_ms += took_ms if "epoch" in self._open else 0
+            if "epoch" in self._open:
+                self._eval_in_epoch_ms += took_ms
             return
         self.last_epoch = part.last
         if len(self.trained) < EVENTS_KEPT:
@@ -223,7 +239,14 @@ class RunOrder:
         if kind == "epoch":
             self.measured.epoch_stops(part.number, took_ms - self._eval_in_epoch_ms)
 
+    def _block_of_epochs_stops(self, event: Event, block: _Open) -> None:
+        """Collect that a block whose epochs have events of their own ends before, or behind, the last of them."""
+        if "epoch" in self._open or self.last_epoch != block.last:
+            announced = f"{block} announces epochs {block.number} to {block.last}"
+            self._breach(ORDER, event, f"{announced}; the last one done is {self.last_epoch}")
+
     def _took(self, event: Event, took_ms: float) -> None:
+        """Record an interval. It must take time, where the clock counts in ms."""
         self.run.took(event.key, took_ms)
         if took_ms < 0 or (took_ms == 0 and self.run.tick_ms == 1):
             self._breach("epoch-time", event, f"{event.key} {took_ms} ms after its start")
@@ -239,7 +262,7 @@ class RunOrder:
         return None if self.last_epoch is None else self.last_epoch + 1
 
     def _trained_epoch(self) -> int | None:
-        """The number of the epoch that an evaluation here is of."""
+        """Return the number of the epoch that an evaluation here is of; None where no label says it."""
         if "epoch" in self._open:
             return self._open["epoch"].number
         if "block" in self._open and not self._epochs_seen:
@@ -247,7 +270,12 @@ class RunOrder:
         return self.last_epoch
 
     def _eval_accuracy(self, event: Event) -> None:
-        if "epoch_num" not in event.metadata:  # of another benchmark, by samples or steps
+        """Keep an accuracy with the epoch that it states, and collect what is wrong with that epoch.
+
+        It must be that of the evaluation before it, and no later one than were started. Benchmarks that count samples
+        or steps state no epoch: their accuracies are numbered in turn.
+        """
+        if "epoch_num" not in event.metadata:
             self._keep_accuracy(event, self.run.number(schema.EVAL_ACCURACY))
             return
         number = self._number(event, "epoch_num")

@@ -63,7 +63,7 @@ class _Pattern(NamedTuple):
         return [*convolutions, *norms, *adds, self.relu]
 
 
-def fits(op: Operator, block: Block) -> bool:
+def takes_convolution(op: Operator, block: Block) -> bool:
     """Tell whether Paddle's fused operator `resnet_unit` can compute a convolution of this block.
 
     It takes 1x1 and 3x3 convolutions in NHWC, in one group, undilated, padded to keep the image's size, with equal
@@ -154,7 +154,7 @@ class _Matcher:
         if norm is None:
             return None
         convolution = self._sole_maker(norm.input("X")[0], "conv2d")
-        if convolution is None or not fits(convolution, self._block):
+        if convolution is None or not takes_convolution(convolution, self._block):
             return None
         return _Side(convolution, norm)
 

@@ -10,7 +10,7 @@ from paddle.base.framework import Block, Operator
 
 from program import ops
 from program.ops import Refused, prove, type_in
-from program.passes.resnet_unit import fits
+from program.passes.resnet_unit import takes_convolution
 from program.strategy import Strategy
 
 
@@ -133,7 +133,7 @@ def _unfused(block: Block) -> Counter[str]:
     places: Counter[str] = Counter()
     last_writer: dict[str, Operator] = {}
     for op in block.ops:
-        if fits(op, block):
+        if takes_convolution(op, block):
             places["resnet_unit"] += 1
         if op.type == "elementwise_add" and reads.is_add_before_relu(op):
             places["fuse_elewise_add_act_ops"] += 1

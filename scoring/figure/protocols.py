@@ -60,7 +60,11 @@ class Protocol:
         return dataclasses.replace(self, runs=runs, runs_given=True)
 
     def describe(self, counts: Sequence[int] = ()) -> str:
-        """Return the rule in words; `counts` are the runs of each system, which may be more than it asks for."""
+        """Return the rule in words, such as `skip 1 windows, mean of rates; mean of 1 run`.
+
+        `counts` are the numbers of runs that each system has, where they are known. They may be more than the protocol
+        asks for; systems of different numbers make `5 to 7 runs`.
+        """
         if self.over_steps == "run_time":
             steps = "run_start to run_stop"
         elif self.over_steps == "own_summary":
@@ -122,7 +126,7 @@ class Amount(NamedTuple):
     unit: Literal["window", "step", "epoch"]
 
 
-def _protocol(path: Path, name: str, row: Any) -> Protocol:
+def _protocol(path: Path, name: str, row: object) -> Protocol:
     """Return the protocol that one entry of a file describes; `row` is the entry's value, as YAML has it.
 
     Raises InputError, with the file and the protocol's name, for fields that are unknown, missing, of a wrong value, or
@@ -166,7 +170,7 @@ def _protocol(path: Path, name: str, row: Any) -> Protocol:
     return protocol
 
 
-def _fields(where: str, row: Any) -> dict[str, Any]:
+def _fields(where: str, row: object) -> dict[str, Any]:
     """Return the fields of an entry by their names. Raises InputError where one is unknown, or a needed one missing."""
     if not isinstance(row, dict):
         raise InputError(f"{where}: want a table of its fields")
@@ -201,7 +205,7 @@ def _what_does_not_go_together(protocol: Protocol) -> str:
     return ""
 
 
-def _amount(where: str, field: str, value: Any) -> Amount:
+def _amount(where: str, field: str, value: object) -> Amount:
     """Return the amount that a field says, such as 10 and `window` of `10 windows`. Raises InputError for none."""
     match = _AMOUNT.fullmatch(value) if isinstance(value, str) else None
     if match is None:

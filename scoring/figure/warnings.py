@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from runlog.verdict import WARNING, Verdict
+from scoring.digits import percent, six_digits
 from scoring.figure.spread import outlier
 from scoring.importers.checks import CLOCK_AGREES, EPOCHS_AND_RUN, REFUSED, row_s, run_rate
 from scoring.record import Record
@@ -44,7 +45,7 @@ def of_summary(record: Record, value: float, lines: tuple[int, int]) -> Iterator
     if rate_of_rows is not None and not 1 / REFUSED <= value / rate_of_rows <= REFUSED:
         message = (
             f"{figure_of_lines} {value / rate_of_rows:.3g} times what the same rows' own times make, "
-            f"{rate_of_rows:.6g}: the clock was set, or the run stood still in between"
+            f"{six_digits(rate_of_rows)}: the clock was set, or the run stood still in between"
         )
         yield warning("rows_disagree", message, record, last_line)
 
@@ -53,15 +54,18 @@ def of_summary(record: Record, value: float, lines: tuple[int, int]) -> Iterator
     if whole_run is not None and not is_told_by_check:
         off = value / whole_run.images_per_s - 1
         if abs(off) > WARM_UP_SHARE:
-            message = f"the figure, {value:.6g}, is {off:+.1%} off the whole run's: {whole_run.text}, warm-up included"
+            message = (
+                f"the figure, {six_digits(value)}, is {off:+.1%} off the whole run's: {whole_run.text}, warm-up "
+                "included"
+            )
             yield warning("ways_disagree", message, record, last_line)
 
     if record.summary_rate is not None and record.rate_scope == "global":
         off = value / record.summary_rate - 1
         if abs(off) > SUMMARY_SHARE:
             message = (
-                f"{figure_of_lines} {off:+.1%} off the log's own summary {record.summary_rate:.6g}, which has a rule "
-                "of its own: see the protocol summary"
+                f"{figure_of_lines} {off:+.1%} off the log's own summary {six_digits(record.summary_rate)}, which has "
+                "a rule of its own: see the protocol summary"
             )
             yield warning("own_summary_differs", message, record, record.field_lines["summary_rate"])
 
@@ -91,7 +95,7 @@ def of_interval(value: float, interval: tuple[float, float] | None) -> Iterator[
     """Warn of a figure that its own interval leaves open by more than 2 %."""
     half = (interval[1] - interval[0]) / 2 / value if interval is not None else 0.0
     if half > UNSTEADY_SHARE:
-        message = f"half the width of the 95 % interval is {half:.1%} of the figure (over {UNSTEADY_SHARE:.0%})"
+        message = f"half the width of the 95 % interval is {percent(half)} of the figure (over {UNSTEADY_SHARE:.0%})"
         yield warning("wide_interval", message)
 
 
@@ -127,7 +131,8 @@ def of_runs(records: Sequence[Record], values: Sequence[float], unit: str) -> It
     record, value = finite[index]
     middle = statistics.median(value for _, value in finite)
     if abs(value - middle) > OUTLIER_SHARE * abs(middle):
-        yield warning("outlying_run", f"{value:.6g} {unit} lies far from the median {middle:.6g} of the runs", record)
+        message = f"{six_digits(value)} {unit} lies far from the median {six_digits(middle)} of the runs"
+        yield warning("outlying_run", message, record)
 
 
 def of_unsaid_machine(records: Sequence[Record]) -> Iterator[Verdict]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from runlog.verdict import Verdict
+from scoring.digits import percent
 from scoring.figure.warnings import OUTLIER_SHARE, RATE_GAP_SHARE, warning
 from scoring.importers.text import weighted_mean, work
 from scoring.record import Record, Window
@@ -47,7 +48,7 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
         yield from _of_times(record, windows, times, averages_rates)
     share = waiting_share(windows)
     if share is not None and share > STALL_SHARE:
-        message = f"{share:.1%} of the step time is waiting for data (over {STALL_SHARE:.0%})"
+        message = f"{percent(share)} of the step time is waiting for data (over {STALL_SHARE:.0%})"
         yield warning("data_stall", message, record)
     for kind, what in (("data_wait", "waits for its input"), ("compute", "computes")):
         yield from _straggler(record, windows, kind, what)
@@ -138,8 +139,9 @@ def _outlying_windows(record: Record, windows: Sequence[Window], times: Sequence
     farthest = distances.index(max(distances))
     longer = "longer" if moved > 0 else "shorter"
     message = (
-        f"{far} of {len(windows)} windows, far from the others, make the mean step time {abs(moved):.1%} {longer}; "
-        f"the farthest takes {times[farthest] / middle:.3g} times the median: see the median of the window rates"
+        f"{far} of {len(windows)} windows, far from the others, make the mean step time {percent(abs(moved))} "
+        f"{longer}; the farthest takes {times[farthest] / middle:.3g} times the median: see the median of the window "
+        "rates"
     )
     return warning("outlying_window", message, record, windows[farthest].line)
 
@@ -208,7 +210,7 @@ def _warm_up_not_over(record: Record, windows: Sequence[Window], times: Sequence
     if change is None or change.before <= change.after * (1 + WARM_UP_SHARE):
         return None
     message = (
-        f"the first {change.at} of {count} measured windows are {change.before / change.after - 1:.1%} slower "
+        f"the first {change.at} of {count} measured windows are {percent(change.before / change.after - 1)} slower "
         f"than the rest: warm-up was not over at the cut; try to skip {change.at} more"
     )
     return warning("warm_up_not_over", message, record, windows[change.at].line)
@@ -237,7 +239,7 @@ def _throttling(record: Record, windows: Sequence[Window], times: Sequence[float
     if not (is_step and is_slower):
         return None
     message = (
-        f"from window {change.at + 1} of {count} on steps take {change.after / change.before - 1:.1%} longer, to "
+        f"from window {change.at + 1} of {count} on steps take {percent(change.after / change.before - 1)} longer, to "
         f"the end: throttling, or another job on the machine{_power_note(windows, change.at)}"
     )
     return warning("throttling", message, record, windows[change.at].line)
@@ -323,7 +325,7 @@ def _straggler(record: Record, windows: Sequence[Window], kind: str, what: str) 
     over = statistics.median(window.over for window in its_windows)
     if chance < STRAGGLER_CHANCE and over > STRAGGLER_SHARE:
         message = (
-            f"rank {rank} on {host} {what} {over:.1%} of the time longer than the median rank, and is the "
+            f"rank {rank} on {host} {what} {percent(over)} of the time longer than the median rank, and is the "
             f"slowest in {count} of {len(slowest)} windows: all others wait for it"
         )
         yield warning("straggler", message, record, its_windows[0].line)

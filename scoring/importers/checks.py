@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from scoring.digits import six_digits
 from scoring.record import Check, Record, Span, Window
 
 REFUSED = 1.5  # a factor that no pause explains: one of the two is wrong
@@ -90,9 +91,8 @@ def problems(record: Record) -> list[str]:
     before, row = pairs[0]
     back_s = (before.end_s or 0.0) - (row.end_s or 0.0)
     more = f", and {len(pairs) - 1} more such rows" if len(pairs) > 1 else ""
-    return [
-        f"line {row.line}: its time stamp is {back_s:.6g} s before that of line {before.line}{more}: the clock was set"
-    ]
+    back = f"{six_digits(back_s)} s before that of line {before.line}{more}"
+    return [f"line {row.line}: its time stamp is {back}: the clock was set"]
 
 
 def row_s(record: Record, window: Window) -> float | None:
@@ -160,8 +160,8 @@ def _stamps(record: Record) -> Check | None:
     rows_have_times = record.windows[-1].seconds is not None
     return _check(
         "time" if rows_have_times else "steps, batch and rate against time",
-        f"{lines}: time stamps, {stamps_s:.6g} s",
-        f"{lines}: {'their step times' if rows_have_times else 'steps x batch / rate'}, {rows_s:.6g} s",
+        f"{lines}: time stamps, {six_digits(stamps_s)} s",
+        f"{lines}: {'their step times' if rows_have_times else 'steps x batch / rate'}, {six_digits(rows_s)} s",
         stamps_s / rows_s,
         rounding=digit_s * (1 + pauses) / rows_s,
     )
@@ -199,8 +199,8 @@ def _pauses(record: Record) -> Check | None:
     lines = _lines([gap.row for gap in gaps])
     return _check(
         "time with pauses",
-        f"{lines}: time stamps, {stamps_s:.6g} s, with pauses of which no line tells",
-        f"{lines}: the rows' own times, {rows_s:.6g} s",
+        f"{lines}: time stamps, {six_digits(stamps_s)} s, with pauses of which no line tells",
+        f"{lines}: the rows' own times, {six_digits(rows_s)} s",
         stamps_s / rows_s,
         refusable=False,
     )
@@ -220,9 +220,10 @@ def _epoch_rows(record: Record) -> list[Window]:
 
 
 def run_rate(record: Record) -> RunRate | None:
-    """Return images/s by the run's time: from run_start to run_stop, or from the first epoch to the last one.
+    """Return the images/s that the run's time makes, with the time in words.
 
-    None for logs of other rows than epochs, and where the clock was set.
+    The time is that from run_start to run_stop, or from the first epoch to the last one where the log lacks the two.
+    Returns None for logs whose rows are not whole epochs, and where the clock was set.
     """
     rows = _epoch_rows(record)
     if not rows:
@@ -263,7 +264,7 @@ def _rate_over(record: Record, rows: Sequence[Window], what: str, seconds: float
     epochs_after_first = (last.epoch or 0) - (first.epoch or 0)
     images = epochs_after_first * samples + (first.images or 0.0)
     rate = images / seconds
-    return RunRate(f"{_lines(rows)}: {what}, {seconds:.6g} s, which is {rate:.6g} images/s", rate)
+    return RunRate(f"{_lines(rows)}: {what}, {six_digits(seconds)} s, which is {six_digits(rate)} images/s", rate)
 
 
 def _evaluated_s(record: Record, rows: Sequence[Window], span: Span) -> float:
@@ -299,7 +300,7 @@ def _run(record: Record) -> Check | None:
         return None
     rows_s = _total(rows, "seconds")
     rate = _total(rows, "images") / rows_s
-    own_times = f"{_lines(rows)}: the epochs' own times, {rows_s:.6g} s, which is {rate:.6g} images/s"
+    own_times = f"{_lines(rows)}: the epochs' own times, {six_digits(rows_s)} s, which is {six_digits(rate)} images/s"
 
     whole: RunRate | None = None
     run = _span_of_run(record)
@@ -339,8 +340,8 @@ def _epoch_timer(record: Record) -> Check | None:
     rows_rate = _total(rows, "steps") / steps_over_rates
     return _check(
         "rates against the epochs' time",
-        f"{_lines(epochs)}: the epochs' own {epochs_s:.6g} s, {epochs_rate:.6g} images/s",
-        f"{_lines(rows)}: their rates, {rows_rate:.6g} images/s",
+        f"{_lines(epochs)}: the epochs' own {six_digits(epochs_s)} s, {six_digits(epochs_rate)} images/s",
+        f"{_lines(rows)}: their rates, {six_digits(rows_rate)} images/s",
         rows_rate / epochs_rate,
     )
 
@@ -383,8 +384,8 @@ def _printed(record: Record) -> Check | None:
     ratio = measured_rate / printed_rate
     return _check(
         "rate",
-        f"line {rows[0].line} and {len(rows) - 1} more: the printed rates, {printed_rate:.6g} images/s",
-        f"images / time, {measured_rate:.6g} images/s, {ratio:.4g} times the printed ones",
+        f"line {rows[0].line} and {len(rows) - 1} more: the printed rates, {six_digits(printed_rate)} images/s",
+        f"images / time, {six_digits(measured_rate)} images/s, {ratio:.4g} times the printed ones",
         ratio,
     )
 
@@ -431,7 +432,7 @@ def _summary(record: Record) -> Check | None:
     nearest = min(averages, key=lambda name: abs(averages[name] - summary))
     return _check(
         "rate",
-        f"line {record.field_lines['summary_rate']}: the log's own summary, {summary:.6g} images/s",
+        f"line {record.field_lines['summary_rate']}: the log's own summary, {six_digits(summary)} images/s",
         f"{_lines(record.windows)}: {nearest} of the rates, {averages[nearest]:.6g} images/s",
         averages[nearest] / summary,
     )

@@ -226,9 +226,13 @@ class MLLog(Table):
         return "run_summary" in self.header or self.value("model") in IMAGE_BENCHMARKS
 
     def _evaluations(self) -> None:
-        """Read when the model was evaluated, and the results."""
+        """Read when the model was evaluated, and with which results: the time of each evaluation and its accuracy.
+
+        An evaluation that lacks its start or its stop, or that the clock makes no longer than 0, has no time.
+        """
         for evaluation in self.events.evaluations:
-            start, stop = evaluation.start, evaluation.stop
+            start = evaluation.start
+            stop = evaluation.stop
             if start and stop and stop.time_ms > start.time_ms:
                 self.evaluation_spans.append(Span(start.time_ms / 1000, stop.time_ms / 1000))
 

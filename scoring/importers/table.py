@@ -107,14 +107,16 @@ class Table:
             self.say(field, self.value(name) if value is None else value, self.said[name].line)
 
     def agreed(self, name: str, places: Mapping[str, Fact]) -> None:
-        """Set `name` to what the log states of it in several places; forget it where they differ.
+        """Set the fact `name` to the value that several places of the log state; forget it where they differ.
 
-        Two places or more are recorded as a check.
+        `places` holds what each place states, by a name for the place; a value of None states nothing. Whether two
+        places or more agree is recorded as a check.
         """
         facts = {place: fact for place, fact in places.items() if fact.value is not None}
         values = {fact.value for fact in facts.values()}
         if len(values) == 1:
-            self.said[name] = next(iter(facts.values()))
+            first, *_ = facts.values()
+            self.said[name] = first
         elif values:
             self.said.pop(name, None)
 
@@ -128,9 +130,10 @@ class Table:
             self.problems.append(text)
 
     def add(self, window: Window) -> None:
-        """Append one printed row; a copy of the last one (a log written twice) is passed over.
+        """Append the window of one printed row, unless it is a copy of the last one, as in a log that is written twice.
 
-        Raises InputError for more rows than a run may have.
+        Where the counters of epochs and steps go back, the lines of both rows are noted in `restarts`: another run may
+        begin there. Raises InputError for more rows than a run may have.
         """
         last = self.windows[-1] if self.windows else None
         if last is not None and last.step is not None and window.step is not None:
@@ -192,21 +195,23 @@ class Table:
     def _evaluation(self, line: int, text: str) -> None:
         """Record the result of an evaluation if the line prints one, with the epoch or the step that it is of.
 
-        A format that prints neither of the two has those of the row before. One that prints the epoch alone has no
-        step, as an evaluation at an epoch's end is of no single one.
+        In a format that prints the epoch of its evaluations, a line without it is of the epoch of the row before; the
+        step is not known unless it is printed. In any other format the step is that of the row before.
         """
-        match = self.evaluation.search(text) if self.evaluation and self.last else None
+        if self.evaluation is None or self.last is None:
+            return
+        match = self.evaluation.search(text)
         value = number(match["value"]) if match else None
-        if match is None or value is None or self.last is None:
+        if match is None or value is None:
             return
 
         groups = match.groupdict()
-        has_epoch_group = "epoch" in groups
         epoch = integer(groups.get("epoch"))
-        if epoch is None and has_epoch_group:
-            epoch = self.last.epoch
         step = integer(groups.get("step"))
-        if step is None and not has_epoch_group:
+        format_has_epoch = "epoch" in groups
+        if epoch is None and format_has_epoch:
+            epoch = self.last.epoch
+        if step is None and not format_has_epoch:
             step = self.last.step
         name = groups.get("name") or self.quality
         self.qualities.append(Quality(line=line, name=name, value=value, epoch=epoch, step=step))

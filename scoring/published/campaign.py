@@ -50,7 +50,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _write_table(campaign: Campaign, jobs: Sequence[Job], results: Path) -> None:
-    """Write the table as Markdown and JSON into `results`, and print it."""
+    """Write the campaign's table as Markdown and JSON into the folder `results`, and print the Markdown.
+
+    The title names the machines that the logs of the jobs name.
+    """
     lines = table(campaign, jobs)
     systems: set[str] = set()
     for job in jobs:

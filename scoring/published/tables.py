@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from scoring.digits import six_digits
 from scoring.figure.protocols import Protocol
 from scoring.figure.score import Score, score
 from scoring.published.plan import SHRUNK_NOTE, Campaign, Job, Run, run_of
@@ -169,10 +170,10 @@ def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
                 continue
             log = ""
             if row.log_value is not None:
-                log = f"its own log gives {_six_digits(row.log_value)}: "
+                log = f"its own log gives {six_digits(row.log_value)}: "
             notes.append(f"published {metric} {row.printed}: {log}{row.log_note}")
     if cell.log_note and cell.log_value is not None:
-        notes.append(f"ratio: against {_six_digits(cell.log_value)}, which the publisher's own log gives")
+        notes.append(f"ratio: against {six_digits(cell.log_value)}, which the publisher's own log gives")
     return notes
 
 
@@ -246,7 +247,7 @@ def _published_cell(line: Mapping[str, Any], framework: str, figure: Figure | No
         if note.startswith(f"published throughput {figure.printed}:"):
             log_value = line["log_value"][framework]
             if log_value is not None:
-                shown += f" (log: {_six_digits(log_value)})"
+                shown += f" (log: {six_digits(log_value)})"
             return f"{shown} [{numbers[note]}]"
     return shown
 
@@ -258,13 +259,8 @@ def _shown(value: float | str | Sequence[float] | None, nothing: str = "-") -> s
     if isinstance(value, Figure):
         return value.printed
     if isinstance(value, int | float):
-        return _six_digits(value)
+        return six_digits(value)
     return " to ".join(_shown(bound) for bound in value)
-
-
-def _six_digits(value: float) -> str:
-    """Return a value with its six leading digits."""
-    return format(value, ".6g")
 
 
 def _aligned(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:

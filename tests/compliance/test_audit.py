@@ -120,6 +120,15 @@ def test_a_linked_log_in_an_archive_is_an_error(tmp_path: Path) -> None:
     assert row.problem == "result_1.txt: no log of a run (no file but a link or folder in the archive)"
 
 
+def test_an_archive_that_begins_with_results_names_no_round(tmp_path: Path) -> None:
+    archive = tmp_path / "mine.tar"
+    write(tmp_path / "results/CPU/resnet", make_log.run())
+    with tarfile.open(archive, "w") as members:
+        members.add(tmp_path / "results", "results")
+    [row] = audit(archive)
+    assert (row.round, row.submitter, row.system, row.benchmark) == ("", "Example", "CPU", "resnet")
+
+
 def test_names_that_are_no_plain_text_are_shown_escaped(tmp_path: Path) -> None:
     folder = tmp_path / "repository" / os.fsdecode(b"v4.0\x1b[2J\xff") / "Org" / "results" / "CPU" / "resnet"
     folder.mkdir(parents=True)

@@ -226,6 +226,7 @@ def test_no_log_of_a_null_gpu_lies_among_results(tmp_path: Path) -> None:
 # ---- a step captured as a CUDA graph
 
 CAPTURED = cases.Case(workload="rn50", recipe="nvidia_cosine", precision="amp_o2", strategy="cuda_graph=1")
+CAPTURED_HRNET = cases.Case(workload="hrnet", recipe="scenes_small", precision="fp32", strategy="cuda_graph=1")
 
 
 def captured_step(process: Process) -> Step:
@@ -255,23 +256,43 @@ def check_captured_steps(job: Job, *, epochs: int) -> None:
                 assert asked == {("graph", "launch"): 1}
 
 
-OTHER_PRECISIONS = [pytest.param(name, marks=pytest.mark.slow) for name in ("amp_o1", "fp32")]
-
-
-@pytest.mark.parametrize("precision", [CAPTURED.precision, *OTHER_PRECISIONS])
-def test_a_training_is_captured_evaluated_saved_and_resumed(precision: str, tmp_path: Path) -> None:
-    data = CAPTURED.write_data(tmp_path / "data")
-    with (data / "train_list.txt").open("a") as file:  # a part of a batch is left over
-        file.write("0.jpeg 1\n")
-    case = replace(CAPTURED, precision=precision)
+@pytest.mark.parametrize(
+    "case",
+    [
+        CAPTURED,
+        pytest.param(replace(CAPTURED, precision="amp_o1"), marks=pytest.mark.slow),
+        pytest.param(replace(CAPTURED, precision="fp32"), marks=pytest.mark.slow),
+        pytest.param(CAPTURED_HRNET, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_a_training_is_captured_evaluated_saved_and_resumed(case: Case, tmp_path: Path) -> None:
+    data = case.write_data(tmp_path / "data")
+    is_hrnet = case.workload == "hrnet"
+    images = data / ("train.txt" if is_hrnet else "train_list.txt")
+    with images.open("a") as file:  # a part of a batch is left over
+        file.write("0.png 1.png.label.png\n" if is_hrnet else "0.jpeg 1\n")
     first, again = door.trained_twice(case, tmp_path, **case.variables(data))
-    check_captured_steps(first, epochs=CAPTURED.epochs)
+    check_captured_steps(first, epochs=case.epochs)
     check_captured_steps(again, epochs=1)
     assert any(line.startswith("cuda_graph: ") for line in first.program["verified"])
     content = next((first.log.parent / "result_0.checkpoints").iterdir()).read_bytes()
     names = list(json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]))
     given = ("image", "label", "captured.", "bucket_")
     assert not [name for name in names if name.startswith(given) or "@GRAD" in name]
+
+
+def test_a_step_with_normalizations_over_two_ranks_is_captured(tmp_path: Path) -> None:
+    """HRNet's: statistics and gradients are summed inside the graph, and a step asks the host for 3 things."""
+    case = replace(CAPTURED_HRNET, recipe="cityscapes_benchmark", mode="throughput")
+    job = door.start(tmp_path, **case.variables(tmp_path))
+    assert job.done.returncode == 0, job.explained
+    for process in job.ranks:
+        captured = captured_step(process)
+        assert len(captured.collectives) == job.program["all_reduces"] + 2 * case.normalizations
+        assert {stream for _, _, _, _, stream, _ in captured.collectives} == process.computes_on
+        asked = dict(process.replayed[0].counts)
+        assert asked == {("copy", "device to device"): 2, ("graph", "launch"): 1}
 
 
 @pytest.mark.parametrize(

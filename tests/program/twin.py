@@ -157,6 +157,7 @@ CASES = (
     Case(rounded="values", precision="tf32"),
     *TRAINED,
     Case(rounded="values", precision="amp_o2", knobs="resnet_unit=1"),
+    Case(rounded="values", precision="amp_o2", knobs="resnet_unit=1,cuda_graph=1"),  # config_DGXA100_mlperf.sh
     Case(rounded="values", weights="late", precision="amp_o1", recipe="nvidia_cosine", batch=256),
     *(Case(weights=w, precision="amp_o2", recipe="cityscapes_benchmark", batch=8, images=1) for w in ("first", "warm")),
 )

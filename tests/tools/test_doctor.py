@@ -388,7 +388,9 @@ def test_topology_of_the_reports(published_reports):
         assert list(map(list, zip(*matrix.links, strict=True))) == matrix.links  # the way back is the way there
 
 
-@pytest.mark.parametrize("text", ["", "No devices were found", "GPU0 CPU\nGPU0 Y 0-3", "GPU0 GPU1 CPU\nGPU0 X"])
+@pytest.mark.parametrize(
+    "text", ["", "No devices were found", "GPU0 CPU\nGPU0 Y 0-3", "GPU0 GPU1 CPU\nGPU0 X", "GPU) CPU\nGPU0 X 0-3"]
+)
 def test_no_topology(text):
     with pytest.raises(ValueError, match="no matrix of nvidia-smi"):
         nvidia_smi.parse_topology(text)

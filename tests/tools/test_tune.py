@@ -52,6 +52,7 @@ def test_every_strategy_tried_is_one_that_this_paddle_takes(precision: str, rank
         ({"precision": "amp_o1", "layout": "NCHW"}, "fuse_elewise_add_act_ops=0", "fuse_bn_add_act_ops=0"),
         ({"precision": "amp_o2", "layout": "NCHW"}, "cuda_graph=1", "resnet_unit=1"),
         ({"precision": "amp_o1", "workload": "hrnet"}, "enable_addto=0", "cuda_graph=1"),
+        ({"precision": "fp32", "workload": "hrnet"}, "cuda_graph=1", "resnet_unit=1"),
         ({"recipe": "mlperf_lars"}, "merged_lars=1", "merged_optimizer=0"),
         ({"precision": "tf32"}, "merged_optimizer=0", "merged_lars=1"),
     ],
