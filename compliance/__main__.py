@@ -13,11 +13,14 @@ from typing import Any
 from compliance import COMMANDS, forms, rules
 from compliance.submission.runs import check_logs, expand
 from runlog import named_files
+from runlog.completion import complete
 from runlog.text import called, printable
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    complete(parser)
+    options = parser.parse_args(arguments)
     try:
         named_files.check_options(options)
         if options.command == "check":

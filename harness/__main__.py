@@ -9,7 +9,7 @@ import time
 import traceback
 from typing import Any
 
-from harness import env, memory, nvidia
+from harness import child, env, memory, nvidia
 from harness.processes import send_native_output_to_stderr
 from runlog.errors import RunError
 
@@ -47,6 +47,7 @@ def main(module: str = "", **options: Any) -> int:
 
 
 AMPERE = 80  # compute capability: the first with TF32
+DRIVER_HANGS = "look for NVRM and Xid in the host's dmesg; where nvidia-smi hangs too restart the host"
 HOPPER = 90  # has cuDNN's fused operations no more
 
 
@@ -56,10 +57,13 @@ def _check_gpus(job: env.Job, *, precision: bool) -> float:
     With `precision` each must be able to compute as the job says, too. Paddle would end the process without a word for
     a GPU that is not there, and CUDA's libraries would compute in another precision without one.
 
-    Raises ValueError where GPUs are absent, or one lacks the job's precision or `resnet_unit`. The memory is infinite
-    where no GPU tells it.
+    Raises ValueError where GPUs are absent, or one lacks the job's precision or `resnet_unit`, and RunError where NVML
+    does not answer. The memory is infinite where no GPU tells it.
     """
     host = socket.gethostname()
+    silence = child.nvml_silence()  # this process would wait for it without an end
+    if silence:
+        raise RunError(f"{host}: {silence}: {DRIVER_HANGS}")
     with nvidia.opened() as (handles, absence):
         if len(handles) < job.cluster.dgxngpu:
             reason = f" ({absence})" if absence else ""

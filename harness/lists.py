@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from runlog import named_files
+
 UTF8_MARK = b"\xef\xbb\xbf"  # which Windows' editors put before a text
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
@@ -21,9 +23,12 @@ def lines(list_file: Path) -> list[Line]:
     File names are kept as the bytes that they are on the disk, UTF-8 or not. Raises ValueError where every line is
     blank, or the file is UTF-16 or no text.
     """
+    named_files.refuse_no_file(list_file)
     content = list_file.read_bytes().removeprefix(UTF8_MARK)
-    if content.startswith(UTF16_MARKS) or b"\0" in content:
-        raise ValueError(f"{list_file}: is UTF-16 or no text, as a spreadsheet saves it: save it as UTF-8 text")
+    if content.startswith(UTF16_MARKS) and _is_utf16(content):
+        raise ValueError(f"{list_file}: is UTF-16, as a spreadsheet saves it: save it as UTF-8 text")
+    if b"\0" in content:
+        raise ValueError(f"{list_file}: is not text: give a list with a sample in each line")
     listed = []
     for number, line in enumerate(content.splitlines(), 1):
         text = os.fsdecode(line).strip()
@@ -32,6 +37,15 @@ def lines(list_file: Path) -> list[Line]:
     if not listed:
         raise ValueError(f"{list_file}: the list is empty: DATADIR must hold a data set")
     return listed
+
+
+def _is_utf16(content: bytes) -> bool:
+    """Tell whether bytes that begin with a mark of UTF-16 are a text of it."""
+    try:
+        text = content.decode("utf-16")
+    except UnicodeDecodeError:
+        return False
+    return "\0" not in text
 
 
 def unquoted(path: str) -> str:

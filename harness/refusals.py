@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.hosts import hosts_of_cluster, named_twice
+from harness.hosts import counted, hosts_of_cluster, named_twice
 from harness.job import ClusterSettings, Job, ModelSettings
 from harness.libraries import TF32_OVERRIDE
 from harness.traits import traits_of
@@ -17,6 +17,9 @@ from runlog import named_files, workloads
 # images alone; at 5 it does not. Baidu's runs have 1.
 IMAGES_TO_SCALE = 16
 MOST_SCALE = 4
+
+FOLDERS = ("LOGDIR", "DATADIR", "DATA_CACHE", "CHECKPOINT_DIR")
+NAMED_PATHS = (*FOLDERS, "JOB_KEY", "PRETRAINED", "FLEET_BASELINE", "TELEMETRY_PROMETHEUS")
 
 
 def raise_first(refusals: Iterator[str]) -> None:
@@ -72,8 +75,8 @@ def _of_hosts(cluster: ClusterSettings) -> Iterator[str]:
     if twice:
         yield f"HOSTS {twice}"
     if len(hosts) != cluster.dgxnnodes and (cluster.dgxnnodes > 1 or len(hosts) > 1):
-        names = f"HOSTS names {len(hosts)} node{'s' if len(hosts) > 1 else ''}"
-        yield f"{names}, but DGXNNODES is {cluster.dgxnnodes}: set DGXNNODES={len(hosts)}, or unset HOSTS"
+        fix = f"set DGXNNODES={len(hosts)}, or unset HOSTS"
+        yield f"HOSTS names {counted(hosts)}, but DGXNNODES is {cluster.dgxnnodes}: {fix}"
 
 
 def _of_precision(job: Job, tf32_override: str) -> Iterator[str]:
@@ -158,11 +161,14 @@ def of_named_paths(job: Job) -> Iterator[str]:
         yield f"HOSTFILE={cluster.hostfile}: HOSTS={cluster.hosts} names the nodes too: unset one of them"
     if cluster.hostfile:
         hosts_of_cluster(cluster)
-    if job.data.folder:
+    for variable in NAMED_PATHS:
+        path = job.value(variable)
+        refuse = named_files.refuse_no_folder if variable in FOLDERS else named_files.refuse_no_file
         try:
-            named_files.refuse_no_folder(Path(job.data.folder))
+            if path:
+                refuse(Path(path))
         except named_files.UnusableError as error:
-            yield f"DATADIR={error}"
+            yield f"{variable}={error}"
 
 
 # ---- what the recipe and the program must be asked

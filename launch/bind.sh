@@ -2,7 +2,13 @@
 # Runs a rank on the cores of its GPU's NUMA node:  RANK_NUMA=3,3,1,1 launch/bind.sh COMMAND...  (mpirun starts it)
 set -euo pipefail
 # SPDX-License-Identifier: Apache-2.0
-: "${RANK_NUMA:?}" "${OMPI_COMM_WORLD_LOCAL_RANK:?start this by mpirun}"
+cd "${PWD}" # OLDPWD is this folder now, and not what the shell had before
+# shellcheck source=launch/common.sh
+source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/common.sh"
+if [[ -z ${RANK_NUMA:-} || -z ${OMPI_COMM_WORLD_LOCAL_RANK:-} || ${1:--} == -* ]]; then
+  take_options WORDS "$@"
+  refuse "launch/bind.sh is for mpirun, which starts each rank by it: set RANK_NUMA and start ./run_and_time.sh"
+fi
 IFS=, read -ra numa <<<"${RANK_NUMA}"
 node=${numa[OMPI_COMM_WORLD_LOCAL_RANK]:-}
 cores=/sys/devices/system/node/node${node}/cpulist

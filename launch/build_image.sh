@@ -16,7 +16,8 @@ known_engine docker podman
 
 tag=paddle-reference:latest base=debian:bookworm-slim index="" ca=""
 take_options "--tag= --base= --ca= --index=" "$@"
-[[ -z ${ca} ]] || grep -q 'BEGIN CERTIFICATE' "${ca}" 2>/dev/null || refuse "--ca ${ca}: not a PEM file of certificates"
+ca=${ca:+$(from_caller "${ca}")}
+[[ -z ${ca} ]] || { [[ -f ${ca} ]] && grep -q 'BEGIN CERTIFICATE' "${ca}"; } || refuse "--ca ${ca}: not a PEM file of certificates"
 git rev-parse --git-dir >/dev/null 2>&1 || refuse "${PWD} is not a git checkout: the image is made of what git tracks"
 
 for name in "${tag}" "${base}"; do

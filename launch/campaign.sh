@@ -24,7 +24,10 @@ name=${words[0]}
 
 results=${LOGDIR:-results}/campaigns
 launch/setup.sh run
+[[ -z ${HOSTFILE:-} || -f ${HOSTFILE} ]] || refuse "HOSTFILE=${HOSTFILE}: name a file with a host's name in each line"
 [[ -n ${HOSTS:-} || -z ${HOSTFILE:-} ]] || hosts=$(hosts_of_file "$HOSTFILE")
+[[ ${HOSTS:-${hosts:-a}} =~ ^[A-Za-z0-9_.-]+(,[A-Za-z0-9_.-]+)*$ ]] ||
+  refuse "HOSTS=${HOSTS:-${hosts}}: must be names or IPv4 addresses, comma-separated, none of them empty or with a port"
 campaign() {
   HOSTS=${HOSTS:-${hosts:-}} .venv/bin/python -m scoring.published.campaign "$1" "$name" --results "$results" ${shrink:+--shrink} \
     ${REPEATS:+--repeats "$REPEATS"} ${RUNNER:+--runner "$RUNNER"} "${@:2}"
@@ -35,7 +38,7 @@ if [[ -n $dry_run ]]; then
   exit
 fi
 
-mkdir -p "$results"
+mkdir -p "$results" 2>/dev/null || refuse "$results cannot be written: set LOGDIR to a writable folder"
 exec 9>"$results/.lock"
 flock -n 9 || refuse "$results: another campaign.sh is at work there; wait for it or set LOGDIR"
 

@@ -17,6 +17,10 @@ readonly LAST_WINDOW_S=10 MPIRUN_END_S=2 JOB_END_S=25 CONTAINER_END_S=30 HOST_EN
 ##   ACCEPTANCE_*           an acceptance begins its last job by the one and is ended at the other
 readonly SEE_LOSS_S=5 ALIVE_S=5 ALIVE_COUNT=3 ACCEPTANCE_LAST_START_S=660 ACCEPTANCE_END_S=900
 
+if [[ ${BASH_SOURCE[0]:-} == "$0" ]]; then
+  echo "error: launch/common.sh is sourced by the scripts beside it: start one of them, or ./run_and_time.sh; each has --help" >&2
+  exit 2
+fi
 [[ ${OSTYPE} == linux* && -d /proc/self/fd ]] || # on macOS what follows would go on without a stdout and a stderr
   { echo "error: a job needs Linux with /proc, this is ${OSTYPE}: to check and score logs, pip install . into a venv" >&2; exit 2; }
 
@@ -48,7 +52,7 @@ take_options() { # "KNOWN..." ARGUMENTS...
   while (($#)); do
     name=${1#--}
     if [[ $1 == -h || $1 == --help ]]; then
-      (cd -- "${OLDPWD:-.}" && sed -n '2,${/^#\( \|$\)/!q; s/^# \{0,1\}//p}' "$0") # $0 is from before the script's `cd`
+      (cd -- "${CALLED_FROM}" && sed -n '2,${/^#\( \|$\)/!q; s/^# \{0,1\}//p}' "$0") # $0 is from before the script's `cd`
       exit 0
     elif [[ $1 == --[a-z]* && ${known} == *" $1= "* ]]; then
       [[ -n ${2:-} ]] || refuse "$1 needs a value; see --help"
@@ -69,6 +73,10 @@ take_options() { # "KNOWN..." ARGUMENTS...
     *) refuse "${instead[*]}: give --check, or --fleet, or --acceptance, or --acceptance --short" ;;
   esac
 }
+
+# A path on the command line, which is relative to the folder that the script was called from.
+readonly CALLED_FROM=${OLDPWD:-.}
+from_caller() { (cd -- "${CALLED_FROM}" && realpath -m -- "$1"); }
 
 ## The engine of the job's containers
 ENGINE=${ENGINE:-docker}

@@ -26,10 +26,16 @@ source launch/common.sh
 hosts="" no_container="" workdir=${PWD} ssh=ssh write_hosts="" nodes="" topology="" baseline=""
 take_options "--hosts= --write-hosts= --nodes= --topology= --baseline= --ssh= --workdir= --no-container ${INSTEAD}" "$@"
 read -ra ssh <<<"${ssh}"
-baseline=${baseline:+$(realpath -m "${baseline}")}
-if [[ -f ${hosts} ]]; then
-  ! grep -qaP '[\x00-\x08\x0e-\x1f]' "${hosts}" || refuse "--hosts ${hosts}: is no text file of hosts, one a line"
-  hosts=$(hosts_of_file "${hosts}")
+for option in baseline topology write_hosts; do
+  [[ -z ${!option} ]] || printf -v "${option}" %s "$(from_caller "${!option}")"
+done
+file=${hosts:+$(from_caller "${hosts}")}
+if [[ -f ${file} ]]; then
+  ! grep -qaP '[\x00-\x08\x0e-\x1f]' "${file}" || refuse "--hosts ${hosts}: is no text file of hosts, one a line"
+  hosts=$(hosts_of_file "${file}")
+  [[ -n ${hosts} ]] || refuse "--hosts ${file}: names no host: give a file with a host's name in each line"
+elif [[ -e ${file} && (${hosts} == */* || ! -d ${file}) ]]; then # a folder may have the name of a host
+  refuse "--hosts ${hosts}: is a folder, a pipe or a device: name a file of hosts, or give their names"
 fi
 [[ -n ${hosts} ]] || refuse "which hosts? Give --hosts A,B or --hosts FILE"
 IFS=, read -ra host <<<"${hosts}"
@@ -44,7 +50,7 @@ twice=$(printf '%s\n' "${host[@]}" "${spare[@]}" | sort | uniq -d | paste -sd ' 
 [[ -n ${no_container} || -n ${CONT:-} ]] || refuse "set CONT to the image to run, or give --no-container"
 [[ -z ${write_hosts}${nodes}${topology}${baseline} || ${instead[*]} == --fleet ]] ||
   refuse "--write-hosts, --nodes, --topology and --baseline go with --fleet"
-[[ -z ${topology} || -r ${topology} ]] || refuse "--topology ${topology}: not a readable file"
+[[ -z ${topology} || -f ${topology} && -r ${topology} ]] || refuse "--topology ${topology}: not a readable file"
 [[ ${nodes} =~ ^[1-9][0-9]*$ || -z ${nodes} ]] || refuse "--nodes ${nodes}: must be a whole number from 1"
 [[ -z ${nodes} || -n ${write_hosts} ]] || refuse "--nodes goes with --write-hosts"
 ((${nodes:-0} <= ${#host[@]})) || refuse "--nodes ${nodes}: there are ${#host[@]} hosts"
@@ -52,6 +58,7 @@ may_write() { # FILE: one that is there, or a new one
   if [[ -e $1 ]]; then [[ -f $1 && -w $1 ]]; else [[ -d $(dirname "$1") && -w $(dirname "$1") ]]; fi
 }
 [[ -z ${write_hosts} ]] || may_write "${write_hosts}" || refuse "--write-hosts ${write_hosts}: cannot be written"
+command -v "${ssh[0]:-}" >/dev/null || refuse "--ssh ${ssh[*]}: no such command here: give one that reaches the hosts, as ssh does"
 ssh+=(-T -o BatchMode=yes -o ConnectTimeout=10 -o "ServerAliveInterval=${ALIVE_S}" -o "ServerAliveCountMax=${ALIVE_COUNT}")
 [[ -n ${no_container} ]] || known_engine docker podman apptainer
 unset HOSTFILE

@@ -4,6 +4,10 @@
 # Standard input: the job's private key, then nothing until the head node closes it or dies. The key is gone when this is.
 set -uo pipefail
 # SPDX-License-Identifier: Apache-2.0
+if (($# < 4)) || ! declare -F await >/dev/null; then
+  echo "error: launch/on_host.sh is what launch/mpirun.sh runs on each host: start that one; see launch/mpirun.sh --help" >&2
+  exit 2
+fi
 engine=$1 container=$2 logdir=$3
 shift 3
 mkdir -p -- "${logdir}" || exit 1

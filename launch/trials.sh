@@ -6,7 +6,10 @@ set -euo pipefail
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 source launch/common.sh
 
-: "${JOB_FORWARDED:?start this by ./run_and_time.sh}"
+if [[ -z "${JOB_FORWARDED:-}" ]]; then
+  take_options "${INSTEAD}" "$@"
+  refuse "launch/trials.sh runs the trials of a job that is resolved: start ./run_and_time.sh"
+fi
 
 FOLDER="${LOGDIR}/${DGXSYSTEM}/${WORKLOAD}"
 case "${1:-}" in
@@ -81,10 +84,15 @@ run_trial() { # RESULT MODULE [ARGUMENTS]
   return "${status}"
 }
 
+# The doctor has said why it fails: what mpirun says of its exit status is left out, and of a rank that was killed is not.
+without_banner() {
+  sed -u '/^-\{20,\}$/{N; /\nprterun detected that one or more processes exited/{:a; N; /\n-\{20,\}$/!ba; d}}'
+}
+
 if [[ "${1:-}" == --check ]]; then
   mapfile -t command < <(mpirun_command tools.doctor)
   status=0
-  setpriv --pdeathsig TERM "${command[@]}" </dev/null || status=$?
+  { setpriv --pdeathsig TERM "${command[@]}" </dev/null 2>&1 >&3 3>&- | without_banner >&2 3>&-; } 3>&1 || status=$?
   exit "$((status == 2 ? 2 : status != 0))"
 fi
 

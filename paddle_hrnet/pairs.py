@@ -15,7 +15,7 @@ from harness.passport import READERS, Contents, OnProgress, file_sizes
 from paddle_hrnet import pictures
 from paddle_hrnet.pictures import Size
 from program.arrays import Array
-from runlog import schema
+from runlog import named_files, schema
 
 IMAGE_END, LABEL_END, LABEL_IDS_END = "_leftImg8bit.png", "_gtFine_labelTrainIds.png", "_gtFine_labelIds.png"
 LISTS = ("{}.txt", "{}.list", "{}_list.txt")  # names that PaddleSeg's tools and tutorials give them
@@ -179,9 +179,10 @@ def find(root: Path, part: str, classes: int) -> PairList:
 
 
 def _list_of(root: Path, part: str) -> Path | None:
-    """Find the list file of a part; None where there is none."""
+    """Find the list file of a part; None where there is none. Raises ValueError for a pipe or a folder of its name."""
     for name in LISTS:
         list_file = root / name.format(part)
+        named_files.refuse_no_file(list_file)
         if list_file.is_file():
             return list_file
     return None

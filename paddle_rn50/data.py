@@ -22,7 +22,7 @@ from paddle_rn50.folder import ImageList, Size
 from paddle_rn50.records import Records
 from paddle_rn50.traits import NVJPEG
 from program.arrays import Array
-from runlog import schema
+from runlog import named_files, schema
 
 MEAN = (123.675, 116.28, 103.53)  # ImageNet's RGB mean and deviation, as every recipe in use has them
 STD = (58.395, 57.12, 57.375)
@@ -55,6 +55,7 @@ def find(root: Path, part: str, classes: int) -> Images:
     """
     images = _packed(root, part, classes) or folder.find(root, part, classes)
     sizes_file = root / SIZES.format(part)
+    named_files.refuse_no_file(sizes_file)
     if not sizes_file.is_file():
         return images
     try:
@@ -73,6 +74,7 @@ def find(root: Path, part: str, classes: int) -> Images:
 def _packed(root: Path, part: str, classes: int) -> Records | None:
     """Find the packed images of a part; None where there are none. Raises ValueError where they are not whole."""
     packed = root / recordio.FILE.format(part)
+    named_files.refuse_no_file(packed)
     if packed.is_file():
         return recordio.find(packed, packed.with_suffix(".idx"), classes)
     files = tfrecord.files_of(root, part)

@@ -42,4 +42,8 @@ def picture(ink: Array) -> Image.Image:
 
 
 if __name__ == "__main__":
-    embedded.make(Path(sys.argv[1]) / NAME, write)
+    try:
+        embedded.make(Path(sys.argv[1]) / NAME, write)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -15,7 +15,7 @@ import numpy as np
 from harness.lists import Folders, lines, unquoted
 from harness.passport import Contents, OnProgress, file_sizes
 from program.arrays import Array
-from runlog import schema
+from runlog import named_files, schema
 
 LIST = "{}_list.txt"
 KEPT_SIZES = "{}.filesizes"  # of very many files, so that they are asked for once
@@ -79,12 +79,14 @@ def find(root: Path, part: str, classes: int) -> ImageList:
 
     Raises ValueError where both are absent or wrong. The message names the line, or what to do.
     """
-    if (root / LIST.format(part)).is_file():
+    list_file = root / LIST.format(part)
+    named_files.refuse_no_file(list_file)
+    if list_file.is_file():
         return read_list(root, part, classes)
     if (root / part).is_dir():
         return by_class_folders(root, part, classes)
     raise ValueError(
-        f"{root / LIST.format(part)}: no such file: DATADIR must hold {LIST.format(part)}, lines 'path label', "
+        f"{list_file}: no such file: DATADIR must hold {list_file.name}, lines 'path label', "
         f"or class folders {part}/<class>/, or packed images"
     )
 
@@ -96,6 +98,7 @@ def read_list(root: Path, part: str, classes: int) -> ImageList:
     line has no label or one that is not below `classes`, or a listed file is absent. The message names the line.
     """
     list_file = root / LIST.format(part)
+    named_files.refuse_no_file(list_file)
     if not list_file.is_file():
         raise ValueError(f"{list_file}: no such file: DATADIR must hold {list_file.name}, lines 'path label'")
     paths = []
@@ -202,21 +205,39 @@ def _file_names(folder: Path) -> list[str]:
 def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
     """Return the images and the other files below a folder, each as sorted paths relative to `root`.
 
-    What is an image goes by the end of its name. Hidden files are left out; links to folders are followed.
+    What is an image goes by the end of its name. Hidden files are left out; links to folders are followed. A pipe, a
+    socket or a device is no image, whatever its name: to open it may wait for ever.
+
+    Raises ValueError where a folder may not be read.
     """
     images: list[str] = []
     others: list[str] = []
-    for parent, _, file_names in os.walk(root / folder, followlinks=True):
-        relative_parent = os.path.relpath(parent, root)
-        for name in file_names:
-            path = f"{relative_parent}/{name}"
-            if name.startswith("."):
-                continue
-            if name.lower().endswith(IMAGE_ENDS):
-                images.append(path)
-            else:
-                others.append(path)
+    left = [folder]
+    while left:
+        below = left.pop()
+        try:
+            entries = os.scandir(root / below)
+        except OSError as error:
+            raise ValueError(named_files.explain(error)) from error
+        with entries:
+            for entry in entries:
+                path = f"{below}/{entry.name}"
+                if entry.is_dir():
+                    left.append(path)
+                elif entry.name.startswith("."):
+                    continue
+                elif entry.name.lower().endswith(IMAGE_ENDS) and not _is_special(entry):
+                    images.append(path)
+                else:
+                    others.append(path)
     return sorted(images), sorted(others)
+
+
+def _is_special(entry: os.DirEntry[str]) -> bool:
+    """Tell whether an entry that is no folder is no file either; a link to what is absent is taken for a file."""
+    if entry.is_file():
+        return False
+    return not entry.is_symlink() or Path(entry.path).exists()
 
 
 def _require_same_classes(root: Path, part: str, names: list[str]) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from harness.passport import Contents, OnProgress
 from program.arrays import Array
-from runlog import schema
+from runlog import named_files, schema
 from runlog.errors import RunError
 
 READERS = 16  # threads: a network disk answers each read late
@@ -167,6 +167,7 @@ def read_index(index: Path, make: str) -> Array:
     Raises ValueError where it is absent, empty or has other lines. The message ends with `make`, which tells the user
     how to make the index.
     """
+    named_files.refuse_no_file(index)
     if not index.is_file():
         raise ValueError(f"{index}: no such file: {make}")
     try:

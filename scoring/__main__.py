@@ -7,6 +7,7 @@ import os
 import sys
 
 from runlog import named_files
+from runlog.completion import complete
 from runlog.text import MOST_OF_A_LINE, called, visible
 from scoring.commands import COMMANDS
 from scoring.record import InputError, TooFewRunsError
@@ -21,7 +22,9 @@ def main(argv: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a log's text may hold what the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
     name = argv[0] if argv else None
-    args = _parser(name).parse_args(argv)
+    parser = _parser(name)
+    complete(parser)
+    args = parser.parse_args(argv)
     try:
         named_files.check_options(args)
         return args.main(args)

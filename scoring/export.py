@@ -73,6 +73,8 @@ def to_parquet(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
     """Write one table of `rows`, which have the same names; pyarrow takes each column's type from its values."""
     if file.exists():
         raise InputError(f"{file}: exists; name another file")
+    if not file.parent.is_dir():
+        raise InputError(f"{file.parent}: no such folder; make it, or name a file elsewhere")
     _package("pyarrow.parquet").write_table(_package("pyarrow").Table.from_pylist(list(rows)), file)
 
 

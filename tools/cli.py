@@ -4,6 +4,7 @@ Those of the first list need what `pip install .` brings. Those of the second tr
 checkout and the packages of [train]. In a checkout each is also to be had as `python -m MODULE`.
 """
 
+import argparse
 import importlib
 import importlib.util
 import os
@@ -14,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 from compliance import COMMANDS as COMPLIANCE
+from runlog import completion
 from scoring.commands import COMMANDS as SCORING
 
 # {command: (module with `main() -> int`, what it does)}
@@ -64,6 +66,8 @@ def main() -> int:
     The other words are the command's own. The status is 2 for a command that is not there, or whose packages are
     missing.
     """
+    if completion.is_asked():
+        return complete()
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
         _print(usage())
@@ -79,6 +83,35 @@ def main() -> int:
     module, _ = commands[name]
     if module not in WITH_SUBCOMMANDS:
         sys.argv[:2] = [f"paddle-reference {name}"]  # the module finds its options behind its name
+    return run(name)
+
+
+def complete() -> int:
+    """Complete the name of a command, or have the command that the shell's line names complete its own words.
+
+    Return an exit status, which the shell does not look at.
+    """
+    commands = PUBLISHING | TRAINING
+    words = completion.words_before_cursor()
+    if len(words) < 2:
+        parser = argparse.ArgumentParser(prog="paddle-reference")
+        parser.add_argument("command", choices=list(commands))
+        parser.add_argument("--version", action="version")
+        completion.complete(parser)
+        return 0
+    name = words[1]
+    if name not in commands:
+        return 2
+    module, _ = commands[name]
+    if module not in WITH_SUBCOMMANDS:
+        completion.count_as_program(2)
+    sys.argv[1:] = [name]
+    return run(name)
+
+
+def run(name: str) -> int:
+    """Run a command by its words in sys.argv; return its exit status, or 2 where its packages are missing."""
+    module, _ = (PUBLISHING | TRAINING)[name]
     try:
         if name in TRAINING and importlib.util.find_spec("paddle") is None:
             raise ModuleNotFoundError(name="paddle")

@@ -16,6 +16,7 @@ from harness.job import PRECISIONS
 from program.count import counts_of, layout
 from program.proof import kernels
 from runlog import workloads
+from runlog.completion import complete
 from runlog.errors import one_line
 from scoring.published.table import Card, Published, figures_of, nearest, note, read_cards
 from tools.roofline import Operators, in_order, published_scaling, roofline, scaling
@@ -155,6 +156,7 @@ def main() -> int:
     network = "Gb/s that a node's network sends: estimates what all-reduces cost at 8 to 64 GPUs"
     parser.add_argument("--network", type=float, metavar="GBPS", help=network)
     parser.add_argument("--json", action="store_true", help="print JSON")
+    complete(parser)
     options = vars(parser.parse_args())
     as_json = options.pop("json")
     network_gbps = options.pop("network")

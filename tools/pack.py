@@ -34,6 +34,7 @@ from paddle_rn50 import data, folder, recordio, tfrecord
 from paddle_rn50.records import Records
 from program.arrays import Array
 from runlog import named_files
+from runlog.completion import complete
 from runlog.errors import RunError, one_line
 from runlog.schema import as_json
 
@@ -296,12 +297,14 @@ def main() -> int:
     parser.add_argument("--sizes", action="store_true", help="only find the largest images of SOURCE, packed or not")
     parser.add_argument("--lists", action="store_true", help="only write the lists of SOURCE from its class folders")
     parser.add_argument("--labels", type=Path, help="with --lists: lines 'name label' of the images in a flat val/")
+    complete(parser)
     args = parser.parse_args()
     named_files.check_options(args)
     duties = [args.target is not None, args.sizes, args.lists]
     if duties.count(True) != 1 or (args.labels and not args.lists):
         parser.error("give SOURCE and TARGET, or --sizes and SOURCE, or --lists and SOURCE")
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a path need not be UTF-8
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path need not be UTF-8
     try:
         _run(args)
     except OSError as error:

@@ -79,6 +79,8 @@ def test_a_dry_run_looks_at_the_paths_that_are_named(tmp_path: Path) -> None:
         ({"HOSTFILE": hosts}, "hosts: names 2 nodes, but DGXNNODES is 1: set DGXNNODES=2, or correct the file"),
         ({"HOSTFILE": hosts, "HOSTS": "a"}, "HOSTS=a names the nodes too: unset one of them"),
         ({"DATADIR": tmp_path / "pipe"}, "pipe: is no folder: name a folder"),
+        ({"LOGDIR": hosts}, f"LOGDIR={hosts}: is no folder: name a folder"),
+        ({"WORKLOAD": "hrnet", "PRETRAINED": tmp_path / "pipe"}, pipe),
     ):
         refused(jobs.called(env.main, "--shell", **variables), message)
     refused(jobs.run_and_time("--dry-run", HOSTFILE=tmp_path / "pipe"), pipe)
@@ -117,8 +119,21 @@ def test_each_script_takes_its_options_in_the_same_way(script: str) -> None:
 def test_what_a_script_cannot_take_is_refused_in_our_words(tmp_path: Path) -> None:
     noise = tmp_path / "noise"
     noise.write_bytes(bytes(range(256)))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
     for command, message in (
         (["mpirun.sh", "--hosts", str(noise)], f"--hosts {noise}: is no text file of hosts, one a line"),
+        (["mpirun.sh", "--hosts", str(pipe)], f"--hosts {pipe}: is a folder, a pipe or a device: name a file of hosts"),
+        (["mpirun.sh", "--hosts", "/dev/null"], "--hosts /dev/null: is a folder, a pipe or a device"),
+        (["mpirun.sh", "--hosts", "a", "--no-container", "--ssh", "banana"], "--ssh banana: no such command here"),
+        (["base_image.sh", "--mirror", "banana"], "--mirror banana: must be a URL"),
+        (["base_image.sh", "--root", str(pipe)], f"--root {pipe}: is no folder: name a new one"),
+        (["sbom.sh", str(pipe), "--dry-run"], f"{pipe}: cannot be written: name a file"),
+        (["build_image.sh", "--ca", str(pipe)], f"--ca {pipe}: not a PEM file of certificates"),
+        (["trials.sh", "banana"], "error: unknown argument banana; see --help"),
+        (["trials.sh"], "trials of a job that is resolved: start ./run_and_time.sh"),
+        (["bind.sh", "banana"], "launch/bind.sh is for mpirun, which starts each rank by it: set RANK_NUMA and start"),
+        (["bind.sh", "--banana"], "error: unknown argument --banana; see --help"),
         (["build_image.sh", "--tag", "Not A Tag"], "image 'Not A Tag': must be NAME or NAME:TAG"),
         (["base_image.sh", "--suite", "12/.."], "--suite 12/..: must be a name of Debian's"),
         (["sbom.sh"], "which file? Name one file to write"),
@@ -126,3 +141,36 @@ def test_what_a_script_cannot_take_is_refused_in_our_words(tmp_path: Path) -> No
         (["lock.sh", "cuda12"], "cuda12 needs --index URL"),
     ):
         refused(jobs.run([f"launch/{command[0]}", *command[1:]]), message)
+    for variables, message in (
+        ({"HOSTFILE": pipe}, f"HOSTFILE={pipe}: name a file with a host's name in each line"),
+        ({"HOSTS": "a,,b"}, "HOSTS=a,,b: must be names or IPv4 addresses, comma-separated"),
+        ({"LOGDIR": noise}, f"{noise}/campaigns cannot be written: set LOGDIR to a writable folder"),
+    ):
+        refused(jobs.run(["launch/campaign.sh", "dlperf"], **variables), message)
+    for script, message in (("on_host", "launch/mpirun.sh runs on each host: start that"), ("common", "is sourced by")):
+        refused(jobs.run(["bash", f"launch/{script}.sh", "banana"]), message)
+
+
+def test_files_are_where_the_head_node_is_called_from(tmp_path: Path) -> None:
+    (tmp_path / "ours").write_text("a\n")
+    shell = jobs.local_ssh(tmp_path / "shell")
+    jobs.script(tmp_path / "run_and_time.sh", "#!/usr/bin/env bash\necho good a\n")
+    command = [
+        str(jobs.REPOSITORY / "launch/mpirun.sh"),
+        "--hosts",
+        "ours",
+        "--no-container",
+        "--workdir",
+        str(tmp_path),
+    ]
+    command += ["--ssh", str(shell), "--fleet", "--write-hosts", "good", "--topology", "ours"]
+    done = jobs.run(command, cwd=tmp_path, DGXSYSTEM="2xCPU", LOGDIR=str(tmp_path / "logs"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "good").read_text() == "a\n"
+
+
+@pytest.mark.xdist_group("ranks")
+def test_a_check_that_fails_says_no_more_than_the_doctor(tmp_path: Path) -> None:
+    """What mpirun says of the exit status of a rank is left out."""
+    done = jobs.run_and_time("--check", LOGDIR=tmp_path, DATADIR="/none", DGXNGPU=1, CLEAR_CACHES=0)
+    assert (done.returncode, done.stderr) == (1, "") and "/none/train_list.txt: no such file" in done.stdout

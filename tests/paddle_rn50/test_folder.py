@@ -63,9 +63,17 @@ def test_what_is_no_file_is_refused_at_the_start(root: Path, name: str, said: st
         data.find(root, "train", 10)
 
 
-def test_a_list_in_utf_16_is_said_to_be_so(root: Path) -> None:
-    (root / "train_list.txt").write_text("train/00.jpeg 1\n", encoding="utf-16")
-    with pytest.raises(ValueError, match=r"train_list\.txt: is UTF-16 or no text, .* save it as UTF-8"):
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("train/00.jpeg 1\n".encode("utf-16"), "is UTF-16, as a spreadsheet saves it: save it as UTF-8 text"),
+        (b"\xff\xfe" + bytes(range(256)) * 9, "is not text: give a list with a sample in each line"),
+        (bytes(range(256)), "is not text: give a list with a sample in each line"),
+    ],
+)
+def test_a_list_in_utf_16_and_one_that_is_no_text_are_said_to_be_so(root: Path, content: bytes, said: str) -> None:
+    (root / "train_list.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"train_list\.txt: {said}$"):
         data.find(root, "train", 10)
 
 

@@ -101,6 +101,24 @@ def test_a_pipe_is_no_key(folder: Path, capfd: pytest.CaptureFixture[str]) -> No
     assert capfd.readouterr().err == f"nodes.py: JOB_KEY={NO_FILE}\n"
 
 
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ("train_list.txt", "train_list.txt: is a pipe, a socket or a device: name a file"),
+        ("train.rec", "train.rec: is a pipe, a socket or a device: name a file"),
+        ("train/b/1.jpg", "train/b: this class folder has no image: fill it or remove it"),
+    ],
+)
+def test_a_pipe_in_a_data_set_is_no_part_of_it(part: str, message: str) -> None:
+    """To open it would wait for ever; one that a list names stands for a disk that hangs, and is read."""
+    for name in ("train/a/0.jpg", "val/a/0.jpg"):
+        Path("set", name).parent.mkdir(parents=True)
+        Path("set", name).write_bytes(b"image")
+    Path("set/train/b").mkdir()
+    os.mkfifo(Path("set", part))
+    jobs.refused(jobs.called(pack.main, "set", "--lists" if "/" in part else "--sizes"), message)
+
+
 def test_streams_of_the_shell_and_what_is_not_there_yet_are_accepted() -> None:
     reader, writer = os.pipe()
     for path in (f"/dev/fd/{reader}", "/dev/null", "absent/deeper", "noise", "empty"):

@@ -151,7 +151,7 @@ def test_two_ways_that_disagree_are_said(tmp_path: Path) -> None:
 @pytest.mark.ci
 @pytest.mark.slow
 def test_the_table_of_clocks_is_that_of_the_corpus(tmp_path: Path) -> None:
-    """`docs/scoring.md`: of each importer's logs how many a second clock confirms. Reads all 1,200 logs in 14 s."""
+    """`docs/lab-notes.md`: of each importer's logs how many a second clock confirms. Reads all 1,200 logs in 14 s."""
     columns = ("logs", "within 5 %", "beyond, said", "refused by the clock", "not read", "one clock")
     found: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for packed in sorted(CORPUS.glob("*.tar.xz")):
@@ -164,7 +164,7 @@ def test_the_table_of_clocks_is_that_of_the_corpus(tmp_path: Path) -> None:
                 path.unlink()
     rows = ["| importer | " + " | ".join(columns) + " |", "|---" * (1 + len(columns)) + "|"]
     rows += [f"| {name} | " + " | ".join(str(found[name][one]) for one in columns) + " |" for name in sorted(found)]
-    page = Path(__file__).parents[2] / "docs" / "scoring.md"
+    page = Path(__file__).parents[2] / "docs" / "lab-notes.md"
     assert "\n".join(rows) in page.read_text(encoding="utf-8"), "\n".join(rows)
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from benchmarks import calibration as program
-from benchmarks import interval_widths
+from benchmarks import interval_widths, width_tables
 from benchmarks.interval_widths import Case
 from benchmarks.published_runs import PublishedRun, published_run
 from scoring.figure import calibration, protocols
@@ -125,13 +124,13 @@ def test_the_file_that_the_calibration_writes_is_the_one_that_scoring_reads(widt
         for _ in range(2):
             runs.append(made_run(f"host {number}", draw.gauss(0.5, 0.001), like_hosts="alike"))
     cases = {"run": list(interval_widths.run_cases(runs)), "repeat": list(interval_widths.repeat_cases(runs))}
-    widths_file.write_text(program.calibration_file(runs, cases))
+    widths_file.write_text(width_tables.calibration_file(runs, cases))
     found = calibration.calibration()
     assert found.run["rows"] == interval_widths.fitted(cases["run"])["rows"]
     assert found.run["epochs"] == []
     # Means of two runs lie 0.2 % apart by the root of 2, of which 97.5 % of normal ones reach 2.24 times.
     assert 0.004 <= found.smallest_difference <= 0.006
-    assert "| run, a source | " in program.coverage_table(cases)
+    assert "| run, a source | " in width_tables.coverage_table(cases)
 
 
 def test_the_calibrated_interval_holds_where_that_of_the_windows_alone_does_not(published_logs: Path) -> None:

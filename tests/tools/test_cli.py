@@ -46,6 +46,38 @@ def test_each_command_is_listed_with_what_it_does_and_has_options() -> None:
         assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("usage: "), done.stderr
 
 
+COMPLETED = """
+eval "$(register-python-argcomplete paddle-reference)"
+COMP_LINE=$1 COMP_POINT=${#1} COMP_TYPE=9
+read -ra COMP_WORDS <<<"${COMP_LINE}|"
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+_python_argcomplete paddle-reference "${COMP_WORDS[COMP_CWORD]%|}" ""
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("paddle-reference co", {"compare "}),
+        ("paddle-reference --v", {"--version "}),
+        ("paddle-reference check --format ", {"text", "json", "github"}),
+        ("paddle-reference score --prot", {"--protocol "}),
+        ("paddle-reference watch --", {"--help", "--once", "--json"}),
+        ("paddle-reference tune --re", {"--repeats "}),
+        ("paddle-reference banana --", {""}),
+    ],
+)
+def test_bash_completes_commands_and_their_words(tmp_path: Path, line: str, words: set[str]) -> None:
+    """By the function that the user's `eval` of register-python-argcomplete makes."""
+    command = f'#!/bin/sh\ncd "{jobs.REPOSITORY}" && exec "{sys.executable}" -m tools.cli "$@"\n'
+    jobs.script(tmp_path / "paddle-reference", command)
+    path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = run(["bash", "--norc", "-c", COMPLETED, "bash", line], tmp_path, PATH=path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {word.lstrip() for word in done.stdout.split("\n") if word or len(done.stdout) == 1} == words
+
+
 @pytest.mark.slow
 def test_the_packages_are_small_and_ours_has_one_name(installed: Path) -> None:
     (packages,) = installed.parent.glob("lib/python3*/site-packages")

@@ -1,6 +1,7 @@
 """The doctor on machines that differ from a sound DGX in one thing: what it says of each, and what it tells to do."""
 
 import dataclasses
+import re
 import shutil
 import subprocess
 import sys
@@ -10,15 +11,17 @@ from typing import Any
 import pynvml
 import pytest
 
-from harness import network, nvidia, nvidia_smi
+import harness.__main__
+from harness import child, network, nvidia, nvidia_smi
 from harness.job import with_values
+from runlog.errors import RunError
 from runlog.verdict import FATAL, OK, WARNING, Verdict
 from tests import jobs
 from tests.harness.recorded import A100, V100, recorded_nvml
 from tests.jobs import need
 from tests.tools.test_doctor import GPU_JOB, LINKED, by_check, machine
 from tools.doctor import checks as doctor_checks
-from tools.doctor import child, cuda, node, start_checks
+from tools.doctor import cuda, node, start_checks
 from tools.doctor.cuda import CudaStart, Step, System
 from tools.doctor.nccl import NcclStart
 
@@ -305,8 +308,12 @@ def test_an_nvml_that_hangs_ends_no_doctor(
     command = ["gcc", "-w", "-shared", "-fPIC", "-o", tmp_path / "libnvidia-ml.so.1", tmp_path / "nvml.c"]
     subprocess.run(command, check=True)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    monkeypatch.setattr(node, "NVML_S", 1.0)
-    assert node._nvml_silence() == said
+    monkeypatch.setattr(child, "NVML_S", 1.0)
+    assert child.nvml_silence() == said
+    # A rank asks too, before it counts its GPUs.
+    error, words = (RunError, f": {said}: look for NVRM and Xid") if said else (ValueError, "has 0 GPUs")
+    with recorded_nvml(absent=True), pytest.raises(error, match=re.escape(words)):
+        harness.__main__._check_gpus(GPU_JOB, precision=True)
 
 
 def test_nvml_stays_open_until_cuda_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +322,7 @@ def test_nvml_stays_open_until_cuda_has_started(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(node, "_libraries", dict)
     is_closed = []
     for silence, gpus in (("", 8), ("NVML has not answered nvmlInit", 0)):
-        monkeypatch.setattr(node, "_nvml_silence", lambda said=silence: said)
+        monkeypatch.setattr(child, "nvml_silence", lambda said=silence: said)
         with recorded_nvml(*[A100] * 8) as nvml:
             monkeypatch.setattr(
                 node, "_starts", lambda job, number, of=nvml: is_closed.append(of.nvmlShutdown.called) or {}
@@ -345,9 +352,8 @@ def test_a_silent_child_is_killed_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     kill = subprocess.Popen.kill
     monkeypatch.setattr(subprocess.Popen, "kill", lambda process: (kills.append(process.returncode), kill(process)))
     monkeypatch.setattr(child, "END_S", jobs.LIMIT_S)
-    monkeypatch.setattr(child, "__file__", str(tmp_path / "child.py"))
     (tmp_path / "silent.py").write_text("import time\nprint('{}', flush=True)\ntime.sleep(5)\n")
-    said = child.talk("silent.py", environ={}, silent_s=0.5)
+    said = child.talk(tmp_path / "silent.py", environ={}, silent_s=0.5)
     assert said.ended == "no answer in 0.5 s" and len(kills) == 1
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from harness import nvidia
+from harness import child, nvidia
 from harness.job import job_of
 from runlog.verdict import FATAL, OK, WARNING, Verdict, worst
 from tests import jobs
 from tests.jobs import need
-from tools.doctor import child, cuda, nccl, start_checks
+from tools.doctor import cuda, nccl, start_checks
 from tools.doctor.cuda import CudaStart, Step, System
 from tools.doctor.nccl import NcclStart
 

@@ -1,11 +1,13 @@
 """A run's log on the terminal: the view of one that grows, ends, aborts or is cut; the table at the end of a job."""
 
+import errno
 import functools
 import json
 import os
 import re
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from rich.console import Console
@@ -111,7 +113,12 @@ def test_wrong_use(tmp_path):
     done = command(tmp_path / "none")
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
     done = command(tmp_path)
-    assert done.returncode == 1 and "holds no result_*.txt" in done.stderr and done.stderr.count("\n") == 1
+    jobs.refused(done, "holds no result_*.txt: give the LOGDIR of a job")
+    (tmp_path / "result_0.txt").touch()
+    done = command(tmp_path)
+    assert done.returncode == 0 and re.search(r"^state +nothing is written yet *$", done.stdout, re.M)
+    with mock.patch.object(Path, "exists", side_effect=PermissionError(errno.EACCES, "no", str(tmp_path))):
+        jobs.refused(command(tmp_path), f"{tmp_path}: permission denied: ask its owner for access")
 
 
 def test_a_log_that_is_a_pipe_is_refused(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from harness import env, provenance
 from harness.__main__ import main as ranks_main
 from paddle_rn50 import config
 from runlog import named_files
+from runlog.completion import complete
 from runlog.errors import one_line
 from runlog.schema import as_json
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, as_text, worst
@@ -125,6 +126,7 @@ def main() -> int:
     parser.add_argument("--precisions", action="store_true", help="print the precisions whose jobs can run here")
     parser.add_argument("--report", type=Path, metavar="FOLDER", help="report on the jobs whose files are in FOLDER")
     parser.add_argument("--short", action="store_true", help="the jobs ran in their short form")
+    complete(parser)
     args = parser.parse_args()
     named_files.check_options(args)
     if env.is_rank():

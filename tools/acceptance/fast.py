@@ -24,21 +24,30 @@ LARS_ROUNDED = Tolerance(1.5e-2, 5e-2, f"{RATES} 1.9e-3, then 6.7e-3, where valu
 
 
 def units(machine: Machine) -> Verdict:
-    """Compare losses by `resnet_unit`, Paddle's operator of a convolution, its batch norm and relu, with the plain."""
+    """Compare the losses of a training by units with those of the plain operators, and return the verdict.
+
+    A unit is Paddle's `resnet_unit`: one operator for a convolution, its batch norm, an addend and a relu. The plain
+    losses are those that the check `losses` measured on this machine.
+    """
     plain = machine.of_earlier("losses")
     fused = machine.train(machine.plan(strategy="resnet_unit=1"))
     return _judge_fast_step("units", fused, plain, UNITS)
 
 
 def lars(machine: Machine) -> Verdict:
-    """Compare losses by LARS's merged update, one operator of up to 59 parameters, with those by one a parameter."""
-    paddle.set_flags(REPEATABLE)  # so that nothing but the update differs
+    """Compare the losses of a training by merged LARS with those of plain LARS, and return the verdict.
+
+    The merged update has one operator for up to 59 parameters, the plain one has an operator for each. cuDNN computes
+    by its repeatable algorithms, so that nothing but the update differs.
+    """
+    paddle.set_flags(REPEATABLE)
     recipe = lars_recipe()
     plan = machine.plan()
+    merged_plan = replace(plan, strategy=replace(plan.strategy, merged_lars=True))
     plain = machine.train(plan, recipe)
-    merged = machine.train(replace(plan, strategy=replace(plan.strategy, merged_lars=True)), recipe)
-    computes_in_fp32 = machine.job.model.precision == "fp32"
-    return _judge_fast_step("lars", merged, plain, LARS_FP32 if computes_in_fp32 else LARS_ROUNDED)
+    merged = machine.train(merged_plan, recipe)
+    tolerance = LARS_FP32 if machine.job.model.precision == "fp32" else LARS_ROUNDED
+    return _judge_fast_step("lars", merged, plain, tolerance)
 
 
 def lars_recipe() -> config.Recipe:
@@ -54,7 +63,10 @@ def lars_recipe() -> config.Recipe:
 
 
 def _judge_fast_step(check: str, fast: Array, plain: Array, tolerance: Tolerance) -> Verdict:
-    """Judge the losses [ranks, steps] of a fast step by those of the plain one, which must have trained."""
+    """Return the verdict of `check`: ok where the fast step's losses are within the tolerance of the plain step's.
+
+    Both are [ranks, steps]. A plain step that trained nothing is no evidence: the check fails.
+    """
     untrained = why_untrained(plain, "plain")
     if untrained:
         figures = {"losses": fast.tolist(), "wanted": plain[0].tolist()}

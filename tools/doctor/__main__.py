@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from harness import env
+from runlog.completion import complete
 from runlog.errors import one_line
 from runlog.verdict import FATAL, Verdict, as_json, as_text, worst
 from tools.doctor.checks import clock_offset_s, judge_all, judge_ranks, judge_start
@@ -84,6 +85,7 @@ def main() -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m tools.doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print a list of {check, status, found, wanted, fix}")
+    complete(parser)
     args = parser.parse_args()
     job, _ = env.read()
     verdicts = over_mpi(job) if env.is_rank() else alone(job)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tools.doctor.child import Talk, talk
+from harness.child import Talk, talk
 
+ASK_CUDA = Path(__file__).with_name("ask_cuda.py")
 SILENT_S = 20.0  # without persistence a driver loads in some seconds a GPU
 ALL_S = 90.0  # after which no further GPU is asked
 DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm")  # that every process with a context opens
@@ -76,7 +77,7 @@ def start(environ: Mapping[str, str], gpus: int) -> CudaStart:
     gpu_steps: dict[int, Step] = {}
     first = 0
     while True:
-        said = talk("ask_cuda.py", str(first), str(gpus), environ=environ, silent_s=SILENT_S)
+        said = talk(ASK_CUDA, str(first), str(gpus), environ=environ, silent_s=SILENT_S)
         result = _read(said)
         gpu_steps.update(result.gpus)
         last_asked = max(result.gpus, default=None)

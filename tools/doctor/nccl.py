@@ -3,8 +3,9 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from tools.doctor.child import Talk, talk
+from harness.child import Talk, talk
 
 SILENT_S = 20.0
 ETHERNET = ", Ethernet"  # ends the words on a port of RoCE
@@ -27,7 +28,7 @@ class NcclStart:
 def start(environ: Mapping[str, str]) -> NcclStart:
     """Make the id of a communicator in the environment of a rank, by a process of its own; return what came of it."""
     kept = {name: value for name, value in environ.items() if name not in OTHER_MESSAGES}
-    return _read(talk("ask_nccl.py", environ=kept | MESSAGES, silent_s=SILENT_S))
+    return _read(talk(Path(__file__).with_name("ask_nccl.py"), environ=kept | MESSAGES, silent_s=SILENT_S))
 
 
 def _read(said: Talk) -> NcclStart:

@@ -18,12 +18,11 @@ from typing import Any
 
 import psutil
 
-from harness import env, network, nvidia, nvidia_smi, provenance
+from harness import child, env, network, nvidia, nvidia_smi, provenance
 from harness.libraries import of_network
 from runlog.errors import RunError
 from runlog.schema import as_json
 from tools.doctor import cuda, nccl
-from tools.doctor.child import talk
 from tools.doctor.nccl import ETHERNET
 
 GIB = 2**30
@@ -36,7 +35,6 @@ CUDA_LIBRARIES = (
 )
 IMPORTED = {"paddle": "paddle", "dali": "nvidia.dali.fn"}  # by training, which ends without them
 IMPORT_S = 60.0  # of a cold network disk
-NVML_S = 30.0  # for a question to NVML, which loads the driver on a GPU in some seconds where persistence is off
 NCCL_CONF = Path("/etc/nccl.conf")  # in which NCCL's variables may be set, as in the file of a user
 DMA_BUF_KERNEL = (5, 12)  # NVIDIA's GPUDirect RDMA: the first Linux by which InfiniBand reads a GPU through DMA-BUF
 
@@ -53,7 +51,7 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
         node = job.cluster.node_rank
     with contextlib.ExitStack() as opened, ThreadPoolExecutor() as pool:
         handles: list[nvidia.Handle] = []
-        absence = _nvml_silence() if on_gpu else ""
+        absence = child.nvml_silence() if on_gpu else ""
         if not absence:
             handles, absence = opened.enter_context(nvidia.opened())
         gpus = [nvidia.gpu_of(handle) for handle in handles]
@@ -118,15 +116,6 @@ def _starts(job: env.Job, node: int) -> dict[str, Any]:
         "nccl_files": [str(path) for path in files_of_nccl if path.is_file()],
         "address": address,
     }
-
-
-def _nvml_silence() -> str:
-    """Return which question NVML did not answer in time; empty if it answers, even with an error."""
-    said = talk("ask_nvml.py", environ=os.environ, silent_s=NVML_S)
-    calls = [answer["call"] for answer in said.answers() if "call" in answer]
-    if not calls or not said.ended.startswith(("no answer", "ended by signal")):
-        return ""
-    return f"NVML has not answered {calls[-1]}: {said.ended}"
 
 
 def _peermem(modules: Path, kernel: str, driver: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from harness import env
 from harness.__main__ import main as ranks_main
 from runlog import named_files
+from runlog.completion import complete
 from runlog.errors import RunError, one_line
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, as_text
 from scoring.importers import count
@@ -363,6 +364,7 @@ def main() -> int:
     if env.is_rank():
         return ranks_main("tools.fleet.measure")
     arguments = parser()
+    complete(arguments)
     args = arguments.parse_args()
     named_files.check_options(args)
     wrong = misuse(args)

@@ -20,6 +20,7 @@ from types import FrameType
 
 from harness import env
 from runlog import named_files
+from runlog.completion import complete
 from runlog.errors import one_line
 from runlog.verdict import FATAL, Verdict, as_text
 from scoring.record import Record
@@ -208,6 +209,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=env.ROOT, help="where to write it; the repository if not given")
     parser.add_argument("--batches", nargs="?", const=BATCHES, help=f"sweep these batch sizes instead ({BATCHES})")
     parser.add_argument("--dry-run", action="store_true", help="print each run's command, run nothing")
+    complete(parser)
     args = parser.parse_args()
     named_files.check_options(args)
     least_repeats = 1 if args.batches else LEAST_REPEATS

@@ -1,4 +1,4 @@
-"""Asks a driver or a library in a process of its own, which may hang or die without harm to the doctor."""
+"""Asks a driver or a library in a process of its own, which may hang or die without harm to the one that asks."""
 
 import contextlib
 import json
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-END_S = 2.0  # for a killed process to be gone; one that waits inside the kernel stays, and the doctor goes on
+END_S = 2.0  # for a killed process to be gone; one that waits inside the kernel stays, and who asks goes on
+NVML_S = 30.0  # for a question to NVML, which loads the driver on a GPU in some seconds where persistence is off
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +34,13 @@ class Talk:
         return answers
 
 
-def talk(script: str, *arguments: str, environ: Mapping[str, str], silent_s: float) -> Talk:
-    """Run a script of this folder in a process of its own; return the lines that it printed, and how it ended.
+def talk(script: Path, *arguments: str, environ: Mapping[str, str], silent_s: float) -> Talk:
+    """Run a script in a process of its own; return the lines that it printed, and how it ended.
 
     A process that prints nothing for `silent_s` seconds, or that does not end so long after it closed its output, is
     killed: it then ended by "no answer in 20 s".
     """
-    command = [sys.executable, "-I", str(Path(__file__).with_name(script)), *arguments]
+    command = [sys.executable, "-I", str(script), *arguments]
     process = subprocess.Popen(
         command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -78,3 +79,12 @@ def _listen(descriptor: int, silent_s: float) -> tuple[bytes, bool]:
         if not part:
             return said, False
         said += part
+
+
+def nvml_silence() -> str:
+    """Say which question NVML did not answer in time; empty if it answers, with an error too."""
+    said = talk(Path(__file__).with_name("ask_nvml.py"), environ=os.environ, silent_s=NVML_S)
+    calls = [answer["call"] for answer in said.answers() if "call" in answer]
+    if not calls or not said.ended.startswith(("no answer", "ended by signal")):
+        return ""
+    return f"NVML has not answered {calls[-1]}: {said.ended}"

@@ -1,4 +1,4 @@
-"""Asks NVML for the node's GPUs, which a driver that hangs never answers: the doctor starts `ask_nvml.py`.
+"""Asks NVML for the node's GPUs, which a driver that hangs never answers: `harness/child.py` starts `ask_nvml.py`.
 
 It prints a JSON line before each question and after the last one, and imports nothing of the project.
 """
@@ -12,10 +12,10 @@ def say(**answer: object) -> None:
 
 
 def main() -> None:
-    """Open NVML and each GPU as the doctor will do itself, and print a JSON line before each call.
+    """Open NVML and each GPU as the process that asks will do itself, and print a JSON line before each call.
 
-    The last line is thus the call that hangs, where one does. An error is printed too: it is an answer, and the doctor
-    will get it itself.
+    The last line is thus the call that hangs, where one does. An error is printed too: it is an answer, and the
+    process that asks will get it itself.
     """
     import pynvml
 
