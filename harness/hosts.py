@@ -34,8 +34,13 @@ def hosts_of_file(path: Path) -> list[str]:
     return hosts
 
 
+def counted(hosts: list[str]) -> str:
+    """Return how many hosts there are, in words."""
+    return "1 node" if len(hosts) == 1 else f"{len(hosts)} nodes"
+
+
 def named_twice(hosts: list[str]) -> str:
-    """Refuse hosts that are named more than once; return an empty text where there are none."""
+    """Say which hosts are named more than once, and what to do; return an empty text where none is."""
     twice = sorted({host for host in hosts if hosts.count(host) > 1})
     if not twice:
         return ""
@@ -53,10 +58,8 @@ def hosts_of_cluster(cluster: ClusterSettings) -> list[str]:
     hosts = hosts_of_file(Path(cluster.hostfile))
     problem = named_twice(hosts)
     if not problem and len(hosts) != cluster.dgxnnodes:
-        nodes = f"{len(hosts)} node{'s' if len(hosts) > 1 else ''}"
-        problem = (
-            f"names {nodes}, but DGXNNODES is {cluster.dgxnnodes}: set DGXNNODES={len(hosts)}, or correct the file"
-        )
+        fix = f"set DGXNNODES={len(hosts)}, or correct the file"
+        problem = f"names {counted(hosts)}, but DGXNNODES is {cluster.dgxnnodes}: {fix}"
     if problem:
         raise ValueError(f"HOSTFILE={cluster.hostfile}: {problem}")
     return hosts

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.hosts import hosts_of_cluster, named_twice
+from harness.hosts import counted, hosts_of_cluster, named_twice
 from harness.job import ClusterSettings, Job, ModelSettings
 from harness.libraries import TF32_OVERRIDE
 from harness.traits import traits_of
@@ -75,8 +75,8 @@ def _of_hosts(cluster: ClusterSettings) -> Iterator[str]:
     if twice:
         yield f"HOSTS {twice}"
     if len(hosts) != cluster.dgxnnodes and (cluster.dgxnnodes > 1 or len(hosts) > 1):
-        names = f"HOSTS names {len(hosts)} node{'s' if len(hosts) > 1 else ''}"
-        yield f"{names}, but DGXNNODES is {cluster.dgxnnodes}: set DGXNNODES={len(hosts)}, or unset HOSTS"
+        fix = f"set DGXNNODES={len(hosts)}, or unset HOSTS"
+        yield f"HOSTS names {counted(hosts)}, but DGXNNODES is {cluster.dgxnnodes}: {fix}"
 
 
 def _of_precision(job: Job, tf32_override: str) -> Iterator[str]:

@@ -232,9 +232,10 @@ def works(main: static.Program) -> list[Work]:
 def buckets(main: static.Program) -> list[dict[str, Any]]:
     """Describe each gradient all-reduce of a training program, in the order in which they are issued.
 
-    Each entry has its size in MiB, its type, the number of gradients in it, its index among the operators, and its
-    communicator (`ring`). Two shares, 0 to 1, say how well it overlaps with the backward pass: how many of the
-    backward kernels come before it, and how many of their bytes are still to be moved while it travels.
+    Each entry has its size in MiB, its type, the number of gradients in it, its index among the operators, its
+    communicator (`ring`), and whether it is summed on the stream that computes. Two shares, 0 to 1, say
+    how well it overlaps with the backward pass: how many of the backward kernels come before it, and how many of their
+    bytes are still to be moved while it travels.
     """
     block = main.global_block()
     gradients_by_buffer = _gradients_by_buffer(block)

@@ -49,7 +49,10 @@ def _of_all(records: Sequence[Record], what: str, values: Sequence[float | None]
 
 
 def _training_rows(records: Sequence[Record], figure: Score) -> dict[str, str]:
-    """Return the table's rows about the quality that was reached, and the time it took."""
+    """Return the table's rows about the quality that the runs reached and the time it took, as names and texts.
+
+    Of several runs that is the median and the range; where a run has none, the text names its log.
+    """
     last_qualities = []
     for record in records:
         last_qualities.append(record.quality[-1].value if record.quality else None)

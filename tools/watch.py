@@ -41,7 +41,11 @@ SENSORS = {  # {a GPU's sensor: how its value is shown}, in the table's order
 
 
 def total_steps(run: Run) -> int | None:
-    """Return the steps of the whole run by its configuration; None where that does not say it."""
+    """Return the steps of the whole run by its configuration; None where that does not say it.
+
+    A run of MODE=throughput has its warm-up and its measured steps. Any other has those of all its epochs, though it
+    may reach its target before.
+    """
     if run.settings.get("MODE") == "throughput":
         warmup = real(run.settings.get("WARMUP_STEPS"))
         measured = real(run.settings.get("MEASURED_STEPS"))
@@ -157,9 +161,10 @@ class View:
         self._nodes: dict[Path, dict[str, Any]] = {}  # the last sample of each
 
     def look(self) -> dict[str, Any]:
-        """Read what is new, and return the state of the run with the last sample of each node.
+        """Read what the newest log and the nodes' telemetry got since the last look; return the state of the run.
 
-        Raises ValueError where there is no log, or the newest file is none.
+        The state is that of `state_of`, with the log's path and the last sample of each node. Where a newer log has
+        come, it is followed from its beginning. Raises ValueError where there is no log, or the newest file is none.
         """
         newest = self._newest()
         if self._log != newest:
@@ -209,7 +214,11 @@ def _plain(text: Any) -> Text:
 
 
 def draw(state: dict[str, Any], now_s: float) -> Group:
-    """Return a state, as `View.look` gives it, as text; `now_s` is the time of day as `time.time` has it."""
+    """Return a run's state, as `View.look` returns it, as tables for the terminal.
+
+    `now_s` is the time of day, as `time.time` has it, by which a run or a node is said to be silent. What is not
+    known is a dash.
+    """
     is_running = state["phase"] not in ENDED
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_row("log", _plain(state["log"]))
@@ -263,7 +272,10 @@ def _slowest(times: dict[str, Any], kind: str) -> str:
 
 
 def _nodes_table(nodes: list[dict[str, Any]], now_s: float, is_running: bool) -> Table | str:
-    """Return a table of the nodes' last samples, a line for each GPU."""
+    """Return a table of the nodes' last samples, a line for each GPU; a sentence where there are none.
+
+    `now_s` is the time of day: a node without a sample for SILENT_S seconds is said to be silent while a run goes on.
+    """
     if not nodes:
         return "no telemetry"
     table = Table(box=None, pad_edge=False)
@@ -284,13 +296,17 @@ def _nodes_table(nodes: list[dict[str, Any]], now_s: float, is_running: bool) ->
         for index, gpu in enumerate(node["gpus"]):
             sensors = [_or_dash(gpu[sensor], form) for sensor, form in SENSORS.items()]
             table.add_row(*host, str(index), *sensors, _plain(", ".join(gpu["throttle"])))
-            host = ["", "", ""]
+            host = ["", "", ""]  # the node is named on the line of its first GPU alone
     return table
 
 
 @one_line
 def main() -> int:
-    """Shows the newest run until it ends; 2 if there is none, or for other wrong use."""
+    """Show the newest run of a folder, drawn anew each second until it ends; print it once where nobody watches.
+
+    Returns the exit status, 0. Raises ValueError, which ends with status 2, where there is no run, or for other wrong
+    use.
+    """
     parser = argparse.ArgumentParser(prog=called("tools.watch"), description=__doc__)
     parser.add_argument("logdir", type=Path, metavar="LOGDIR", help="folder of results, or one log")
     parser.add_argument("--once", action="store_true", help="print one view and end")

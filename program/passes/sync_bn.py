@@ -150,15 +150,16 @@ class _Writer:
         second_term = self._var("correction", *shape)
         self._gradient_at_fixed_statistics({"X@GRAD": [first_term], "Scale@GRAD": [d_scale], "Bias@GRAD": [d_bias]})
 
+        # The two sums [2, C] over the ranks, times the factor f / m, as scale / sqrt(m^2 variance + m^2 epsilon).
         both = self._sum_over_ranks(d_scale, d_bias)
-        # f / m, as scale / sqrt(m^2 variance + m^2 epsilon)
         factor = self._var("factor", self.channels)
         epsilon = self.op.attr("epsilon")
         self._apply("scale", self.variance, to=factor, scale=self.count**2, bias=self.count**2 * epsilon)
         self._apply("rsqrt", factor, to=factor)
         self._apply("elementwise_mul", factor, scale, to=factor, axis=-1)
-
         self._apply("elementwise_mul", both, factor, to=both, axis=-1)
+
+        # The second term is x^ times the first sum plus the second one.
         scale_of_term = self._var("sum_scale", self.channels)
         bias_of_term = self._var("sum_bias", self.channels)
         self._unstack(both, scale_of_term, bias_of_term)

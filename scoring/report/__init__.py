@@ -148,7 +148,10 @@ def _curve(curve: Curve) -> dict[str, Any]:
 
 
 def _group_values(group: Group) -> dict[str, Any]:
-    """Return a group and its runs as JSON values."""
+    """Return a group of repeated runs as JSON values: its figure, the parts of a step, and each run.
+
+    Where there is no figure, `score` is null and `problem` says why.
+    """
     step_time = None
     if group.step_time is not None:
         step_time = asdict(group.step_time) | {"rest_s": group.step_time.rest_s}

@@ -190,7 +190,11 @@ def _system(record: Record) -> _System:
 
 
 def _name(record: Record, *, name_machine: bool) -> str:
-    """Return the name of a group: model, devices, batch and precision, as far as the log says them."""
+    """Return the name of a group of repeated runs, as far as its log says what they are.
+
+    "resnet50_v1.5, 16 devices, on 2 nodes, batch 256 a device, amp" is one. The machine is added on request, where
+    the report has runs of several.
+    """
     parts = []
     if record.model:
         parts.append(visible(record.model, 80))

@@ -202,7 +202,11 @@ def _measures(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def _quality_series(runs: Sequence[ReportedRun], measures: Sequence[str]) -> list[plots.NamedPoints]:
-    """Return the evaluations of each run and measure over epochs, or by their number where a log names no epoch."""
+    """Return the points of each run and each measure, such as accuracy: its value at each evaluation, over epochs.
+
+    Where a log names no epoch, the number of the evaluation takes its place. The label names the measure where
+    there are several.
+    """
     series: list[plots.NamedPoints] = []
     for run in runs:
         for measure in measures:

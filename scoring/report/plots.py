@@ -367,7 +367,10 @@ def _set_logarithmic(drawing: Plot, values: Sequence[float]) -> None:
 
 
 def _set_device_counts(drawing: Plot, ticks: list[float]) -> None:
-    """Set a horizontal axis in powers of two, with a tick for each device count as far as there is room."""
+    """Set a horizontal axis in powers of two, with a tick at each device count as far as there is room.
+
+    Of more than MOST_TICKS counts every other one is left out, until the rest fits; both ends stay.
+    """
     from matplotlib.ticker import FixedLocator, NullLocator
 
     while len(ticks) > MOST_TICKS:  # leave out every other one, but keep both ends

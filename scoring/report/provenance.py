@@ -172,7 +172,10 @@ def _facts(run: ReportedRun) -> list[tuple[str, Inline]]:
 
 
 def _source_tree(run: ReportedRun) -> list[tuple[str, Inline]]:
-    """Return which code and image a run used; nothing where its header does not say."""
+    """Return names and values that say which code and image a run used; none where its header does not say.
+
+    Each value is a link to the line of the header.
+    """
     source = section(run.record, "source")
     if not source:
         return []

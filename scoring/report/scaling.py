@@ -121,7 +121,10 @@ def _mean_step(group: Group) -> _MeanStep | None:
 
 
 def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:
-    """Return the mean step by the seconds and steps of each window; None where one of them does not say both."""
+    """Return the mean step of windows by their seconds and steps: all of their time over all of their steps.
+
+    None where a window does not say both. The wait for data is None where a window does not say it.
+    """
     seconds: list[float] = []
     waits: list[float] = []
     steps = 0

@@ -35,7 +35,10 @@ SHOWN_PANELS = 6  # plots of one kind; more are folded
 
 
 def throughput(report: Report) -> Section:
-    """Return each run's throughput over time, and its windows."""
+    """Return the section on each run's throughput over time: its plot, and the table of its windows.
+
+    A run whose log has no rates has a sentence that says so.
+    """
     figures: list[Figure] = []
     without_rates: list[Block] = []
     measured_rates: list[float] = []
@@ -234,7 +237,10 @@ def _scaling_table(rows: Sequence[ScalingRow], which: str) -> list[Block]:
 
 
 def _cells_of_scaling(row: ScalingRow) -> list[Cell]:
-    """Return the row of one number of devices in a system's scaling table, against the system's smallest number."""
+    """Return the row of one number of devices in a system's scaling table.
+
+    Speedup and efficiency are against the smallest number of devices that the system was run on.
+    """
     group = row.group
     return [
         Cell("system", group.name),

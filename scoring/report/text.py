@@ -8,7 +8,10 @@ from runlog.text import visible
 
 
 def number(value: float) -> str:
-    """Return a figure with four to six digits and separators of thousands; in words where it is not finite."""
+    """Return a figure as text with four to six digits: "12,345.6", "45.68", "4.568", "0.4568".
+
+    Infinity, the time to train of a run that failed, is "did not converge"; NaN is "not a number".
+    """
     if value == math.inf:
         return "did not converge"
     if not math.isfinite(value):

@@ -183,7 +183,11 @@ def allowed_failures(group: Group, protocol: Protocol) -> int | None:
 
 
 def _final_quality(trained: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> Verdict:
-    """Return the verdict on the lowest final quality, against the target where all runs have the same one."""
+    """Return the verdict on the quality with which training ended: that of the run with the lowest.
+
+    Where all runs have the same target and the lowest quality is below it, the verdict is fatal. Without a common
+    target it is ok, and says the quality alone.
+    """
     worst = min((run.record.quality[-1] for run in trained), key=_value_of)
     targets = {run.target for run in trained}
     target = targets.pop() if len(targets) == 1 else None
@@ -238,7 +242,11 @@ def _measurement(groups: Sequence[Group]) -> Iterator[Verdict]:
 
 
 def _provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
-    """Yield a verdict on what the logs do not say of where they are from, and on source trees that were changed."""
+    """Yield a verdict on what the logs do not say of their origin, and one on source trees that were changed.
+
+    Without the system or the date, figures cannot be published: the verdict is unknown. There is no verdict where
+    nothing is amiss.
+    """
     unsaid = [name for name in ("system", "date", "organisation", "commit") if _not_said(name, runs)]
     if "system" in unsaid or "date" in unsaid:
         text = f"the logs do not say {' or '.join(unsaid)}"
@@ -253,7 +261,10 @@ def _provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
 
 
 def _not_said(name: str, runs: Sequence[ReportedRun]) -> bool:
-    """Return whether the log of any run leaves a fact unsaid: "system", "date", "organisation" or "commit"."""
+    """Return whether the log of any run leaves a fact unsaid.
+
+    `name` is the fact: "system", "date", "organisation" or "commit".
+    """
     for run in runs:
         facts = {
             "system": hardware(run) or run.record.accelerator,

@@ -152,8 +152,8 @@ LOST = r"node 1 \(node1\) was lost"
 # {(node, the process): the reason in the log; none where the first node's container ends with the process}
 TREE = {
     (0, "run_and_time.sh"): None,
-    (0, "launch.nodes"): r"launch/nodes.py was killed: .*",
-    (0, "launch/trials.sh"): r"launch/trials.sh was killed: .*",
+    (0, "launch.nodes"): r"launch/nodes.py was killed",
+    (0, "launch/trials.sh"): r"launch/trials.sh was killed",
     (0, "launch.trial"): r"launch/trial.py was ended by signal 9",
     (0, "prterun"): r"mpirun was ended by signal 9",
     (0, "ssh of prted"): r"mpirun ended with status 1, and no rank said why: .*",

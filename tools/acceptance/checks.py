@@ -81,7 +81,8 @@ def judge_losses(check: str, found: Array, wanted: Array, tolerance: Tolerance) 
     wanted = wanted[:steps]
     off = np.abs(found - wanted).max(axis=0) / wanted  # as a share of the wanted loss
     bound = tolerance.by_step(steps)
-    worst = int(np.argmax(np.where(np.isnan(off), np.inf, off / bound)))
+    share_of_bound = np.where(np.isnan(off), np.inf, off / bound)
+    worst = int(np.argmax(share_of_bound))
     good = bool((off <= bound).all())  # of a NaN it is False
     said = f"{off[worst]:.1e} of the loss off at step {worst + 1} of {steps}, {bound[worst]:.0e} allowed"
     allowed = f"at most {tolerance.early:.0e} off to step {EARLY_STEPS}, then {tolerance.late:.0e}: {tolerance.why}"

@@ -59,7 +59,11 @@ def _evaluated_weights(machine: Machine, recipe: config.Recipe) -> dict[str, Arr
 
 
 def _evaluation_program(machine: Machine, model: ResNet50, weights: dict[str, Array]) -> static.Program:
-    """Return the program of an evaluation in the job's precision, and set its weights in the current scope."""
+    """Return the program of an evaluation in the job's precision, and set its weights in the current scope.
+
+    `weights` are those of the CPU, by name, in FP32: each is padded and cast to the form in which the program has
+    it.
+    """
     main = static.Program()
     with static.program_guard(main, static.Program()):
         model.evaluation_totals(model.image, BATCH)
@@ -93,7 +97,8 @@ def _evaluated(
 def fitted_weights(batches: Images, recipe: config.Recipe) -> dict[str, Array]:
     """Return weights, by name, with which ResNet-50 recognises the digits of `batches` without any training.
 
-    The convolutions keep their random first weights. One forward pass over all images sets the statistics of batch
+    The convolutions keep their random first weights, and each residual block is scaled down so that the image shows
+    through. One forward pass over all images sets the statistics of batch
     norm. The last layer is then fitted to that pass: it is the ridge regression of the images' classes on the features
     that the layer reads. All of it is computed on the CPU in FP32, so that it is the same on every machine.
     """
@@ -101,10 +106,7 @@ def fitted_weights(batches: Images, recipe: config.Recipe) -> dict[str, Array]:
     image = np.concatenate([images for images, _ in batches])
     label = np.concatenate([labels for _, labels in batches])
     with cpu_network(recipe, len(image)) as (main, executor):
-        for name, tensor in state.tensors(main):
-            ends_a_block = name.endswith(".3.bn.w")
-            if ends_a_block:
-                state.assign(tensor, np.full_like(np.array(tensor), RESIDUAL))
+        _scale_blocks_down(main)
         (last_layer,) = [op for op in main.global_block().ops if "fc.w" in op.input_arg_names]
         feed = {"image": image, "label": label}
         (features,) = executor.run(main, feed=feed, fetch_list=last_layer.input("X"))
@@ -117,6 +119,17 @@ def fitted_weights(batches: Images, recipe: config.Recipe) -> dict[str, Array]:
     return weights
 
 
+def _scale_blocks_down(main: static.Program) -> None:
+    """Set the last scale of each residual block to RESIDUAL in the current scope.
+
+    An untrained block adds noise to the image that passes by it: at full scale the blocks leave little of it.
+    """
+    for name, tensor in state.tensors(main):
+        ends_a_block = name.endswith(".3.bn.w")  # the scale of the batch norm behind a block's third convolution
+        if ends_a_block:
+            state.assign(tensor, np.full_like(np.array(tensor), RESIDUAL))
+
+
 def _ridge_regression(features: Array, targets: Array) -> tuple[Array, Array]:
     """Return weight [F, T] and bias [T] of the linear map from `features` [N, F] to `targets` [N, T], in float64.
 
@@ -126,7 +139,7 @@ def _ridge_regression(features: Array, targets: Array) -> tuple[Array, Array]:
     """
     ones = np.ones((len(features), 1))
     x = np.concatenate([features, ones], axis=1, dtype=np.float64)
-    gram = x @ x.T
-    ridge = RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram))
-    fitted = x.T @ np.linalg.solve(gram + ridge, targets)
-    return fitted[:-1], fitted[-1]
+    gram = x @ x.T  # [N, N]
+    ridge = RIDGE * np.trace(gram) / len(gram)
+    weight_and_bias = x.T @ np.linalg.solve(gram + ridge * np.eye(len(gram)), targets)  # [F + 1, T]
+    return weight_and_bias[:-1], weight_and_bias[-1]

@@ -70,7 +70,10 @@ def throughput(machine: Machine) -> Verdict:
 
 
 def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> build.TrainingProgram:
-    """Return the job's training program with equal parameters on all ranks; log what a run says before it starts."""
+    """Return the job's training program with equal parameters on all ranks, and log what a run says before it starts.
+
+    The log has the preamble of a run on synthetic data, and what the program is made of.
+    """
     job = machine.job
     me = machine.me
     # So many images that the rate stays low, as in a run's first minute.

@@ -63,7 +63,10 @@ def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdic
 
 
 def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield verdicts on what the job's ranks take of a node: cores, memory, limits of a process, room on the disks."""
+    """Yield verdicts on what the job's ranks take of a node.
+
+    These are cores, memory, the limits of a process, and room on the disks for logs and checkpoints.
+    """
     ranks = job.cluster.dgxngpu
     cores = sorted(set().union(*facts["rank_cores"]))
     numa = ", ".join(facts["numa"].values()) or "unknown"
@@ -176,8 +179,8 @@ def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
         found += ", but no /dev/infiniband/uverbs* can be opened"
         fix = "start the container with --device /dev/infiniband: without it the all-reduce goes over TCP"
     wanted = "every port that NCCL_IB_HCA takes ACTIVE"
-    good = bool(ports) and not fix
-    yield judge_check(job, "network.infiniband", good=good, found=found, fix=fix, wanted=wanted)
+    are_usable = bool(ports) and not down and can_be_opened
+    yield judge_check(job, "network.infiniband", good=are_usable, found=found, fix=fix, wanted=wanted)
 
     any_is_up = len(down) < len(used_ports)
     if any_is_up and job.cluster.device == "gpu" and "peermem" in facts:

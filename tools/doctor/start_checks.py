@@ -55,7 +55,11 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on how many GPUs gave a context, where none refused one."""
+    """Return the verdict on how many GPUs gave a CUDA context, where none of those that were asked refused one.
+
+    It is fatal where CUDA shows fewer GPUs than the job needs, and a warning where there was no time to ask all of
+    them.
+    """
     wanted = job.cluster.dgxngpu
     shown = start.count or 0
     asked = len(start.gpus)
@@ -94,9 +98,9 @@ def _cuda_fault(where: str, step: Step, facts: Facts, job: env.Job) -> Verdict:
 
     `where` begins it: "GPU3: " for a fault of one GPU.
     """
-    if step.ended:
+    if step.ended:  # the process hung or died in the call
         said = f"{where}{step.call} {step.ended}"
-    elif step.code is None:
+    elif step.code is None:  # the call could not be made, and the name says why
         said = f"{where}{step.name}"
     else:
         said = f"{where}{step.call}: {step.name or 'CUDA_ERROR'} ({step.code})"
@@ -170,7 +174,11 @@ def _cause_verdict(said: str, cause: dict[str, str], facts: Facts, job: env.Job)
 
 
 def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield a verdict on whether NCCL starts, and for several nodes two more: its interface, its InfiniBand ports."""
+    """Yield a verdict on whether NCCL starts with the settings of the ranks.
+
+    A job of several nodes has two more: on the interface that NCCL chose, and on the InfiniBand ports that it
+    takes.
+    """
     start: NcclStart = facts["nccl_start"]
     variables: dict[str, str] = facts["nccl_settings"]
     settings = " ".join(f"{name}={value}" for name, value in variables.items()) or "none is set"

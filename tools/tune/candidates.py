@@ -48,7 +48,11 @@ CONTROL = Candidate(name="control", knobs=("perturb_input=1",))
 
 
 def candidates(job: Job) -> list[Candidate]:
-    """Return the strategies that make sense for the job, without its own. Raises ValueError where that is `auto`."""
+    """Return the strategies that make sense for the job on its device, each as a change to the job's own strategy.
+
+    A change that the job's strategy has already is left out. Raises ValueError where the job's strategy is `auto`,
+    to which no knob can be added.
+    """
     base = job.model.knobs
     if base.auto:
         raise ValueError("STRATEGY=auto: it is measured as one of the strategies where it can run: unset STRATEGY")
@@ -70,7 +74,11 @@ def candidates(job: Job) -> list[Candidate]:
 
 
 def _sensible_knobs(job: Job) -> Iterator[str]:
-    """Yield the knobs that can change the program of a job on its device, in its precision and layout."""
+    """Yield the knobs of STRATEGY that can change the program of a job, as "cuda_graph=1".
+
+    Which these are depends on the device, the precision, the layout and the optimizer: a fusion of NHWC says
+    nothing of NCHW, and a bucket's size nothing of one rank.
+    """
     on_gpu = job.cluster.device == "gpu"
     traits = job.model.traits
     is_nhwc = job.model.is_half and "NHWC" in traits.layouts and job.model.layout != "NCHW"

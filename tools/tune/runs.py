@@ -90,7 +90,10 @@ class Runner:
         return measured
 
     def _measure_once(self, measured: Measured, candidate: Candidate, turn: str) -> None:
-        """Add a run of the candidate to what was measured, or the reason why it failed."""
+        """Run the candidate once, and add the run to what was measured, or the reason why it failed.
+
+        A candidate that fails loses its earlier runs too. Raises RunError where the base or the control fails.
+        """
         try:
             record = self.run(candidate, turn)
         except RunError as reason:

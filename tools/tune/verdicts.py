@@ -128,7 +128,10 @@ def _joined(together: Sequence[Candidate]) -> Candidate:
 
 
 def batch_verdict(name: str, runs: Sequence[Record]) -> Verdict:
-    """Report the rate and the memory of a batch size over its turns."""
+    """Return the verdict on a batch size, which is always ok: its rate over the turns, and the GPU memory that it took.
+
+    The rate has a 95 % interval where there were two turns or more. The memory is the most of any measured window.
+    """
     rates = [rate(run) for run in runs]
     interval = spread.t_interval(rates)
     within = "no interval: one turn"
