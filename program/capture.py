@@ -58,7 +58,7 @@ def check(main: static.Program) -> str:
     block = main.global_block()
     for op in block.ops:
         obstacle = _obstacle(op)
-        prove(not obstacle, f"STRATEGY: cuda_graph=1: {op.type}: {obstacle}, or leave cuda_graph out")
+        prove(not obstacle, f"STRATEGY: cuda_graph=1: {op.type}: {obstacle}: leave cuda_graph out")
     for variable in block.vars.values():
         stays = variable.persistable or not variable.is_data
         prove(stays, f"STRATEGY: cuda_graph=1: {variable.name} is fed, so a replay would not find it")

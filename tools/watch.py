@@ -161,9 +161,10 @@ class View:
         self._nodes: dict[Path, dict[str, Any]] = {}  # the last sample of each
 
     def look(self) -> dict[str, Any]:
-        """Read what is new, and return the state of the run with the last sample of each node.
+        """Read what the newest log and the nodes' telemetry got since the last look; return the state of the run.
 
-        Raises ValueError where there is no log, or the newest file is none.
+        The state is that of `state_of`, with the log's path and the last sample of each node. Where a newer log has
+        come, it is followed from its beginning. Raises ValueError where there is no log, or the newest file is none.
         """
         newest = self._newest()
         if self._log != newest:
@@ -301,7 +302,11 @@ def _nodes_table(nodes: list[dict[str, Any]], now_s: float, is_running: bool) ->
 
 @one_line
 def main() -> int:
-    """Shows the newest run until it ends; 2 if there is none, or for other wrong use."""
+    """Show the newest run of a folder, drawn anew each second until it ends; print it once where nobody watches.
+
+    Returns the exit status, 0. Raises ValueError, which ends with status 2, where there is no run, or for other wrong
+    use.
+    """
     parser = argparse.ArgumentParser(prog=called("tools.watch"), description=__doc__)
     parser.add_argument("logdir", type=Path, metavar="LOGDIR", help="folder of results, or one log")
     parser.add_argument("--once", action="store_true", help="print one view and end")

@@ -75,17 +75,21 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collected: C
 
 
 def _is_on_schedule_by_counts(run: LoggedRun, order: RunOrder, period: int) -> bool:
-    """Return whether the numbers of epochs that were started before each evaluation keep to the schedule.
+    """Return whether evaluations are on the schedule by the epochs that were started before them, whatever the labels.
 
-    The stated epochs may then be numbered otherwise, but no two evaluations may state more than `period` apart.
+    There must be `period` of them between two evaluations, no more before the first one, and fewer after the last one.
+    The labels may then be shifted, but two evaluations in turn may not be labelled more than `period` apart.
     """
     epochs_started = [evaluation.trained for evaluation in run.evaluations if evaluation.trained]
     if len(epochs_started) < 2:
         return False
-    between = {after - before for before, after in itertools.pairwise(epochs_started)}
-    stated_gaps = [after.epoch - before.epoch for before, after in itertools.pairwise(run.evaluations)]
-    left = order.epochs_counted - epochs_started[-1]
-    return between == {period} and epochs_started[0] <= period and left < period and max(stated_gaps) <= period
+    gaps = {after - before for before, after in itertools.pairwise(epochs_started)}
+    labelled_gaps = [after.epoch - before.epoch for before, after in itertools.pairwise(run.evaluations)]
+    started_after_last = order.epochs_counted - epochs_started[-1]
+
+    is_regular = gaps == {period}
+    is_whole = epochs_started[0] <= period and started_after_last < period
+    return is_regular and is_whole and max(labelled_gaps) <= period
 
 
 # --- whole numbers of samples ---
@@ -117,9 +121,9 @@ def check_samples(run: LoggedRun, samples: int, collected: Collected) -> None:
 def _samples_counted(run: LoggedRun, samples: int) -> int | None:
     """Return the number of samples of which all accuracies of a run are whole numbers; None where there is none.
 
-    Looked at are the numbers up to a global batch above and below `samples`. None, too, where the accuracies are so few
-    that one of these numbers would fit by accident: a number fits an accuracy by a chance of 2.4 %, twice the
-    tolerance, and so all of them by that to the power of how many there are.
+    The candidates are the numbers up to a batch above and below `samples`. By accident each fits an accuracy with
+    a chance of 2.4 %, twice the tolerance, and n different accuracies with a chance of 0.024 to the power of n. None,
+    too, where by that some candidate may fit all of them by accident.
     """
     batch = run.global_batch or 0
     if batch > samples:

@@ -171,8 +171,9 @@ class _Coincidences(NamedTuple):
 def _equal_intervals(run: LoggedRun, other: LoggedRun, least_power: float) -> str:
     """Say how many intervals of two runs are equal to the clock's tick; empty where chance explains it.
 
-    Epochs, blocks, evaluations and windows are compared each with their kind at the same place. The chances of the
-    kinds are multiplied, so their logarithms are added; the answer needs `least_power` (decimal) or more.
+    The n-th epoch of one run is compared with the n-th of the other, and so are blocks, evaluations and windows. The
+    power of a kind is minus the logarithm of the chance of as many equal ones; together they must have `least_power`,
+    in decimal logarithms.
     """
     equal = 0
     places = 0

@@ -132,9 +132,10 @@ class RunOrder:
             self._not_before_start(self._early, event.time_ms)
 
     def _run_stop(self, event: Event) -> None:
-        """Compare the run's end with its start, and with an end that another node logged.
+        """Collect what is wrong with the end of the run.
 
-        A run that succeeded must have stopped all of its parts, and have an accuracy of each evaluation.
+        It must be later than the start. Where another node logs an end, too, both must have the same status, at about
+        the same time. A run that succeeded must have stopped all of its parts, and have an accuracy of each evaluation.
         """
         first = self.run.of(schema.RUN_STOP)
         if event is not first:

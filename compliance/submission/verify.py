@@ -229,10 +229,10 @@ class _Words(NamedTuple):
 
 
 def _check_code(folder: Path, commit: str) -> list[Verdict]:
-    """Compare the package's code with that of the commit that its logs name. Return a verdict a difference, or one.
+    """Compare the package's code with the files of the commit that its logs name.
 
-    A commit that this checkout does not have fails. Where there is no git, or no checkout, nothing can be compared: the
-    verdict is then that this is unknown.
+    Return a failed verdict for each file that differs, or a good one where none does. A commit that this checkout does
+    not have fails. Where there is no git, or no checkout, the verdict is that this is not known.
     """
     try:
         files = package.code_of(commit)

@@ -145,10 +145,12 @@ def _processes(gpu: dict[str, Any], name: str, since: int) -> list[Any]:
 # What a card has where its kind above does not say it.
 USUAL = {"persistence": 1, "throttle": pynvml.nvmlClocksThrottleReasonGpuIdle, "pcie_kb": 350, "pcie_width": 16}
 USUAL |= {"compute_mode": pynvml.NVML_COMPUTEMODE_DEFAULT, "mig": None, "remapped_rows": None, "pages_pending": 0}
+USUAL |= {"serial": None}
 # Questions that one value of a card answers.
 PLAIN = {
     "nvmlDeviceGetIndex": "index",
     "nvmlDeviceGetName": "name",
+    "nvmlDeviceGetSerial": "serial",
     "nvmlDeviceGetCudaComputeCapability": "capability",
     "nvmlDeviceGetPersistenceMode": "persistence",
     "nvmlDeviceGetCurrentClocksThrottleReasons": "throttle",

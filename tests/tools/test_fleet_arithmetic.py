@@ -4,11 +4,16 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
+from harness import env
+from harness.job import with_values
 from tests import jobs
+from tests.harness.recorded import A100 as A100_CARD
+from tests.harness.recorded import recorded_nvml
 from tests.program import programs
 from tests.tools.test_fleet import report
 from tests.tools.test_fleet_verdicts import record as record_of
@@ -16,6 +21,7 @@ from tools.fleet import digests
 
 TENSORS = ("stem.bn.mean", "fc.w@GRAD", "fc.w")
 STEPS = 10
+PADDLE = f"Paddle {digests.paddle.__version__}"
 A100, V100, T4 = "A100, driver 525", "V100, driver 525", "T4, driver 525"
 Flip = tuple[int, str, int]  # step from 1, tensor, bit
 Repetitions = list[Flip | None]  # of a rank; None: the right bits
@@ -143,7 +149,7 @@ def test_a_random_order_everywhere_accuses_nobody(outcomes: int, count: int, tmp
         ([A100] * 4, {0: [(1, "fc.w", 1)] * 4, 1: [(1, "fc.w", 2)] * 4}, "unknown " * 4, "no majority of the 4 ranks"),
         # What several hosts agree on is another library or setting, and no corruption.
         ([A100] * 5, {0: [(1, "fc.w", 1)] * 4, 1: [(1, "fc.w", 1)] * 4}, "unknown unknown ok ok ok", "2 hosts agree"),
-        ([None, A100, A100, A100], {}, "unknown ok ok ok", "NVML names no model"),
+        ([None, A100, A100, A100], {}, "unknown ok ok ok", "model, driver or cuDNN is not known"),
     ],
 )
 def test_who_is_accused(
@@ -230,7 +236,30 @@ def test_ranks_that_flip_a_bit_are_named(tmp_path: Path) -> None:
     assert list(in_random_order.values()) == ["unknown"] * 4
 
 
-# ---- the program that a GPU would run, built here
+# ---- what a GPU would be called, and the program that it would run
+
+
+def devices(cudnn: int | None) -> list[digests.Device]:
+    """The first three devices of a job on two A100, of which one has a serial number."""
+    cluster = with_values(env.read()[0], device="gpu", dgxngpu=2).cluster
+    gpus = (A100_CARD | {"serial": "1324520012345"}, A100_CARD)
+    with (
+        recorded_nvml(*gpus) as nvml,
+        mock.patch.object(digests, "pynvml", nvml),
+        mock.patch.object(digests.paddle, "get_cudnn_version", return_value=cudnn),
+    ):
+        return [digests.device_of(cluster, local_rank) for local_rank in range(3)]
+
+
+def test_a_gpu_is_named_so_that_it_is_found_and_classed_by_what_decides_its_bits() -> None:
+    first, second, absent = devices(cudnn=8600)
+    uuid = "GPU-8d2f0000-0000-0000-0000-000000000000"
+    assert first.title == f"GPU0, NVIDIA A100-SXM4-40GB, {uuid}, serial 1324520012345"
+    assert second.title.startswith("GPU1, NVIDIA A100-SXM4-40GB, GPU-8d2f0001") and "serial" not in second.title
+    assert first.kind == second.kind == f"NVIDIA A100-SXM4-40GB, driver 525.105.17, cuDNN 8600, {PADDLE}"
+    assert absent == digests.Device(title="GPU 2 of the job", kind=None)
+    for unknown in (None, -1):  # as Paddle says it at the first question, and later
+        assert devices(cudnn=unknown)[0].kind is None
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_o1", "amp_o2"])

@@ -143,7 +143,7 @@ def judge(record: Record) -> list[Verdict]:
             judgements |= _judge_class(members, record["digests"])
             continue
         for rank in members:
-            found = "not decided: NVML names no model and driver by which to compare"
+            found = "not decided: its GPU's model, driver or cuDNN is not known, by which to compare"
             judgements[rank.rank] = Judgement(UNKNOWN, found)
 
     judgements_by_host: dict[str, list[Judgement]] = {host: [] for host in record["hosts"]}
@@ -192,7 +192,8 @@ def _judge_class(members: Sequence[Rank], digests: Digests) -> dict[int, Judgeme
 def _majority(measured: Sequence[Rank]) -> str | None:
     """Return the name of the table that more than half of a class's ranks usually give.
 
-    None where there is no such table, or where the class has fewer than LEAST_RANKS ranks.
+    A table is all digests of one repetition; a rank usually gives the one of more than half of its repetitions. None
+    where there is no such table, or where the class has fewer than LEAST_RANKS ranks.
     """
     if len(measured) < LEAST_RANKS:
         return None
@@ -221,10 +222,11 @@ def _against_itself(rank: Rank, digests: Digests, *, of_class: int) -> Judgement
 
 
 def _against_majority(rank: Rank, digests: Digests, majority: str, measured: Sequence[Rank]) -> Judgement:
-    """Judge a rank by the `majority` table, which most ranks of its class usually give; `measured` are all of them.
+    """Judge a rank by the bits that most ranks of its class compute; `measured` are all ranks of the class.
 
-    It is ok where all its repetitions gave that table, else fatal. But nobody is accused where ranks of several hosts
-    agree on another table: corruption gives each of them its own, another library or setting gives them the same.
+    `majority` names their table, which is all digests of one repetition. The rank is ok where all its repetitions gave
+    that table, else fatal. But nobody is accused where ranks of several hosts agree on another table: corruption gives
+    each of them its own, another library or setting gives them the same.
     """
     usual_tables = [other.usual for other in measured]
     of_class = f"{usual_tables.count(majority)} of {len(measured)} ranks of its class"
@@ -240,10 +242,11 @@ def _against_majority(rank: Rank, digests: Digests, majority: str, measured: Seq
 
 
 def _off(rank: Rank, digests: Digests, expected: str, others: str) -> str:
-    """Say in how many repetitions a rank's table is not the `expected` one, and in which tensor it is wrong first.
+    """Return a message on a rank that computes wrongly: how often, and in which tensor of which step first.
 
-    `others` names those that gave the expected table. The record keeps the digests of some tables only; where it has
-    none of this rank's wrong ones the message says so.
+    A table is all digests of one repetition, and `expected` the name of the right one, which `others` gave (in words,
+    for the message). The record keeps the digests of some tables only; without those of this rank's wrong tables the
+    message says so.
     """
     wrong_tables = [table for table in rank.repetitions if table != expected]
     wrong_count = sum(rank.repetitions[table] for table in wrong_tables)

@@ -192,7 +192,7 @@ class Device:
     """The device of a rank."""
 
     title: str  # with all by which a GPU is found: number, model, UUID, serial number
-    kind: str | None  # its class, whose devices compute the same bits; None where NVML does not tell it
+    kind: str | None  # its class, whose devices compute the same bits; None where some of it is not known
 
 
 def device_of(cluster: ClusterSettings, local_rank: int) -> Device:
@@ -211,9 +211,11 @@ def device_of(cluster: ClusterSettings, local_rank: int) -> Device:
         gpu = nvidia.gpu_of(handle)
         known = [f"GPU{gpu.index}", gpu.name, _answer("nvmlDeviceGetUUID", handle), _serial(handle)]
     title = ", ".join(part for part in known if part)
-    if gpu.name is None or gpu.driver is None:
+    cudnn = paddle.get_cudnn_version()  # None or -1 where Paddle finds no library
+    has_cudnn = cudnn is not None and cudnn > 0
+    if gpu.name is None or gpu.driver is None or not has_cudnn:
         return Device(title=title, kind=None)
-    return Device(title=title, kind=f"{gpu.name}, driver {gpu.driver}, cuDNN {paddle.get_cudnn_version()}, {version}")
+    return Device(title=title, kind=f"{gpu.name}, driver {gpu.driver}, cuDNN {cudnn}, {version}")
 
 
 def _serial(handle: Any) -> str | None:
@@ -251,7 +253,8 @@ def measured(cluster: ClusterSettings, me: ranks.Ranks, carrier: Carrier, *, uni
 def gathered(me: ranks.Ranks, unit: int, device: Device, taken: Taken, *, steps: int) -> Entry:
     """Return the digests of all ranks as the fleet's record keeps them; all ranks call this together.
 
-    The record has how often each rank gave each table, and the digests of the TABLES_OF_A_FLEET commonest tables.
+    A table is all digests of one repetition. The record has how often each rank gave each table, by its name, and the
+    digests themselves of the TABLES_OF_A_FLEET commonest ones: each is sent by one of the ranks that hold it.
     """
     mine = {
         "rank": me.rank,
@@ -273,10 +276,10 @@ def gathered(me: ranks.Ranks, unit: int, device: Device, taken: Taken, *, steps:
 
 
 def _senders(entries: Sequence[Entry], held_names: Sequence[list[str]]) -> dict[str, int]:
-    """Choose the tables whose digests the record keeps: those that most ranks gave.
+    """Return which rank sends which digests to the record: {name of a table: the first rank that holds it}.
 
-    `entries` are the ranks' parts of the record, and `held_names` the names of the tables that each rank still holds.
-    Return {name of a table: the first rank that holds it}.
+    A table is all digests of one repetition. Only those that most ranks gave are sent, TABLES_OF_A_FLEET of them.
+    `entries` has for each rank how often it gave which table, and `held_names` the tables that it still holds.
     """
     first_holder: dict[str, int] = {}
     for rank, names in enumerate(held_names):
