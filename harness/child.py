@@ -34,15 +34,19 @@ class Talk:
         return answers
 
 
-def talk(script: Path, *arguments: str, environ: Mapping[str, str], silent_s: float) -> Talk:
+def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silent_s: float) -> Talk:
     """Run a script in a process of its own; return the lines that it printed, and how it ended.
 
     A process that prints nothing for `silent_s` seconds, or that does not end so long after it closed its output, is
-    killed: it then ended by "no answer in 20 s".
+    killed: it then ended by "no answer in 20 s". Its environment is `environ`, or where that is None this process's.
     """
     command = [sys.executable, "-I", str(script), *arguments]
     process = subprocess.Popen(
-        command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command,
+        env=None if environ is None else dict(environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     assert process.stdout is not None
     output, is_silent = _listen(process.stdout.fileno(), silent_s)
@@ -83,7 +87,7 @@ def _listen(descriptor: int, silent_s: float) -> tuple[bytes, bool]:
 
 def nvml_silence() -> str:
     """Say which question NVML did not answer in time; empty if it answers, with an error too."""
-    said = talk(Path(__file__).with_name("ask_nvml.py"), environ=os.environ, silent_s=NVML_S)
+    said = talk(Path(__file__).with_name("ask_nvml.py"), environ=None, silent_s=NVML_S)
     calls = [answer["call"] for answer in said.answers() if "call" in answer]
     if not calls or not said.ended.startswith(("no answer", "ended by signal")):
         return ""
