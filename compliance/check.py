@@ -18,6 +18,7 @@ from compliance.rules import Collected, Finding, Ruleset, breach, verdict
 from compliance.strict.policy import Policy
 from compliance.strict.run_order import RunOrder
 from runlog import schema
+from runlog.json_types import JsonObject
 from runlog.reader import Entry, Event, Header, Problem, read_log
 from runlog.text import as_json, printable, visible
 
@@ -56,7 +57,7 @@ class Report:
     run: LoggedRun = NOTHING
     asked: str | None = None  # the verdict that counts; None: strict for logs of this project, official for others
     sha256: str | None = None  # of the file, where it was asked
-    mlperf_logging: dict[str, Any] | None = None  # verdict and messages of the tool itself, where it was asked
+    mlperf_logging: JsonObject | None = None  # verdict and messages of the tool itself, where it was asked
 
     @property
     def file(self) -> str:
@@ -85,9 +86,9 @@ class Report:
         """Whether a finding fails the verdict that counts."""
         return finding.official if self.by == "official" else finding.severity == "error"
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the report for JSON: the file, both verdicts, the one that counts, and the findings."""
-        fields: dict[str, Any] = {
+        fields: JsonObject = {
             "file": self.file,
             "sha256": self.sha256,
             "official": verdict(self.official),

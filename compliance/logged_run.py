@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from compliance.official.tool_reading import ToolReading
 from runlog import schema
+from runlog.json_types import JsonObject
 from runlog.reader import Event, settings_of, table_of
 
 EVENTS_KEPT = 100_000  # of a kind of them: 15 MB
@@ -34,7 +35,7 @@ def has_type(value: Any, wanted: str) -> bool:
     return is_number(value) and (wanted is NUMBER or (value == int(value) and 0 < value < 2**63))
 
 
-def own_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def own_metadata(metadata: Mapping[str, Any]) -> JsonObject:
     """Metadata but for the place in the code that mllog adds."""
     return {name: value for name, value in metadata.items() if name not in ("file", "lineno")}
 
@@ -56,7 +57,7 @@ class LoggedRun:
     first: dict[str, Event] = field(default_factory=dict)  # of each key that a rule or this checker names
     counts: Counter[str] = field(default_factory=Counter)  # of the same events
     kept: dict[str, list[Event]] = field(default_factory=lambda: {key: [] for key in _ALL_KEPT})
-    headers: dict[str, Any] = field(default_factory=dict)
+    headers: JsonObject = field(default_factory=dict)
     evaluations: list[Evaluation] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)  # of its first windows
     # by kind and place: epochs, blocks, evaluations, windows
@@ -109,13 +110,13 @@ class LoggedRun:
         value = self.of(event).value
         return value if isinstance(value, str) else ""
 
-    def section(self, section: schema.Section[Any]) -> dict[str, Any]:
+    def section(self, section: schema.Section[Any]) -> JsonObject:
         """A section of the header that is a table; empty without one."""
         value = self.headers.get(section.name)
         return value if isinstance(value, dict) else {}
 
     @property
-    def values(self) -> dict[str, Any]:
+    def values(self) -> JsonObject:
         """The first value of each key."""
         return {key: event.value for key, event in self.first.items()}
 
@@ -125,7 +126,7 @@ class LoggedRun:
         return {key: event.line for key, event in self.first.items()}
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> JsonObject:
         """The values of the header's configuration."""
         return settings_of(self.headers.get(schema.CONFIG.name))
 

@@ -17,6 +17,7 @@ from compliance.official.rounds import SubmissionRuns
 from compliance.passports import Distributed, PartBytes, bytes_of_parts, differences
 from compliance.rules import read_rules
 from runlog import schema
+from runlog.json_types import JsonObject
 from runlog.text import printable
 
 UNVERIFIED = "unverified"
@@ -140,7 +141,7 @@ class Standing:
             sentences.append(NEXT_TO_VERIFIED)
         return [" ".join(sentences), TRADEMARK]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the standing for JSON: whether it is an MLPerf result, its name, and what decides it."""
         return {
             "is_mlperf": self.is_mlperf,
@@ -263,7 +264,7 @@ def facts_of_run(run: LoggedRun, ruleset: str | None) -> ResultFacts:
     )
 
 
-def dataset_name(section: dict[str, Any]) -> str | None:
+def dataset_name(section: JsonObject) -> str | None:
     """Return the name in a header's `dataset` section; None where it has none."""
     name = section.get("name")
     return printable(name, 60) if isinstance(name, str) and name else None
@@ -339,13 +340,13 @@ def _shows_dataset(facts: ResultFacts) -> bool:
     return all(_agrees(count, wanted, exact=facts.counts_samples) for count, wanted in pairs)
 
 
-def _known_benchmark(facts: ResultFacts) -> dict[str, Any] | None:
+def _known_benchmark(facts: ResultFacts) -> JsonObject | None:
     """Return the row of benchmarks.yaml; None where this project knows no samples and targets of the benchmark."""
     return _own_rows().get(facts.benchmark or "")
 
 
 @functools.cache
-def _own_rows() -> dict[str, dict[str, Any]]:
+def _own_rows() -> dict[str, JsonObject]:
     return dict(read_rules("benchmarks.yaml"))
 
 

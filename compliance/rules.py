@@ -11,6 +11,7 @@ import yaml
 from compliance.official.rule_files import RULES, WORKLOAD_RULESET, versions
 from compliance.passports import Distributed
 from runlog import workloads
+from runlog.json_types import JsonObject
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader halves the time of a small check
 OURS = "ours"  # the benchmarks of a row that holds for this project's, whatever their number
@@ -147,7 +148,7 @@ def _written(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
     return tuple(rows)
 
 
-def _strict(name: str, fields: dict[str, Any], version: str, texts: Mapping[str, str]) -> StrictRule:
+def _strict(name: str, fields: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
     kind = fields.pop("class")
     since = fields.get("since", "")
     assert kind in ("rule", "form", "plausibility"), name
@@ -181,7 +182,7 @@ class Finding:
     source: str
     official: bool = False
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The finding as JSON has it."""
         return {"class" if name == "kind" else name: value for name, value in vars(self).items()}
 

@@ -17,6 +17,8 @@ from io import BytesIO
 from pathlib import Path, PosixPath
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
+from runlog.json_types import JsonObject
+
 TOKEN = b":::MLLOG"
 HEADER = b"# {"
 BLOCK_BYTES = 1 << 20  # read at a time
@@ -40,7 +42,7 @@ class Event(NamedTuple):
 
     key: str
     value: Any
-    metadata: dict[str, Any]
+    metadata: JsonObject
     time_ms: int | float
     event_type: str
     line: int
@@ -77,7 +79,7 @@ class _DuplicateKeyError(ValueError):
     pass
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
     table = dict(pairs)
     if len(table) != len(pairs):
         names = [name for name, _ in pairs]
@@ -160,7 +162,7 @@ def table_of(kind: type[T], value: Any) -> T | None:
     return kind(**fields)
 
 
-def settings_of(config: Any) -> dict[str, Any]:
+def settings_of(config: Any) -> JsonObject:
     """Return the values of a header's configuration by name; what is no setting is left out."""
     if not isinstance(config, dict):
         return {}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from runlog import schema
+from runlog.json_types import JsonObject
 from runlog.reader import Entry, Event, Header, settings_of, table_of
 
 LONGEST_TEXT = 200  # of a value that is kept
@@ -142,7 +143,7 @@ class Run:
             open_interval.stop = mark
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> JsonObject:
         """The values of the header's configuration by name; what is no setting is left out."""
         config = self.headers.get(schema.CONFIG.name)
         return settings_of(None if config is None else config.value)

@@ -14,8 +14,10 @@ import typing
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
+from runlog.json_types import JsonObject
+
 V = TypeVar("V")
-Table = dict[str, Any]
+Table = JsonObject
 Texts = dict[str, str]
 
 

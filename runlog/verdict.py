@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from runlog.json_types import JsonObject
 from runlog.text import visible
 
 # The one vocabulary, from good to bad. UNKNOWN: it could not be checked here, so it never counts as passed.
@@ -27,7 +28,7 @@ class Verdict:
     def __post_init__(self) -> None:
         assert self.status in STATUSES, self.status
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the fields by name, for JSON; `where` and `figures` only where there are any."""
         fields = dataclasses.asdict(self)
         for optional in ("where", "figures"):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from runlog.json_types import JsonObject
 from scoring.importers import add_log_options, read_records
 from scoring.record import FACTS, InputError, Quality, Record, Window
 
@@ -63,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def row(record: Record, window: Window) -> dict[str, Any]:
+def row(record: Record, window: Window) -> JsonObject:
     """Return a window with the facts of its run."""
     facts = {name: getattr(record, name) for name in ("file", "sha256", *RUN_FACTS)}
     return facts | dataclasses.asdict(window) | {"images_per_s": window.images_per_s}

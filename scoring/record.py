@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from runlog.json_types import JsonObject
 from runlog.schema import RankTimes
 
 # Fields of a record that say what ran, in the order in which they are shown.
@@ -139,7 +140,7 @@ class Record:
     evaluations: tuple[Span, ...] = ()  # when the model was evaluated, where an MLPerf log says that
     run_start_s: float | None = None  # stamps share one origin
     run_stop_s: float | None = None
-    telemetry: dict[str, Any] = field(default_factory=dict)  # `telemetry_summary` of our own logs
+    telemetry: JsonObject = field(default_factory=dict)  # `telemetry_summary` of our own logs
     status: str | None = None  # "success" or "aborted", where the log says
     truncated: bool | None = None  # None: this format has no end by which to tell
     # Line on which each of framework, model, devices, ..., run_start_s, run_stop_s, telemetry, status was read.
@@ -147,7 +148,7 @@ class Record:
     from_options: tuple[str, ...] = ()  # fields that the command line gave, not the log
     problems: tuple[str, ...] = ()  # what in the text could not be read, with its line
     checks: tuple[Check, ...] = ()  # what it says in two ways, and whether they agree
-    header: dict[str, Any] = field(default_factory=dict)  # header sections of our own logs
+    header: JsonObject = field(default_factory=dict)  # header sections of our own logs
 
     @property
     def run_id(self) -> tuple[float, float | None] | str:
@@ -222,22 +223,22 @@ class Record:
         return kinds
 
 
-def config_of(record: Record) -> dict[str, dict[str, Any]]:
+def config_of(record: Record) -> dict[str, JsonObject]:
     """Return the resolved configuration of our own logs: value and origin by name; empty without one."""
     return {str(name): entry for name, entry in section(record, "config").items() if isinstance(entry, dict)}
 
 
-def section(record: Record, name: str) -> dict[str, Any]:
+def section(record: Record, name: str) -> JsonObject:
     """Return a section of the record's header that is a table; empty without one."""
     return _table_in(record.header, name)
 
 
-def nodes_of(record: Record) -> list[dict[str, Any]]:
+def nodes_of(record: Record) -> list[JsonObject]:
     """Return the machines that the header of our own logs describes; empty without any."""
     return nodes_of_header(record.header)
 
 
-def nodes_of_header(header: dict[str, Any]) -> list[dict[str, Any]]:
+def nodes_of_header(header: JsonObject) -> list[JsonObject]:
     """Return the machines that a header describes; empty without any."""
     nodes = _table_in(header, "hardware").get("nodes")
     if not isinstance(nodes, list):
@@ -245,6 +246,6 @@ def nodes_of_header(header: dict[str, Any]) -> list[dict[str, Any]]:
     return [node for node in nodes if isinstance(node, dict)]
 
 
-def _table_in(header: dict[str, Any], name: str) -> dict[str, Any]:
+def _table_in(header: JsonObject, name: str) -> JsonObject:
     found = header.get(name)
     return found if isinstance(found, dict) else {}

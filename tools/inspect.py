@@ -18,6 +18,7 @@ from program.proof import kernels
 from runlog import workloads
 from runlog.completion import complete
 from runlog.errors import one_line
+from runlog.json_types import JsonObject
 from scoring.published.table import Card, Published, figures_of, nearest, note, read_cards
 from tools.roofline import Operators, in_order, published_scaling, roofline, scaling
 
@@ -28,13 +29,13 @@ BITS_OF_A_BYTE = 8
 # ---- estimates -----------------------------------------------------------------------------------------------------
 
 
-def quoted(figure: Published) -> dict[str, Any]:
+def quoted(figure: Published) -> JsonObject:
     """Return a published figure for JSON: its images/s, its source, and the batch and devices that it is of."""
     names = ("source", "framework", "table", "batch_per_device", "devices")
     return {"images_per_s": figure.value, "note": note(figure)} | {name: getattr(figure, name) for name in names}
 
 
-def estimates(update: Sequence[Any], job: env.Job, network_bytes_per_s: float | None = None) -> list[dict[str, Any]]:
+def estimates(update: Sequence[Any], job: env.Job, network_bytes_per_s: float | None = None) -> list[JsonObject]:
     """Return for each known card the roofline of the job's update, the nearest published figure and the traffic.
 
     The roofline is {"roofline_images_per_s": None} where it cannot be estimated. The published figure is the one of the
@@ -45,9 +46,9 @@ def estimates(update: Sequence[Any], job: env.Job, network_bytes_per_s: float | 
     tf32 = job.model.precision == "tf32"
     batch = job.model.batchsize
     ranks = job.cluster.world_size
-    entries: list[dict[str, Any]] = []
+    entries: list[JsonObject] = []
     for card in read_cards():
-        entry: dict[str, Any] = {"device": f"{card.name} {card.memory_gib} GB"}
+        entry: JsonObject = {"device": f"{card.name} {card.memory_gib} GB"}
         bound = roofline(operators, tf32=tf32, batch=batch, ranks=ranks, card=card)
         entry.update(bound or {"roofline_images_per_s": None})
 
@@ -104,7 +105,7 @@ def build(job: env.Job) -> Any:
     return training
 
 
-def inspect(job: env.Job, network_bytes_per_s: float | None = None) -> dict[str, Any]:
+def inspect(job: env.Job, network_bytes_per_s: float | None = None) -> JsonObject:
     """Return all that `python -m tools.inspect` prints of a job, for JSON.
 
     That is what the job is, the counts of its main program, what was proved of it, and an estimate for each known card.
@@ -134,7 +135,7 @@ def inspect(job: env.Job, network_bytes_per_s: float | None = None) -> dict[str,
     return described
 
 
-def text(found: dict[str, Any]) -> str:
+def text(found: JsonObject) -> str:
     """Return the counts for people: YAML, a figure to six digits."""
     rounded = json.loads(json.dumps(found), parse_float=lambda figure: float(f"{float(figure):.6g}"))
     return yaml.safe_dump(rounded, sort_keys=False, default_flow_style=None, width=120)

@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -36,6 +36,7 @@ from program.arrays import Array
 from runlog import named_files
 from runlog.completion import complete
 from runlog.errors import RunError, one_line
+from runlog.json_types import JsonObject
 from runlog.schema import as_json
 
 PARTS = ("train", "val")
@@ -114,7 +115,7 @@ def _digest(source: Path, images: folder.ImageList) -> str:
     return hashlib.sha256(folder.list_text(images)).hexdigest()
 
 
-def _known(sizes: Path) -> dict[str, Any]:
+def _known(sizes: Path) -> JsonObject:
     """Return what a file of sizes says; nothing where there is no file. Raises ValueError where it is damaged."""
     try:
         return dict(json.loads(sizes.read_bytes())) if sizes.exists() else {}
@@ -212,7 +213,7 @@ def _check(packed: Records, entries: list[Entry], labels: Array, part: str) -> N
                 raise RunError(f"{packed.name(i)}: is not what was written: remove the file and pack again")
 
 
-def _write_sizes(file: Path, sizes: list[tuple[int, int]], more: dict[str, Any]) -> None:
+def _write_sizes(file: Path, sizes: list[tuple[int, int]], more: JsonObject) -> None:
     width, height = max(sizes, key=lambda size: size[0] * size[1])
     file.write_text(json.dumps({"width": width, "height": height, "images": len(sizes)} | more) + "\n")
 

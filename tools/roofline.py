@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from program.count import Work, buckets, works
 from program.ops import MIB, OPTIMIZE
+from runlog.json_types import JsonObject
 from scoring.predict.loss import published_tables
 from scoring.published.table import Card, figures_of
 
@@ -148,7 +149,7 @@ def _all_reduce_s(summed_bytes: float, ranks: int, link_bytes_per_s: float) -> f
 # ---- what is said of it
 
 
-def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> dict[str, Any] | None:
+def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> JsonObject | None:
     """Return a step's roofline on `card`: the images/s that it cannot exceed, and the times in s that they come from.
 
     `step_time` says how the times are found; the link is NVLink. `batch` is the images of a rank. Returns None where
@@ -169,7 +170,7 @@ def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: 
     }
 
 
-def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s: float) -> list[dict[str, Any]] | None:
+def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s: float) -> list[JsonObject] | None:
     """Estimate what all-reduces cost at SCALED_GPUS, in nodes of 8; return a row for each, for JSON.
 
     `network_bytes_per_s` is what a node sends at its peak. A ring over several nodes is as fast as its narrowest link,
@@ -204,7 +205,7 @@ def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s
     return rows
 
 
-def published_scaling(card: Card, *, model: str, precision: str) -> list[dict[str, Any]]:
+def published_scaling(card: Card, *, model: str, precision: str) -> list[JsonObject]:
     """Return how Paddle's published figures of this model, card and precision scale from one node, for JSON.
 
     Each is {"table": its name, "of_linear": {nodes: throughput as a share of one node's times the nodes}}.

@@ -10,13 +10,13 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from compliance import rules
 from compliance.check import Report
 from compliance.forms import as_json
 from compliance.submission.runs import check_logs
 from runlog import workloads
+from runlog.json_types import JsonObject
 from runlog.reader import HeldLog
 from scoring.figure import protocols
 from scoring.figure.score import Score, score
@@ -130,7 +130,7 @@ def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
     folder = logs[0].parent
     log_by_name = {str(log): log for log in logs}
     checks: list[Report] = []
-    findings_by_file: dict[str, dict[str, Any]] = {}
+    findings_by_file: dict[str, JsonObject] = {}
     page_command = list(log_by_name)  # the words by which the page can be made again
     if throughput:
         rows["check"] = "not applicable: a throughput run is no training result"

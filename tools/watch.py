@@ -22,6 +22,7 @@ from rich.text import Text
 from runlog import named_files, schema
 from runlog.completion import complete
 from runlog.errors import one_line
+from runlog.json_types import JsonObject
 from runlog.reader import Problem, read_text
 from runlog.run import Run, real
 from runlog.text import called, visible
@@ -61,7 +62,7 @@ def total_steps(run: Run) -> int | None:
     return math.ceil(epochs) * int(samples // batch)
 
 
-def last_windows(run: Run) -> list[dict[str, Any]]:
+def last_windows(run: Run) -> list[JsonObject]:
     """Return the fields of the last windows, those left out that do not say what is needed."""
     windows = []
     for event in run.windows[-MEAN_OF:]:
@@ -83,7 +84,7 @@ class Sums:
     data_wait_s: float = 0
 
 
-def summed(windows: list[dict[str, Any]]) -> Sums:
+def summed(windows: list[JsonObject]) -> Sums:
     """Return what the windows add up to."""
     sums = Sums()
     for window in windows:
@@ -102,7 +103,7 @@ def target_of(run: Run) -> Any:
     return None
 
 
-def _left_s(run: Run, windows: list[dict[str, Any]], sums: Sums) -> float | None:
+def _left_s(run: Run, windows: list[JsonObject], sums: Sums) -> float | None:
     """Return the seconds that a run still takes, by the time of a step in its last windows.
 
     It is an upper bound: a run to a target may end earlier. None where the run has ended, or does not say its steps.
@@ -115,14 +116,14 @@ def _left_s(run: Run, windows: list[dict[str, Any]], sums: Sums) -> float | None
     return round((total - step) * step_s, 1)
 
 
-def state_of(run: Run) -> dict[str, Any]:
+def state_of(run: Run) -> JsonObject:
     """Return what is shown of a run, for JSON; what the log does not say is None.
 
     Throughput and wait for data are over the last windows together, by their times: steps differ. What of an event is
     logged more than once is the last one.
     """
     windows = last_windows(run)
-    last: dict[str, Any] = windows[-1] if windows else {}
+    last: JsonObject = windows[-1] if windows else {}
     sums = summed(windows)
     reason = run.last_value(schema.ABORT_REASON)
     rank_times = list(run.rank_times.values())
@@ -158,9 +159,9 @@ class View:
         self._run = Run()
         self._known_lines = 0  # of this log that a training run writes
         self._read: dict[Path, int] = {}  # bytes of each file that are read
-        self._nodes: dict[Path, dict[str, Any]] = {}  # the last sample of each
+        self._nodes: dict[Path, JsonObject] = {}  # the last sample of each
 
-    def look(self) -> dict[str, Any]:
+    def look(self) -> JsonObject:
         """Read what the newest log and the nodes' telemetry got since the last look; return the state of the run.
 
         The state is that of `state_of`, with the log's path and the last sample of each node. Where a newer log has
@@ -213,7 +214,7 @@ def _plain(text: Any) -> Text:
     return Text(visible(text))
 
 
-def draw(state: dict[str, Any], now_s: float) -> Group:
+def draw(state: JsonObject, now_s: float) -> Group:
     """Return a run's state, as `View.look` returns it, as tables for the terminal.
 
     `now_s` is the time of day, as `time.time` has it, by which a run or a node is said to be silent. What is not
@@ -247,7 +248,7 @@ def draw(state: dict[str, Any], now_s: float) -> Group:
     return Group(table, "", _nodes_table(state["nodes"], now_s, is_running))
 
 
-def _phase(state: dict[str, Any], now_s: float, is_running: bool) -> str:
+def _phase(state: JsonObject, now_s: float, is_running: bool) -> str:
     """Return the phase of a run, why it was aborted, and for how long nothing was written."""
     if state["is_empty"]:
         return "nothing is written yet"
@@ -260,7 +261,7 @@ def _phase(state: dict[str, Any], now_s: float, is_running: bool) -> str:
     return phase
 
 
-def _slowest(times: dict[str, Any], kind: str) -> str:
+def _slowest(times: JsonObject, kind: str) -> str:
     """Return the slowest rank of the last window, with the median one's time."""
     name = kind.replace("_", " ")
     most_s = times[f"{kind}_most_s"]
@@ -271,7 +272,7 @@ def _slowest(times: dict[str, Any], kind: str) -> str:
     return f"{name} {most_s:.3f} s (rank {rank} on {host}; median {times[f'{kind}_median_s']:.3f} s)"
 
 
-def _nodes_table(nodes: list[dict[str, Any]], now_s: float, is_running: bool) -> Table | str:
+def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Table | str:
     """Return a table of the nodes' last samples, a line for each GPU; a sentence where there are none.
 
     `now_s` is the time of day: a node without a sample for SILENT_S seconds is said to be silent while a run goes on.

@@ -16,6 +16,7 @@ from compliance.official.language import State, holds
 from compliance.official.rule_files import VERSION, Check, Rule, RuleFile, benchmarks, keys, load, names, versions
 from compliance.rules import FINDINGS_PER_RULE, Collected, Finding, Ruleset
 from runlog import schema
+from runlog.json_types import JsonObject
 from runlog.reader import Event, open_log
 from runlog.text import as_json, printable, visible
 
@@ -418,7 +419,7 @@ def _event(text: str, line: int) -> Event:
     """
     if not text.startswith(_TOKEN):
         raise ValueError("no event")
-    fields: dict[str, Any] = json.loads(text[len(_TOKEN) :])
+    fields: JsonObject = json.loads(text[len(_TOKEN) :])
     time_ms = float(fields["time_ms"])
     key = fields["key"]
     value = fields["value"]

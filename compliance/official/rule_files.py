@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import yaml
 
 from compliance.official.language import Code, expression, statements
+from runlog.json_types import JsonObject
 from runlog.workloads import WORKLOADS
 
 RULES = Path(__file__).parents[1] / "rules"
@@ -186,7 +187,7 @@ def keys(version: str) -> frozenset[str]:
     return frozenset(named)
 
 
-def reference_points(file: str, version: str) -> dict[str, Any]:
+def reference_points(file: str, version: str) -> JsonObject:
     """Return the reference convergence points in `file` (rcps_BENCHMARK.json) of ruleset `version`, by name.
 
     Raises KeyError where mlperf-logging has no such file.
@@ -252,13 +253,13 @@ def load(name: str) -> RuleFile:
     return RuleFile(name=name, rules=rules, begin=begin, end=end, aggregates=aggregates)
 
 
-def _blocks(name: str) -> list[tuple[str, dict[str, Any]]]:
+def _blocks(name: str) -> list[tuple[str, JsonObject]]:
     """Return the blocks of a rule file, each as its kind and its fields."""
     blocks = yaml.load(text_of(name), Loader=_LOADER) or ()  # noqa: S506  it makes texts, lists and tables alone
     return [next(iter(block.items())) for block in blocks]
 
 
-def _keys_that_set_states(blocks: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, str]:
+def _keys_that_set_states(blocks: Sequence[tuple[str, JsonObject]]) -> dict[str, str]:
     """Return by each name of the state the last key whose events set it, or add to it."""
     keys_by_state = {}
     for _, fields in blocks:
@@ -283,7 +284,7 @@ def _parsed(name: str, key: str, text: str, parse: Callable[[str], _Parsed]) -> 
         raise ValueError(f"{name}: {key}: no meaning for {text.strip()!r}; {reason}") from None
 
 
-def _rule(name: str, fields: dict[str, Any], set_by: Mapping[str, str]) -> Rule:
+def _rule(name: str, fields: JsonObject, set_by: Mapping[str, str]) -> Rule:
     """Return the rule of a KEY block. Raises ValueError for a form that is not known."""
     key = fields["NAME"]
     wanted = fields.get("REQ", "OPTIONAL")

@@ -14,6 +14,7 @@ from compliance.strict.accuracies import all_whole
 from compliance.strict.measured import Fault
 from compliance.strict.run_order import RunOrder
 from runlog import schema, workloads
+from runlog.json_types import JsonObject
 from runlog.reader import Event, hints_of
 from runlog.text import printable
 
@@ -155,7 +156,7 @@ class ProjectLog:
 
     # --- what cannot be ---
 
-    def _nodes(self) -> list[dict[str, Any]]:
+    def _nodes(self) -> list[JsonObject]:
         """Return the nodes of the header's `hardware`; none where it is not as the schema has it."""
         hardware = self.run.section(schema.HARDWARE)
         return hardware["nodes"] if fits(schema.Hardware, hardware) else []
@@ -383,7 +384,7 @@ def fits(kind: Any, value: Any) -> bool:
     return type(value) is kind
 
 
-def _has_fields(kind: Any, value: dict[str, Any]) -> bool:
+def _has_fields(kind: Any, value: JsonObject) -> bool:
     """Return whether a table has the fields of the dataclass `kind`; those with a default may be missing."""
     hints = hints_of(kind)
     for field in fields(kind):

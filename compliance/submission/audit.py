@@ -28,6 +28,7 @@ from compliance.submission.runs import check_between
 from compliance.submission.score import Score, score_runs
 from compliance.submission.selection import Candidate, unusual
 from runlog import schema
+from runlog.json_types import JsonObject
 from runlog.text import printable
 
 NEWEST = "4.0.0"  # with rules of ResNet
@@ -42,7 +43,7 @@ class _Folder:
     name: PurePosixPath
     ruleset: Ruleset
     logs: list[Report] = field(default_factory=list)
-    description: dict[str, Any] = field(default_factory=dict)
+    description: JsonObject = field(default_factory=dict)
     scaling: float | None = None  # of scaling.json
     owner: Owner = field(default_factory=lambda: Owner(round="", submitter="", system="", benchmark=""))
     other_form: set[str] = field(default_factory=set)  # logs of v0.5 and v0.6, which are not judged
@@ -112,7 +113,7 @@ class _Tree:
     """
 
     folders: dict[PurePosixPath, _Folder] = field(default_factory=dict)
-    descriptions: dict[PurePosixPath, dict[str, Any] | str] = field(default_factory=dict)
+    descriptions: dict[PurePosixPath, JsonObject | str] = field(default_factory=dict)
     scalings: dict[PurePosixPath, float | str] = field(default_factory=dict)
 
 
@@ -178,7 +179,7 @@ def _organisation(logs: Sequence[Report]) -> str:
     return next(filter(None, stated), "")
 
 
-def _described(folder: _Folder, described: Mapping[PurePosixPath, dict[str, Any] | str]) -> Iterator[Finding]:
+def _described(folder: _Folder, described: Mapping[PurePosixPath, JsonObject | str]) -> Iterator[Finding]:
     """Find the folder's system description; a question where the tree has some and lacks or garbles this one."""
     if not described or len(folder.name.parts) < 3:  # a tree without any, or one that begins below SUBMITTER
         return

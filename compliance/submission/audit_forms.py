@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
 
 from compliance import mlperf
 from compliance.mlperf import Standing
 from compliance.submission.package import rendered
+from runlog.json_types import JsonObject
 from runlog.text import csv_text
 
 
@@ -107,7 +107,7 @@ class Submission:
         unit = "min" if self.standing is None else self.standing.unit("min")
         return f"{minutes:.4f} {unit}"
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the row as JSON has it."""
         plain = {one.name: getattr(self, one.name) for one in fields(self)}
         return plain | {

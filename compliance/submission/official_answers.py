@@ -3,14 +3,14 @@
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from compliance import mlperf
 from compliance.official import tools as official
+from runlog.json_types import JsonObject
 from runlog.verdict import UNKNOWN, Verdict, judged
 
 
-def official_answers(folder: Path, manifest: dict[str, Any]) -> list[Verdict]:
+def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
     """Return what mlperf-logging's tools say of the package in `folder`. They write into it, so they get a copy.
 
     The tools for packages, convergence and scores know MLPerf benchmarks alone. Of another one each log is checked by
@@ -42,7 +42,7 @@ def official_answers(folder: Path, manifest: dict[str, Any]) -> list[Verdict]:
         return [packaged, *of_any, convergence, score]
 
 
-def _of_log(log: Path, run: dict[str, Any], ruleset: str, benchmark: str) -> Verdict:
+def _of_log(log: Path, run: JsonObject, ruleset: str, benchmark: str) -> Verdict:
     """Return what mlperf-logging's checker says of one log; a run that may be dropped need not pass."""
     passed, messages = official.check_log(log, ruleset, benchmark)
     message = f"{log.parent.name}/{log.name}: {'SUCCESS' if passed else '; '.join(messages[:2])}"

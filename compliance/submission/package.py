@@ -23,6 +23,7 @@ from compliance.submission.runs import check_between, expand, receipt_path, sha2
 from compliance.submission.score import NOT_CONVERGED, Score, nearest_the_median, score_runs
 from compliance.submission.system import FIELDS, NOT_STATED
 from runlog import schema
+from runlog.json_types import JsonObject
 from runlog.text import called, printable
 from runlog.verdict import FATAL, Verdict, as_text
 
@@ -48,7 +49,7 @@ class UnknownCommitError(ValueError):
 class Content:
     """The account that a package gives of itself, computed from its logs and system description."""
 
-    manifest: dict[str, Any]
+    manifest: JsonObject
     report: str
     chosen: str = ""  # which of more runs than a submission has it holds: no log of it says so
 
@@ -210,7 +211,7 @@ def _copy_framework_log(log: Path, copy: Path) -> None:
     copy.with_suffix(FRAMEWORK_LOG).write_bytes(text)
 
 
-def as_bytes(manifest: dict[str, Any]) -> bytes:
+def as_bytes(manifest: JsonObject) -> bytes:
     return (json.dumps(manifest, indent=2) + "\n").encode()
 
 
@@ -259,7 +260,7 @@ def contents_of(
     return Content(manifest=manifest, report=_report(manifest, score, first, description)), reasons
 
 
-def _of_description(file: str, description: dict[str, Any]) -> Iterator[Reason]:
+def _of_description(file: str, description: JsonObject) -> Iterator[Reason]:
     """Yield each field that the system description lacks, or has in another form than the text that the tools want."""
     for name in FIELDS:
         if not isinstance(description.get(name), str):
@@ -267,7 +268,7 @@ def _of_description(file: str, description: dict[str, Any]) -> Iterator[Reason]:
             yield Reason(file, f"{name} is {problem}")
 
 
-def _of_runs(checked: Sequence[Report], description: dict[str, Any], ruleset: Ruleset) -> Iterator[Reason]:
+def _of_runs(checked: Sequence[Report], description: JsonObject, ruleset: Ruleset) -> Iterator[Reason]:
     """Yield what is against the logs: their errors, and where they contradict each other or the system description.
 
     One run may have failed to reach the target: if nothing else is wrong with it, that is no reason.
@@ -290,7 +291,7 @@ def _of_runs(checked: Sequence[Report], description: dict[str, Any], ruleset: Ru
         yield Reason(", ".join(lost), "did not reach the target; one run of a submission may fail to")
 
 
-def _run_in_manifest(report: Report, folder: Path) -> dict[str, Any]:
+def _run_in_manifest(report: Report, folder: Path) -> JsonObject:
     """Return what the manifest of the package at `folder` says of a run; None for what its log does not state."""
     last = report.run.evaluations[-1] if report.run.evaluations else None
     return {
@@ -336,7 +337,7 @@ def _of_origin(run: LoggedRun, org: str) -> list[str]:
     return reasons
 
 
-def _report(manifest: dict[str, Any], score: Score, run: LoggedRun, description: dict[str, Any]) -> str:
+def _report(manifest: JsonObject, score: Score, run: LoggedRun, description: JsonObject) -> str:
     return rendered(
         "package.md",
         package=manifest,

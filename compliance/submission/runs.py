@@ -14,6 +14,7 @@ from compliance.strict.copies import accuracy_of_many, resemblance, seed_key, sh
 from compliance.submission.description import compare_description, hardware_nodes, read_description
 from compliance.submission.group import NOT_KNOWN, PASSED, ConvergenceTest, convergence_test, submission_of
 from runlog import schema
+from runlog.json_types import JsonObject
 from runlog.reader import open_log
 from runlog.text import printable
 
@@ -255,10 +256,10 @@ def _configurations(members: Sequence[Report], ruleset: Ruleset) -> Iterator[Bla
         yield BlamedRun(report, breach(rule, "; ".join(shown), line=report.run.lines.get(differing[0])))
 
 
-def _configuration(run: LoggedRun) -> dict[str, Any]:
+def _configuration(run: LoggedRun) -> JsonObject:
     """Return the values that must be the same in all runs of a submission, by name; hyperparameters first."""
-    tuned: dict[str, Any] = {}
-    others: dict[str, Any] = {f"header {section}": run.headers.get(section) for section in _SAME_SECTIONS}
+    tuned: JsonObject = {}
+    others: JsonObject = {f"header {section}": run.headers.get(section) for section in _SAME_SECTIONS}
     nodes = hardware_nodes(run)
     if nodes:  # any nodes of the same kind will do
         others["header hardware"] = [_without_host(node) for node in nodes]
@@ -273,7 +274,7 @@ def _configuration(run: LoggedRun) -> dict[str, Any]:
     return tuned | others
 
 
-def _without_host(node: Mapping[str, Any]) -> dict[str, Any]:
+def _without_host(node: Mapping[str, Any]) -> JsonObject:
     return {name: value for name, value in node.items() if name != "host"}
 
 

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from compliance import mlperf
 from compliance.check import Report, check_file
@@ -16,6 +16,7 @@ from compliance.rules import Ruleset, load
 from compliance.submission.group import FAILED, ConvergenceTest, convergence_test, one_submission, standing_of
 from compliance.submission.runs import check_between, expand
 from runlog import schema
+from runlog.json_types import JsonObject
 from runlog.stats import median_set
 from runlog.text import printable
 
@@ -37,7 +38,7 @@ class ScoredRun:
         """Return why the run does not count; empty if it does."""
         return f"fails {', '.join(self.broken_rules)}" if self.broken_rules else ""
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the run for JSON."""
         return {"file": self.file, "minutes": self.minutes, "epochs": self.epochs, "dropped": self.dropped}
 
@@ -80,7 +81,7 @@ class Score:
         """Return the score with its unit, named as the result's standing asks; empty where there is none."""
         return "" if self.minutes is None else f"{self.minutes!r} {self.standing.unit('min')}"
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the score's fields for JSON; its standing is `result`, with the footnotes that it asks for."""
         plain = dict(vars(self))
         del plain["runs"], plain["standing"]

@@ -23,6 +23,7 @@ from compliance.submission.official_answers import official_answers
 from compliance.submission.package import FRAMEWORK_LOG, HASHES, LARGEST_BYTES, MANIFEST, REPORT, code_folder, hashes
 from compliance.submission.runs import sha256
 from runlog import schema
+from runlog.json_types import JsonObject
 from runlog.reader import Event, read_log
 from runlog.text import printable
 from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, judged, worst
@@ -77,7 +78,7 @@ def command(options: argparse.Namespace) -> int:
 class _Stated(NamedTuple):
     """A package's manifest, and the parts of it that the other checks need."""
 
-    manifest: dict[str, Any]
+    manifest: JsonObject
     system: str
     benchmark: SubmittedBenchmark
     ruleset: Ruleset
@@ -361,12 +362,12 @@ def pages_of(root: Path) -> dict[str, str]:
 class _Published:
     """One result of a published folder."""
 
-    row: dict[str, Any]  # of the table, by its columns
-    of_page: dict[str, Any]  # which the page shows in addition to the row
+    row: JsonObject  # of the table, by its columns
+    of_page: JsonObject  # which the page shows in addition to the row
     footnotes: list[str]
 
 
-def _published(root: Path, folder: Path, manifest: dict[str, Any], description: dict[str, Any]) -> _Published:
+def _published(root: Path, folder: Path, manifest: JsonObject, description: JsonObject) -> _Published:
     """Return the result of the package in `folder`, below the published folder `root`, for its table and its page.
 
     The row has the figures of the package's manifest and the machine of its system description. The page shows each

@@ -7,9 +7,10 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from compliance import mlperf
+from runlog.json_types import JsonObject
 from runlog.text import safe_lines
 from runlog.verdict import Verdict, as_text
 from scoring.figure import spread, warnings
@@ -69,7 +70,7 @@ class Comparison:
             notes.append(mlperf.NOT_COMPARABLE)
         return mlperf.notes_in_order(notes)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {
             "protocol": self.protocol.name,
             "base": self.rows[0].name,

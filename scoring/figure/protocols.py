@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import Literal, NamedTuple, get_args, get_type_hints
 
 import yaml
 
+from runlog.json_types import JsonObject
 from scoring.record import InputError
 
 BUILT_IN = Path(__file__).with_name("protocols.yaml")
@@ -170,7 +171,7 @@ def _protocol(path: Path, name: str, row: object) -> Protocol:
     return protocol
 
 
-def _fields(where: str, row: object) -> dict[str, Any]:
+def _fields(where: str, row: object) -> JsonObject:
     """Return the fields of an entry by their names. Raises InputError where one is unknown, or a needed one missing."""
     if not isinstance(row, dict):
         raise InputError(f"{where}: want a table of its fields")

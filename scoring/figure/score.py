@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compliance.mlperf import Standing
+from runlog.json_types import JsonObject
 from runlog.stats import median_set, olympic_mean
 from runlog.text import called, safe_lines
 from runlog.verdict import Verdict, as_text
@@ -139,7 +140,7 @@ class Score:
         rule = self.protocol.describe([len(self.runs)])
         return f"{rule}; {self.chosen}" if self.chosen else rule
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         sources = []
         for run in self.runs:
             lines = {"first_line": run.first_line, "last_line": run.last_line}

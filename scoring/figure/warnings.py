@@ -3,8 +3,8 @@
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
+from runlog.json_types import JsonObject
 from runlog.verdict import WARNING, Verdict
 from scoring.digits import percent, six_digits
 from scoring.figure.spread import outlier
@@ -28,7 +28,7 @@ def warning(rule: str, message: str, record: Record | None = None, line: int | N
     return Verdict(check=rule, status=WARNING, found=message, where=where, figures={"file": file, "line": line})
 
 
-def as_json(warnings: Iterable[Verdict]) -> list[dict[str, Any]]:
+def as_json(warnings: Iterable[Verdict]) -> list[JsonObject]:
     """Return warnings as plain values: a list of {rule, message, file, line}."""
     return [{"rule": one.check, "message": one.found, **one.figures} for one in warnings]
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from runlog.json_types import JsonObject
 from scoring.importers.evidence import Evidence, Fact
 from scoring.importers.lines import Lines
 from scoring.importers.row_batch import RowBatch
@@ -78,7 +79,7 @@ class Table:
         self.qualities: list[Quality] = []
         self.evaluation_spans: list[Span] = []
         self.software: dict[str, str] = {}
-        self.header: dict[str, Any] = {}
+        self.header: JsonObject = {}
         self.problems: list[str] = []
         self.checks: list[Check] = []
         self.restarts: list[tuple[int, int]] = []  # lines of two rows between which the counters go back

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from runlog.json_types import JsonObject
 from runlog.run import real
 
 MOST = 10**15  # no count, no time and no number of images lies beyond
@@ -31,7 +32,7 @@ def text_of(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def table_of(value: Any) -> dict[str, Any] | None:
+def table_of(value: Any) -> JsonObject | None:
     """Return a table; None for anything else."""
     return value if isinstance(value, dict) else None
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from runlog import stats
+from runlog.json_types import JsonObject
 from scoring.published.table import Published, by_devices
 
 
@@ -107,7 +108,7 @@ def learn(tables: Sequence[PublishedTable]) -> Loss:
     return Loss(mean=mean, spread=math.sqrt(squares / (len(figures) - 1)), tables=len(tables))
 
 
-def back_test(tables: Sequence[PublishedTable]) -> list[dict[str, Any]]:
+def back_test(tables: Sequence[PublishedTable]) -> list[JsonObject]:
     """Return a prediction of every published figure beside the figure itself, but for those of the fewest nodes.
 
     Each is predicted from its table's fewest nodes with the loss that the other reports alone show, so no figure is

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from compliance.official import convergence
 from runlog import workloads
+from runlog.json_types import JsonObject
 from runlog.text import safe_lines
 from scoring.figure import protocols, spread
 from scoring.figure import warnings as figure_warnings
@@ -63,7 +64,7 @@ class Point:
 
 def predict(
     base: Point, loss: Loss, training: Training, *, nodes: int, batch_per_device: int, input_limit: float = math.inf
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the predicted throughput and time to train on `nodes` nodes, as a row of plain values.
 
     `base` is the measured number of nodes that is scaled by the published `loss`. `input_limit` is the images/s that
@@ -78,7 +79,7 @@ def predict(
     step_s = global_batch / images_per_s
     low, high = loss.relative_interval_95(base.nodes, nodes, base.relative_error or 0.0)
     has_interval = high > low
-    row: dict[str, Any] = {
+    row: JsonObject = {
         "nodes": nodes,
         "devices": devices,
         "global_batch": global_batch,
@@ -251,7 +252,7 @@ def _relative_error(interval_95: tuple[float, float] | None) -> float | None:
     return spread.half_share(interval_95) / NORMAL_QUANTILE
 
 
-def plan(args: argparse.Namespace) -> dict[str, Any]:
+def plan(args: argparse.Namespace) -> JsonObject:
     """Return a prediction for each node count of --nodes, with what the predictions rest on, as plain values.
 
     Each is scaled from the largest measured node count that is not larger. All nodes are of one size: that of

@@ -12,10 +12,11 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
+from runlog.json_types import JsonObject
 from scoring.figure import protocols
 from scoring.figure.protocols import Protocol
 from scoring.importers import read_record
@@ -130,7 +131,7 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
         raise InputError(f"{path}: not a campaign ({text}); see docs/campaigns.md for its fields") from error
 
 
-def _campaign_of(name: str, fields: dict[str, Any], *, shrink: bool, repeats: int | None) -> Campaign:
+def _campaign_of(name: str, fields: JsonObject, *, shrink: bool, repeats: int | None) -> Campaign:
     """Return the campaign that a file's fields make with the published figures of the table `name`.
 
     A job exports the protocol's warm-up as WARMUP_STEPS: the run itself drops it, so that the score drops nothing after

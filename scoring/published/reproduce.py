@@ -14,9 +14,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from compliance.mlperf import UNVERIFIED, notes_in_order
+from runlog.json_types import JsonObject
 from runlog.text import safe_lines
 from scoring.figure import protocols
 from scoring.figure.run import devices_in_rate
@@ -68,7 +69,7 @@ class Judgement(NamedTuple):
 class Reproduction(NamedTuple):
     """Each published figure with the verdict on its logs, as the JSON has it, and the files that no rule knows."""
 
-    figures: list[dict[str, Any]]
+    figures: list[JsonObject]
     unknown: list[str]
 
 
@@ -100,7 +101,7 @@ def published_of(rule: Rule, rows: Sequence[Published]) -> Published:
     return figures[0]
 
 
-def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> dict[str, Any]:
+def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> JsonObject:
     """Return a published figure beside what its logs give under the publisher's rule, as an entry of the JSON.
 
     Where the logs cannot be scored, `recomputed` is None and `notes` say why. `as_recorded` tells whether published.csv
@@ -253,7 +254,7 @@ def _is_half(precision: str | None) -> bool:
     return str(precision).startswith(("amp", "fp16"))
 
 
-def speedups(rows: Sequence[Published]) -> list[dict[str, Any]]:
+def speedups(rows: Sequence[Published]) -> list[JsonObject]:
     """Return every speedup that a report prints beside the quotient of the report's own averages, as plain values.
 
     The quotient is that of the images/s on so many devices and on one. `follows` tells whether the printed speedup is
@@ -314,7 +315,7 @@ def main(args: argparse.Namespace) -> int:
     return 1 if any(_is_news(figure) for figure in figures) else 0
 
 
-def _is_news(figure: dict[str, Any]) -> bool:
+def _is_news(figure: JsonObject) -> bool:
     """Say whether a figure has a bad verdict that published.csv does not note yet."""
     return figure["verdict"] in (NOT_BORNE_OUT, NOT_RECOMPUTED) and not figure["as_recorded"]
 
@@ -345,7 +346,7 @@ def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) ->
     return Reproduction(figures, unknown)
 
 
-def verdict_lines(results: dict[str, Any]) -> Iterator[str]:
+def verdict_lines(results: JsonObject) -> Iterator[str]:
     """Yield what `reproduce` found as lines for a reader: figures, speedups, unknown files, footnotes and counts."""
     for figure in results["figures"]:
         yield from _figure_lines(figure)
@@ -368,7 +369,7 @@ def verdict_lines(results: dict[str, Any]) -> Iterator[str]:
     )
 
 
-def _figure_lines(figure: dict[str, Any]) -> Iterator[str]:
+def _figure_lines(figure: JsonObject) -> Iterator[str]:
     """Yield a recomputed figure as lines: the verdict, both figures with the protocol, the logs, and a line a note."""
     recomputed = "-"
     if figure["recomputed"] is not None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from compliance.rules import peaks
+from runlog.json_types import JsonObject
 from scoring.record import InputError
 
 NAMED_GIB = 1.5  # a GPU named 40 GB has 39.4 to 40 GiB for NVML
@@ -98,7 +99,7 @@ def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
             raise InputError(f"{path}:1: want the columns {', '.join(sorted(columns))}")
         rows = []
         for cells in reader:
-            fields: dict[str, Any] = {"line": reader.line_num}
+            fields: JsonObject = {"line": reader.line_num}
             try:
                 for name in columns:
                     fields[name] = _typed(name, cells[name], hints[name])

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from runlog.json_types import JsonObject
 from scoring.digits import six_digits
 from scoring.figure.protocols import Protocol
 from scoring.figure.score import Score, score
@@ -60,7 +61,7 @@ def published_figures(campaign: Campaign, cell: Published, metric: str) -> dict[
     return figures
 
 
-def table(campaign: Campaign, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+def table(campaign: Campaign, jobs: Sequence[Job]) -> list[JsonObject]:
     """Return a row of plain values for each cell of the report's tables: our figure, the published ones, their ratio.
 
     A cell without a figure of ours says why in `notes`; a framework without a published one has None. Where the
@@ -79,9 +80,7 @@ def table(campaign: Campaign, jobs: Sequence[Job]) -> list[dict[str, Any]]:
     return lines
 
 
-def _line(
-    campaign: Campaign, cell: Published, run: Run, figure: Score | str, one_device: float | None
-) -> dict[str, Any]:
+def _line(campaign: Campaign, cell: Published, run: Run, figure: Score | str, one_device: float | None) -> JsonObject:
     """Return the row of one cell of a report's table, as plain values by the names of their columns.
 
     `figure` is our score of `run`, or why there is none. `one_device` is our figure on one device, for the speedup.
@@ -96,7 +95,7 @@ def _line(
 
     reported_run = run_of(cell, shrink=False)
     title = (cell.accelerator, reported_run.precision, reported_run.strategy)
-    line: dict[str, Any] = {"table": " ".join(part for part in title if part)}
+    line: JsonObject = {"table": " ".join(part for part in title if part)}
     line |= vars(reported_run)
     line |= _ours(figure, units["throughput"])
     line["published"] = published_figures(campaign, cell, "throughput")
@@ -116,7 +115,7 @@ def _line(
     return line
 
 
-def _ours(figure: Score | str, unit: str) -> dict[str, Any]:
+def _ours(figure: Score | str, unit: str) -> JsonObject:
     """Return our figure with its unit and interval; None for each of them where there is no figure."""
     if isinstance(figure, Score):
         return {
@@ -129,9 +128,9 @@ def _ours(figure: Score | str, unit: str) -> dict[str, Any]:
     return {"ours": None, "unit": unit, "interval_95": None, "interval_method": None, "runs": 0}
 
 
-def _ratio(figure: Score | str, reference: float) -> dict[str, Any]:
+def _ratio(figure: Score | str, reference: float) -> JsonObject:
     """Return our figure and the ends of its interval as multiples of the published `reference`."""
-    ratios: dict[str, Any] = {"ratio": None, "ratio_95": None}
+    ratios: JsonObject = {"ratio": None, "ratio_95": None}
     if isinstance(figure, Score):
         if figure.value:
             ratios["ratio"] = figure.value / reference
@@ -188,7 +187,7 @@ def _memory_mib(records: Sequence[Record]) -> float | None:
     return max(most, default=None)
 
 
-def markdown(campaign: Campaign, lines: Sequence[dict[str, Any]], *, system: str) -> str:
+def markdown(campaign: Campaign, lines: Sequence[JsonObject], *, system: str) -> str:
     """Return the rows of `table` as the Markdown of a page: a section for each table of the report, then the notes.
 
     `system` names the machine in the title. Equal notes are listed once, and cells refer to them by number.

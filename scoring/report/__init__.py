@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from runlog.json_types import JsonObject
 from runlog.text import called, csv_text
 from scoring.figure import warnings
 from scoring.figure.score import add_score_options, counts, protocol_of
@@ -114,7 +114,7 @@ def _write(file: str, text: str) -> None:
             unfinished.unlink(missing_ok=True)
 
 
-def values(report: Report) -> dict[str, Any]:
+def values(report: Report) -> JsonObject:
     """Return all of a report as JSON values, as `report --json` prints them; what is not known is null.
 
     `headline` is the index of the group whose figure stands first.
@@ -131,7 +131,7 @@ def values(report: Report) -> dict[str, Any]:
     }
 
 
-def _scaling(rows: Sequence[ScalingRow]) -> list[dict[str, Any]]:
+def _scaling(rows: Sequence[ScalingRow]) -> list[JsonObject]:
     """Return the device counts of one system as JSON values."""
     shown = []
     for row in rows:
@@ -141,13 +141,13 @@ def _scaling(rows: Sequence[ScalingRow]) -> list[dict[str, Any]]:
     return shown
 
 
-def _curve(curve: Curve) -> dict[str, Any]:
+def _curve(curve: Curve) -> JsonObject:
     """Return a published table as JSON values."""
     points = [{"devices": row.devices, "images_per_s": row.value, "row": row.line} for row in curve.rows]
     return {"label": curve.label, "source": curve.rows[0].source, "points": points}
 
 
-def _group_values(group: Group) -> dict[str, Any]:
+def _group_values(group: Group) -> JsonObject:
     """Return a group of repeated runs as JSON values: its figure, the parts of a step, and each run.
 
     Where there is no figure, `score` is null and `problem` says why.
@@ -164,13 +164,13 @@ def _group_values(group: Group) -> dict[str, Any]:
     }
 
 
-def _run_values(run: ReportedRun) -> dict[str, Any]:
+def _run_values(run: ReportedRun) -> JsonObject:
     """Return a run as JSON values: its record's facts, its figure, and how it ended.
 
     What is not known is null. A value that comes from one line of the log stands beside the number of that line.
     """
     record = run.record
-    values: dict[str, Any] = {"run": run.number}
+    values: JsonObject = {"run": run.number}
     for name in ("file", "sha256", "format", *FACTS):
         values[name] = getattr(record, name)
     for name in ("value", "windows", "first_line", "last_line"):
@@ -203,6 +203,6 @@ def as_csv(report: Report) -> str:
     return csv_text(list(rows[0]), rows)
 
 
-def _run_number(row: dict[str, Any]) -> int:
+def _run_number(row: JsonObject) -> int:
     """Return the number of a row's run, by which rows are sorted."""
     return int(row["run"])

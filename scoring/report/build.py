@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from runlog.json_types import JsonObject
 from runlog.reader import Event, Header, read_log
 from runlog.text import called, visible
 from runlog.verdict import Verdict
@@ -74,7 +75,7 @@ def build(
     protocol: Protocol | None,
     *,
     skip: int | None,
-    findings: Mapping[str, dict[str, Any]],
+    findings: Mapping[str, JsonObject],
     logs: Mapping[str, os.PathLike[str]],
     folders: Mapping[str, str],
 ) -> Report:
@@ -295,9 +296,7 @@ def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
 # ------------------------------------------------------------------------------------------------- reading
 
 
-def _reported_run(
-    number: int, record: Record, findings: dict[str, Any] | None, log: str | os.PathLike[str]
-) -> ReportedRun:
+def _reported_run(number: int, record: Record, findings: JsonObject | None, log: str | os.PathLike[str]) -> ReportedRun:
     """Return a run of the report: its record, and what its log says before the run starts.
 
     Of an MLPerf log that is the line of each section of the header, the time of the first event, and the events that
@@ -326,7 +325,7 @@ def _first_entries(record: Record, log: str | os.PathLike[str]) -> Iterator[obje
     return itertools.islice(entries, PREAMBLE_ENTRIES)
 
 
-def read_findings(path: str, records: Sequence[Record]) -> dict[str, dict[str, Any]]:
+def read_findings(path: str, records: Sequence[Record]) -> dict[str, JsonObject]:
     """Read a file that `compliance check --json` made, and return the entry of each run by the run's file.
 
     The check may have been given the same logs by other names: files are compared by their real paths. Raises
@@ -348,7 +347,7 @@ def read_findings(path: str, records: Sequence[Record]) -> dict[str, dict[str, A
     return findings
 
 
-def _entries_by_file(content: Any) -> dict[str, dict[str, Any]]:
+def _entries_by_file(content: Any) -> dict[str, JsonObject]:
     """Return the entries of the check's JSON by real path. Raises KeyError or TypeError for another form."""
     by_file = {os.path.realpath(entry["file"]): entry for entry in content["files"]}
     for entry in by_file.values():

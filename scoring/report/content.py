@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from runlog.json_types import JsonObject
 from runlog.run import real
 from runlog.verdict import Verdict
 from scoring.figure.protocols import Protocol
@@ -59,7 +60,7 @@ class ReportedRun:
     preamble: dict[str, Logged] = field(default_factory=dict)  # logged once before run_start, by name
     figure: RunFigure | None = None
     span: tuple[int, int] = (1, 0)  # first and last line that may hold a measured window
-    findings: dict[str, Any] | None = None  # the file's entry of `python -m compliance check --json`
+    findings: JsonObject | None = None  # the file's entry of `python -m compliance check --json`
 
     @property
     def measured(self) -> list[Window]:

@@ -12,7 +12,7 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from harness import env, provenance
 from harness.__main__ import main as ranks_main
@@ -20,6 +20,7 @@ from paddle_rn50 import config
 from runlog import named_files
 from runlog.completion import complete
 from runlog.errors import one_line
+from runlog.json_types import JsonObject
 from runlog.schema import as_json
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, as_text, worst
 from tools.acceptance import CHECKS
@@ -33,7 +34,7 @@ class Results(NamedTuple):
     """The results of an acceptance, from the files of its jobs."""
 
     lines: list[Verdict]  # of each check of each precision, in the order of CHECKS
-    nodes: list[dict[str, Any]]  # on which the jobs ran, as the header of a log describes them; empty if none says it
+    nodes: list[JsonObject]  # on which the jobs ran, as the header of a log describes them; empty if none says it
 
 
 def gather(folder: Path) -> Results:
@@ -55,7 +56,7 @@ def gather(folder: Path) -> Results:
         )
 
     verdicts: list[Verdict] = []
-    nodes: list[dict[str, Any]] = []
+    nodes: list[JsonObject] = []
     for precision, checks in CHECKS.items():
         verdict_of: dict[str, Verdict] = {}  # by the name of a check that was run
         for line in _lines_of_job(folder / f"{precision}.lines"):
@@ -68,7 +69,7 @@ def gather(folder: Path) -> Results:
     return Results(verdicts, nodes)
 
 
-def _lines_of_job(file: Path) -> list[dict[str, Any]]:
+def _lines_of_job(file: Path) -> list[JsonObject]:
     """Return the JSON objects of a job's file, one a line; none where the job wrote no file."""
     if not file.is_file():
         return []

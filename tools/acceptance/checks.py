@@ -28,6 +28,7 @@ from paddle_rn50.train import ResNet50
 from program import count, ops
 from program.arrays import Array
 from program.passes import edit, gradients
+from runlog.json_types import JsonObject
 from runlog.verdict import Verdict, judged
 from tools.acceptance.machine import BATCH, GOLDEN, SEED, Machine, NotPossible
 
@@ -294,7 +295,7 @@ def all_reduce(machine: Machine) -> Verdict:
     return judged("all-reduce", wrong == 0, found, wanted, figures=figures)
 
 
-def _buckets(machine: Machine) -> list[dict[str, Any]]:
+def _buckets(machine: Machine) -> list[JsonObject]:
     """Return the gradient buckets of the recorded job's program, as `count.buckets` describes them.
 
     The program's start-up program runs as far as it opens a communicator between the ranks, and no farther.

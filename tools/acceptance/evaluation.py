@@ -2,7 +2,6 @@
 
 import contextlib
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import paddle
@@ -15,6 +14,7 @@ from paddle_rn50.folder import ImageList
 from paddle_rn50.train import ResNet50
 from program import precision
 from program.arrays import Array
+from runlog.json_types import JsonObject
 from runlog.verdict import Verdict, judged
 from tools.acceptance.machine import BATCH, GOLDEN, SIDE, Images, Machine, as_fed, cpu_network, weights_of
 
@@ -79,7 +79,7 @@ def _evaluation_program(machine: Machine, model: ResNet50, weights: dict[str, Ar
 
 def _evaluated(
     machine: Machine, main: static.Program, model: ResNet50, images: ImageList, *, resize: int
-) -> dict[str, Any]:
+) -> JsonObject:
     """Evaluate the images by all ranks together, and return the totals over them by the name of each.
 
     The images are decoded by the CPU's pipeline and brought into the format that the program wants.

@@ -3,7 +3,6 @@
 import itertools
 import math
 from pathlib import Path
-from typing import Any
 
 import paddle
 from paddle import static
@@ -15,6 +14,7 @@ from paddle_rn50 import config
 from program import build
 from program.count import counts_of
 from runlog import schema
+from runlog.json_types import JsonObject
 from runlog.verdict import OK, UNKNOWN, Verdict, judged
 from runlog.writer import RunLog, open_log
 from scoring.published.table import card_of, figures_of, nearest, note
@@ -114,7 +114,7 @@ def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flop
         card = card_of(gpu.name, gpu.memory_gib)
 
     found = f"{rate:.1f} images/s over {time_s:.0f} s, batch {job.model.batchsize} x {ranks}"
-    figures: dict[str, Any] = {
+    figures: JsonObject = {
         "images_per_s": rate,
         "time_s": time_s,
         "images": images,

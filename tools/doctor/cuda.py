@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.child import Talk, talk
+from runlog.json_types import JsonObject
 
 ASK_CUDA = Path(__file__).with_name("ask_cuda.py")
 SILENT_S = 20.0  # without persistence a driver loads in some seconds a GPU
@@ -121,7 +122,7 @@ def _read(said: Talk) -> CudaStart:
     )
 
 
-def _steps(answers: list[dict[str, Any]]) -> dict[str, Step]:
+def _steps(answers: list[JsonObject]) -> dict[str, Step]:
     """Return the steps that ended, by their names, with their results."""
     call_of: dict[str, str] = {}
     steps: dict[str, Step] = {}
@@ -134,7 +135,7 @@ def _steps(answers: list[dict[str, Any]]) -> dict[str, Step]:
     return steps
 
 
-def _step_not_ended(answers: list[dict[str, Any]]) -> tuple[str, str]:
+def _step_not_ended(answers: list[JsonObject]) -> tuple[str, str]:
     """Return name and call of the step that was begun and not ended: the exit, as libraries are unloaded, if none."""
     begun = ("end", "exit")
     for answer in answers:
@@ -145,7 +146,7 @@ def _step_not_ended(answers: list[dict[str, Any]]) -> tuple[str, str]:
     return begun
 
 
-def _last_value(answers: list[dict[str, Any]], key: str) -> Any:
+def _last_value(answers: list[JsonObject], key: str) -> Any:
     """Return the value of a key in the last answer that has it; None where none has."""
     value = None
     for answer in answers:

@@ -14,13 +14,13 @@ import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from harness import child, env, network, nvidia, nvidia_smi, provenance
 from harness.libraries import of_network
 from runlog.errors import RunError
+from runlog.json_types import JsonObject
 from runlog.schema import as_json
 from tools.doctor import cuda, nccl
 from tools.doctor.nccl import ETHERNET
@@ -39,7 +39,7 @@ NCCL_CONF = Path("/etc/nccl.conf")  # in which NCCL's variables may be set, as i
 DMA_BUF_KERNEL = (5, 12)  # NVIDIA's GPUDirect RDMA: the first Linux by which InfiniBand reads a GPU through DMA-BUF
 
 
-def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | None = None) -> dict[str, Any]:
+def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | None = None) -> JsonObject:
     """Return the facts of this node that the doctor judges, by name.
 
     `rank_cores` are the cores that each of its ranks may use, where any run; `node` is its number in HOSTS, where that
@@ -88,7 +88,7 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
         return facts
 
 
-def _topology() -> dict[str, Any]:
+def _topology() -> JsonObject:
     """Return how the GPUs are linked, or why nvidia-smi does not say it: `topology` or `topology_error`."""
     try:
         return {"topology": nvidia_smi.topology(), "topology_error": ""}
@@ -96,7 +96,7 @@ def _topology() -> dict[str, Any]:
         return {"topology": None, "topology_error": str(error)}
 
 
-def _starts(job: env.Job, node: int) -> dict[str, Any]:
+def _starts(job: env.Job, node: int) -> JsonObject:
     """Start CUDA and NCCL in the environment that the ranks of this node will have, and return what came of it.
 
     `node` is this node's number in HOSTS. With the results stand NCCL's settings: its variables, the files that set
@@ -217,7 +217,7 @@ def _numa() -> dict[str, str]:
     return {file.parent.name: file.read_text().strip() for file in files}
 
 
-def _disk(folder: Path) -> dict[str, Any]:
+def _disk(folder: Path) -> JsonObject:
     """Return the free space where `folder` is or will be made, and whether this user may write there.
 
     A folder that is not there will be made in the nearest of its parents that is.
@@ -271,7 +271,7 @@ def _infiniband(root: Path) -> dict[str, str]:
     return state_of_ports
 
 
-def data_facts(job: env.Job, import_errors: dict[str, str]) -> dict[str, Any] | None:
+def data_facts(job: env.Job, import_errors: dict[str, str]) -> JsonObject | None:
     """Return what is seen of the job's data set, for each of its parts; None where the job reads none.
 
     DALI must be there to look at it: `import_errors` says why not, by package.
@@ -281,5 +281,5 @@ def data_facts(job: env.Job, import_errors: dict[str, str]) -> dict[str, Any] | 
     if any(import_errors.values()):
         return {"train": {"error": f"{job.data.folder}: is not looked at without Paddle and DALI"}}
     data_check = importlib.import_module("harness.data_check")
-    facts: dict[str, Any] = data_check.facts(job)
+    facts: JsonObject = data_check.facts(job)
     return facts

@@ -6,9 +6,10 @@ from typing import Any
 import yaml
 
 from harness import env, nvidia
+from runlog.json_types import JsonObject
 from runlog.verdict import Verdict, judged
 
-Facts = dict[str, Any]  # what was seen of a node, as `node.probe` returns it
+Facts = JsonObject  # what was seen of a node, as `node.probe` returns it
 ROWS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("checks.yaml").read_text(encoding="utf-8"))
 FAULTS = yaml.safe_load(Path(__file__).with_name("faults.yaml").read_text(encoding="utf-8"))
 

@@ -14,13 +14,14 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from harness import env
 from harness.__main__ import main as ranks_main
 from runlog import named_files
 from runlog.completion import complete
 from runlog.errors import RunError, one_line
+from runlog.json_types import JsonObject
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, as_text
 from scoring.importers import count
 from scoring.report import brief, render
@@ -161,7 +162,7 @@ def _change_lines(change: Change) -> list[str]:
     return lines
 
 
-def as_document(judged: Judged, since: Sequence[Change] | None) -> dict[str, Any]:
+def as_document(judged: Judged, since: Sequence[Change] | None) -> JsonObject:
     """Return the record's verdicts for a program, as JSON; `since` is None where there is no baseline."""
     return {
         "nodes": judged.statuses,

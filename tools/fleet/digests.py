@@ -26,6 +26,7 @@ from harness.job import ClusterSettings
 from harness.workload import Workload
 from program import build, ops
 from program.arrays import Array
+from runlog.json_types import JsonObject
 
 # Of Paddle: cuDNN's algorithms without atomic additions, chosen without a search and with one limit of workspace
 # (MiB, Paddle's default), so that the choice depends on nothing but the GPU's model and the versions.
@@ -39,7 +40,7 @@ RATE = 0.01  # learning rate of each step: small enough that no value overflows,
 TABLES_OF_A_RANK = 4  # whose digests are kept, beside the counts of all
 TABLES_OF_A_FLEET = 64  # of about 30 KB each for ten steps
 
-Entry = dict[str, Any]  # of JSON
+Entry = JsonObject  # of JSON
 Table = list[list[str]]  # of a repetition: a list for each step, with the digest of each tensor
 
 

@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import paddle
@@ -23,6 +23,7 @@ from harness import loader, nvidia, provenance, ranks, sampling
 from harness.hooks.watchdog import WATCHDOG
 from harness.job import Job, Origins
 from paddle_rn50.train import ResNet50
+from runlog.json_types import JsonObject
 from runlog.schema import as_json
 from runlog.verdict import FATAL
 from tools.acceptance.machine import Machine, NotPossible
@@ -208,7 +209,7 @@ def exchange(comm: MPI.Comm, other: int) -> dict[str, float]:
     return {"latency_s": statistics.median(pings_s), "transfer_s": transfer_s}
 
 
-def pairs(comm: MPI.Comm, groups: list[str]) -> list[dict[str, Any]]:
+def pairs(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
     """Measure every link between two nodes, LINK_TURNS times and once to warm up; the nodes' leaders call it together.
 
     `groups` has each node's switch group. Return on each leader a dict for each link: the fields of its Pair, and the
@@ -247,7 +248,7 @@ class OfRank(NamedTuple):
     failed: dict[str, str]  # by metric: why it was not measured
 
 
-def joined(hosts: list[str], of_ranks: Sequence[OfRank]) -> dict[str, Any]:
+def joined(hosts: list[str], of_ranks: Sequence[OfRank]) -> JsonObject:
     """Return what all ranks measured alone, by host: {metric: {"series", "reasons"}}, as the record keeps it.
 
     "series" has a list for each host: in each turn the time of its slowest rank, as a node is as slow as that. It is
@@ -258,7 +259,7 @@ def joined(hosts: list[str], of_ranks: Sequence[OfRank]) -> dict[str, Any]:
     for rank in of_ranks:
         names |= dict.fromkeys((*rank.values, *rank.failed))
 
-    metrics: dict[str, Any] = {}
+    metrics: JsonObject = {}
     for metric in names:
         reasons: dict[str, str] = {}  # of a host's first rank that failed
         turns_by_host: list[list[list[float]]] = [[] for _ in hosts]  # the turns of each of its ranks
@@ -283,13 +284,13 @@ def _slowest(turns_of_ranks: Sequence[Sequence[float]]) -> list[float] | None:
     return [max(times_of_turn) for times_of_turn in zip(*turns_of_ranks, strict=True)]
 
 
-def looked_at(job: Job, me: ranks.Ranks) -> dict[str, Any]:
+def looked_at(job: Job, me: ranks.Ranks) -> JsonObject:
     """Look at this node as the doctor does; return {"failed": what is fatal, "facts": its facts} on each of its ranks.
 
     The node's first rank looks, and the others wait: a rank that had a GPU already would be a foreign process on it.
     """
     WATCHDOG.beat("looking at the node", extra_s=DOCTOR_S)
-    answer: dict[str, Any] | None = None
+    answer: JsonObject | None = None
     if me.local_rank == 0:
         probed = probe(job, node=me.rank // job.cluster.dgxngpu)
         failed = [f"{verdict.check}: {verdict.found}" for verdict in judge_node(probed, job) if verdict.status == FATAL]
@@ -303,7 +304,7 @@ def looked_at(job: Job, me: ranks.Ranks) -> dict[str, Any]:
     return answer
 
 
-def nodes_of(leaders: MPI.Comm, mine: dict[str, Any]) -> list[dict[str, Any]] | None:
+def nodes_of(leaders: MPI.Comm, mine: JsonObject) -> list[JsonObject] | None:
     """Return what `looked_at` found of each node, with the seconds by which its clock is ahead; None but on the first.
 
     The `leaders`, one rank of each node, call this together; `mine` is what was found of this one's node.
