@@ -285,6 +285,16 @@ def _evaluated_s(record: Record, rows: Sequence[Window], span: Span) -> float:
     return evaluated_s
 
 
+def _training_rate(record: Record, rows: Sequence[Window], what: str, span: Span) -> RunRate | None:
+    """Return the images/s of a span, without evaluations where they can be left out; `what` names the span."""
+    evaluated_s = _evaluated_s(record, rows, span)
+    if evaluated_s:
+        what += " without evaluations"
+    elif record.evaluations and not record.eval_samples:
+        what += " with evaluations (the log does not say eval_samples)"
+    return _rate_over(record, rows, what, span.seconds - evaluated_s)
+
+
 def _run(record: Record) -> Check | None:
     """Compare the images/s of the epochs' own times with those of the whole time that they took, without evaluations.
 
@@ -305,14 +315,11 @@ def _run(record: Record) -> Check | None:
     whole: RunRate | None = None
     run = _span_of_run(record)
     if run is not None:
-        run_s = run.seconds - _evaluated_s(record, rows, run)
-        whole = _rate_over(record, rows, "run_start to run_stop without evaluations", run_s)
+        whole = _training_rate(record, rows, "run_start to run_stop", run)
         if whole is None:
             return None
     if whole is None or rate / whole.images_per_s <= STARTS_AND_ENDS:
-        trained = _span_of_rows(rows)
-        trained_s = trained.seconds - _evaluated_s(record, rows, trained)
-        whole = _rate_over(record, rows, "first to last epoch without evaluations", trained_s)
+        whole = _training_rate(record, rows, "first to last epoch", _span_of_rows(rows))
     if whole is None:
         return None
     return _check(EPOCHS_AND_RUN, whole.text, own_times, rate / whole.images_per_s)
