@@ -381,7 +381,9 @@ def variance(report: Report) -> Section:
         return Section(key="variance", title="Variance", gist=NOT_MEASURED, blocks=[nothing])
     table = blocks.table("Spread of each figure", rows)
     by_level = blocks.table(
-        "How far windows of a run, runs of a host, and hosts lie apart, by their standard deviation", level_rows
+        "How far windows of a run, runs of a host, and hosts lie apart, by their standard deviation as a share of "
+        "their mean",
+        level_rows,
     )
     headline = report.headline.score
     gist = ""
@@ -423,7 +425,7 @@ def _deviation(group: Group, score: Score) -> Inline:
     """Return the standard deviation, and its share of the figure."""
     if score.spread is None:
         return NOT_MEASURED
-    share = f" ({percent(score.spread / score.value)})" if score.value else ""
+    share = f" ({percent(score.spread / score.value)} of the figure)" if score.value else ""
     return of_group(group, f"{number(score.spread)}{share} over {score.spread_over}")
 
 
