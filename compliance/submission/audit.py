@@ -147,18 +147,25 @@ def _tried(read: Callable[[Path], T], content: Path | str) -> T | str:
 
 
 def _add_log(folder: _Folder, file: TreeFile, root: Path, *, known_round: bool) -> None:
-    """Check a log of the tree `root`, and add its report to its folder.
+    """Check a log of the tree `root` by the rules of its folder's round, and add the report to the folder.
 
-    A log that cannot be read gets a report that says so. One of v0.5 or v0.6, whose events have another form, is noted
-    as such. Raises ValueError for a log of others if no name says its round (`known_round`): by which rules is it read?
+    A log that cannot be read gets a report with a question to the submitter. A log of v0.5 or v0.6 has events of
+    another form, so nothing is found in it: its name is noted in `folder.other_form`.
+
+    Raises ValueError for a log of another project where no folder's name says the round (`known_round` is False), as
+    nothing then says by which rules to read it. Logs of this project say their ruleset themselves.
     """
     report = _tried(lambda path: check_file(path, folder.ruleset), file.content)
     if isinstance(report, str):
-        report = Report(path=Path(), findings=(_asked("log", report, "ask for the log", severity="error"),))
+        why = report
+        report = Report(path=Path(), findings=(_asked("log", why, "ask for the log", severity="error"),))
     report = replace(report, path=Path(file.name.name))
-    if report.run is NOTHING and results_tree.has_another_form(root, file):
+
+    holds_events = report.run is not NOTHING
+    if not holds_events and results_tree.has_another_form(root, file):
         folder.other_form.add(file.name.name)
-    elif not known_round and report.run is not NOTHING and not report.run.is_project_log:
+    needs_a_round = holds_events and not report.run.is_project_log
+    if needs_a_round and not known_round:
         raise ValueError(
             f"{root}: of which round is {file.name}? No folder above it names one that has rules; give --ruleset, "
             f"one of {', '.join(versions())}"
@@ -201,6 +208,7 @@ def _scaled(folder: _Folder, scalings: Mapping[PurePosixPath, float | str]) -> I
 
 
 def _asked(rule: str, actual: str, fix: str, *, severity: str = "warning") -> Finding:
+    """Return a question to the submitter as a finding: what was seen (`actual`), and what to ask for (`fix`)."""
     return Finding(
         rule=rule,
         severity=severity,
