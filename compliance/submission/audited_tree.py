@@ -1,4 +1,4 @@
-"""What a results repository holds of each submission: its logs, each checked by itself, its description, its factor."""
+"""Reads a results repository: of each submission the logs, checked one by one, its description and its factor."""
 
 import functools
 from collections.abc import Callable, Mapping
