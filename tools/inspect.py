@@ -101,7 +101,7 @@ def build(job: env.Job) -> Any:
     samples = job.global_batch * SCHEDULED_STEPS
     schedule = model.recipe.make_schedule(samples=samples, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=1)
-    kernels.sizes(training.main)  # refuses images that cuDNN does not take; a CPU's job too, whose rates are of GPUs
+    kernels.check_sizes(training.main)  # also of a CPU's job, as its rates below are those of GPUs
     return training
 
 

@@ -291,12 +291,13 @@ def _holds_for(rule: StrictRule, run: LoggedRun) -> bool:
 
 
 def _convergence(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield what the reference convergence points say against the closed runs of a submission.
+    """Yield what the reference convergence points (RCPs) say against the closed runs of a submission.
 
-    Each run is compared with the hyperparameters of the points. The test of how fast all converged is about all of
-    them, so its finding is yielded once a run. Benchmarks that strict does not know are passed over.
+    Each run is compared by itself with the hyperparameters of the points. How fast the runs converged is tested of all
+    together: what that test says against them is yielded for each of them. Benchmarks that strict does not know are
+    passed over.
     """
-    run = members[0].run
+    run = members[0].run  # benchmark and division are those of the submission, equal in all of its runs
     benchmark = ruleset.benchmarks.get(run.text(schema.SUBMISSION_BENCHMARK))
     is_closed = run.of(schema.SUBMISSION_DIVISION).value == "closed"
     if benchmark is None or not benchmark.reference_points or not is_closed:

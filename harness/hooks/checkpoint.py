@@ -160,7 +160,8 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
     arrays = _as_stored(start.arrays, main)
     if ranks.is_first:
         _restore_first_rank(start.path, arrays, main, statistics)
-    state.broadcast_parameters(main, ranks)  # before the statistics, of which it gives every rank those of rank 0
+    # The broadcast overwrites every rank's BN statistics by those of rank 0, so a rank's own must be set after it.
+    state.broadcast_parameters(main, ranks)
     _restore_statistics(start.position.ranks, arrays, main, statistics, ranks)
     training.schedule.step(start.position.step)
 
