@@ -54,8 +54,8 @@ class RunLog:
     def __init__(self, path: Path | None, *, append: bool = False) -> None:
         """Create the log at `path`, or with `append` open the one that is there to add lines to it.
 
-        With None, as on all ranks but the first, nothing is written. Events go through MLPerf's own logger, mllog, and
-        the lines of the header and for people directly; both write to the same file.
+        With None, as on all ranks but the first, nothing is written. Events go through mllog, the logger of the MLPerf
+        benchmarks; the lines of the header and those for people are written directly, to the same file.
 
         Raises ValueError where the file cannot be created, or exists and `append` is not set: results are never
         overwritten.
