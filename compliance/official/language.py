@@ -153,23 +153,28 @@ def _arithmetic(node: ast.BinOp) -> Code:
 
 
 def _call(node: ast.Call) -> Code:
-    """Return the function of a call: of a known one, `isinstance(..., int)`, `s.get(...)` or `"...".format(...)`."""
+    """Return the function that computes a call in a rule's expression, from an event and the state `s` of the rules.
+
+    The known forms are `isinstance(X, int)`, `s.get(X)`, a text's `"...".format(X)`, and the functions of _FUNCTIONS,
+    such as `max(X, Y)`. Every X and Y is an expression itself. Raises SyntaxError for any other call.
+    """
+    if node.keywords:
+        raise SyntaxError
     match node:
-        case ast.Call(func=ast.Name(id="isinstance"), args=[ast.expr() as tested, ast.Name(id="int")]):
+        case ast.Call(func=ast.Name(id="isinstance"), args=[tested, ast.Name(id="int")]):
             value = _expression(tested)
             return lambda event, s: isinstance(value(event, s), int)
-        case ast.Call(keywords=[_, *_]):
-            raise SyntaxError
-    arguments = [_expression(argument) for argument in node.args]
-    match node.func, len(arguments):
-        case ast.Attribute(value=ast.Name(id="s"), attr="get"), 1:
-            return lambda event, s: s.get(arguments[0](event, s))
-        case ast.Attribute(value=ast.Constant(value=str() as text), attr="format"), 1:
-            return lambda event, s: text.format(arguments[0](event, s))
-    called = _FUNCTIONS.get(ast.unparse(node.func))
-    if called is None or not arguments:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="s"), attr="get"), args=[name]):
+            value = _expression(name)
+            return lambda event, s: s.get(value(event, s))
+        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str() as text), attr="format"), args=[filled_in]):
+            value = _expression(filled_in)
+            return lambda event, s: text.format(value(event, s))
+    function = _FUNCTIONS.get(ast.unparse(node.func))
+    if function is None or not node.args:
         raise SyntaxError
-    return lambda event, s: called(*(argument(event, s) for argument in arguments))
+    arguments = [_expression(argument) for argument in node.args]
+    return lambda event, s: function(*(argument(event, s) for argument in arguments))
 
 
 def _statement(node: ast.stmt) -> Code:
