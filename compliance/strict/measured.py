@@ -353,24 +353,27 @@ class Measured:
             self._short.append(_ShortTime(throughput.line, epoch, missing_ms - allowed_ms, actual))
 
     def _throughput_of_others(self, event: Event) -> None:
-        """Compare a throughput that another submitter logs behind an epoch with the log's clock.
+        """Collect a throughput in another submitter's log that the time of the epoch before it contradicts.
 
-        Its value is taken for images/s over the whole data set: a number, or a table with `throughput` or `imgs_sec`.
-        Other forms, and a throughput within an epoch, are passed over.
+        The event's value is taken as images/s over the whole data set: a number, or a table that has it as `throughput`
+        or `imgs_sec`. At that rate the data set must take as long as the last epoch did by the log's clock, within a
+        tolerance. Values of other forms, and events within an epoch, are passed over.
         """
-        rate = event.value
-        if isinstance(rate, dict):
-            rate = rate.get("throughput", rate.get("imgs_sec"))
-        samples = self._run.count(schema.TRAIN_SAMPLES)
+        images_per_s = event.value
+        if isinstance(images_per_s, dict):
+            images_per_s = images_per_s.get("throughput", images_per_s.get("imgs_sec"))
+        images = self._run.count(schema.TRAIN_SAMPLES)
         epoch_ms = self._last_epoch_ms
-        if self._epoch is not None or epoch_ms is None or epoch_ms <= 0:
+        is_within_epoch = self._epoch is not None
+        if is_within_epoch or epoch_ms is None or epoch_ms <= 0:
             return
-        if not is_number(rate) or not samples:
+        if not is_number(images_per_s) or not images:
             return
+
         allowed_ms = self._share * epoch_ms + self._run.clock_tolerance_ms
-        if rate <= 0 or abs(samples / rate * 1000 - epoch_ms) > allowed_ms:
-            by_clock = samples / epoch_ms * 1000
-            actual = f"{rate:.6g} images/s; {samples} images in {epoch_ms / 1000:.3f} s are {by_clock:.6g}"
+        if images_per_s <= 0 or abs(images / images_per_s * 1000 - epoch_ms) > allowed_ms:
+            by_clock = images / epoch_ms * 1000
+            actual = f"{images_per_s:.6g} images/s; {images} images in {epoch_ms / 1000:.3f} s are {by_clock:.6g}"
             self._collected.breach(AGREES, event.line, actual)
 
 

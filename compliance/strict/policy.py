@@ -38,27 +38,27 @@ class Policy:
     collected: Collected
 
     def check(self, benchmark_asked: str | None) -> None:
-        """Collect what is against the run as a whole. The rules that do not hold for it are collected as notes.
+        """Collect the breaches of the rules about the run as a whole, after those of its single events.
 
-        `benchmark_asked` is the benchmark that the log must be of; None for any. What was collected before, event by
-        event, of rules that do not hold for the run's benchmark and division, is dropped.
+        `benchmark_asked` is the benchmark that the log must be of; None allows any. At the end, the breaches of rules
+        that do not hold for the run's benchmark and division are dropped, those of single events as well. A note that
+        the rule was not applied takes their place.
         """
         run = self.run
         name = run.text(schema.SUBMISSION_BENCHMARK)
         division = run.text(schema.SUBMISSION_DIVISION)
-        benchmark = self.ruleset.benchmarks.get(name)
-        if benchmark_asked and name and name != benchmark_asked:
-            line = run.of(schema.SUBMISSION_BENCHMARK).line
-            self._breach("benchmark-asked", line, printable(name), f"benchmark {benchmark_asked}")
+        benchmark = self.ruleset.benchmarks.get(name)  # None: it is none of this project's
+        self._check_benchmark_asked(benchmark_asked)
         self._check_status(ours=benchmark is not None)
         self._check_summary()
         self._check_caches()
         self._check_seeds()
         if benchmark is not None:
             self._check_benchmark(benchmark, division)
-        if run.is_project_log:  # before rules of other benchmarks are dropped: its writer is the same for each
+        if run.is_project_log:
+            # Our writer logs every benchmark in one form, so this looks at all breaches of form before any is dropped.
             self._check_own_log(benchmark)
-        self.collected.keep_applicable(name if benchmark is not None else "", division)
+        self.collected.keep_applicable("" if benchmark is None else name, division)
         if division == "closed":
             self._note_data()
 
@@ -66,6 +66,12 @@ class Policy:
         self.collected.breach(rule, line, actual, expected)
 
     # --- rules of every benchmark ---
+
+    def _check_benchmark_asked(self, asked: str | None) -> None:
+        name = self.run.text(schema.SUBMISSION_BENCHMARK)
+        if asked and name and name != asked:
+            line = self.run.of(schema.SUBMISSION_BENCHMARK).line
+            self._breach("benchmark-asked", line, printable(name), f"benchmark {asked}")
 
     def _check_status(self, *, ours: bool) -> None:
         """Collect a run that did not end with success; others than `ours` have words of their own for success."""

@@ -213,10 +213,10 @@ class RunOrder:
         self._unscored = evaluation
 
     def _part_stops(self, event: Event) -> None:
-        """Close a block, an epoch or an evaluation, and record how long it took.
+        """Close the block, epoch or evaluation that stops at `event`, and record how long it took.
 
-        The time of a block counts only where its epochs have no events of their own: it is shared out among them. The
-        evaluations within an epoch are no part of its training.
+        Where the epochs of a block have events of their own, these have the times, and only the place of the block's
+        end is checked.
         """
         kind = _kind(event)
         number = self._number(event, "first_epoch_num" if kind == "block" else "epoch_num")
@@ -228,17 +228,26 @@ class RunOrder:
         if kind == "block" and self._epochs_seen:
             self._block_of_epochs_stops(event, part)
             return
+
         took_ms = event.time_ms - part.start.time_ms
-        self._took(event, took_ms)
+        self._record_time(event, took_ms)
         if kind == "eval":
-            if "epoch" in self._open:
-                self._eval_in_epoch_ms += took_ms
+            self._evaluation_stops(took_ms)
             return
-        self.last_epoch = part.last
-        if len(self.trained) < EVENTS_KEPT:
-            self.trained.append(TrainedPart(epoch_ms=took_ms / max(part.epochs, 1), line=event.line))
+        self._keep_trained(part, took_ms, event.line)
         if kind == "epoch":
             self.measured.epoch_stops(part.number, took_ms - self._eval_in_epoch_ms)
+
+    def _evaluation_stops(self, took_ms: float) -> None:
+        """Add the time of an evaluation within an epoch to what the epoch did not train."""
+        if "epoch" in self._open:
+            self._eval_in_epoch_ms += took_ms
+
+    def _keep_trained(self, part: _Open, took_ms: float, line: int) -> None:
+        """Keep the time of an epoch, or the mean time of the epochs of a block, which ended in `line`."""
+        self.last_epoch = part.last
+        if len(self.trained) < EVENTS_KEPT:
+            self.trained.append(TrainedPart(epoch_ms=took_ms / max(part.epochs, 1), line=line))
 
     def _block_of_epochs_stops(self, event: Event, block: _Open) -> None:
         """Collect that a block whose epochs have events of their own ends before, or behind, the last of them."""
@@ -246,8 +255,8 @@ class RunOrder:
             announced = f"{block} announces epochs {block.number} to {block.last}"
             self._breach(ORDER, event, f"{announced}; the last one done is {self.last_epoch}")
 
-    def _took(self, event: Event, took_ms: float) -> None:
-        """Record an interval. It must take time, where the clock counts in ms."""
+    def _record_time(self, event: Event, took_ms: float) -> None:
+        """Record the time of the part that stops at `event`. It must be above 0, or 0 where the clock counts in s."""
         self.run.took(event.key, took_ms)
         if took_ms < 0 or (took_ms == 0 and self.run.tick_ms == 1):
             self._breach("epoch-time", event, f"{event.key} {took_ms} ms after its start")
