@@ -292,8 +292,16 @@ def _of_runs(checked: Sequence[Report], description: JsonObject, ruleset: Rulese
 
 
 def _run_in_manifest(report: Report, folder: Path) -> JsonObject:
-    """Return what the manifest of the package at `folder` says of a run; None for what its log does not state."""
-    last = report.run.evaluations[-1] if report.run.evaluations else None
+    """Return what the manifest of the package at `folder` says of a run; None for a figure that its log does not state.
+
+    `epochs` and `quality` are those of the run's last evaluation.
+    """
+    epochs = None
+    quality = None
+    if report.run.evaluations:
+        last = report.run.evaluations[-1]
+        epochs = last.epoch
+        quality = last.value
     return {
         "file": report.path.relative_to(folder).as_posix(),
         "sha256": sha256(report.path),
@@ -301,8 +309,8 @@ def _run_in_manifest(report: Report, folder: Path) -> JsonObject:
         "verdict": verdict(report.strict),
         "minutes": report.run.minutes,
         "seed": [seed.value for seed in report.run.kept[schema.SEED.key]],
-        "epochs": last and last.epoch,
-        "quality": last and last.value,
+        "epochs": epochs,
+        "quality": quality,
     }
 
 

@@ -118,35 +118,37 @@ def check_between(checked: Sequence[Report], ruleset: Ruleset) -> list[Report]:
     Compared are the seeds, the course of the runs (no two may be copies), their configurations and their convergence.
     """
     of_report: dict[int, list[Finding]] = {id(report): [] for report in checked}  # a path may name two of them
-    for members in _groups(checked):
+    for members in _group_by_submission(checked):
         for compare in (_shared_seeds, _copies, _configurations, _convergence):
             for blamed in compare(members, ruleset):
                 of_report[id(blamed.report)].append(blamed.finding)
     return [replace(report, findings=(*report.findings, *of_report[id(report)])) for report in checked]
 
 
-def _groups(checked: Sequence[Report]) -> list[list[Report]]:
-    """Return the logs grouped by the submissions that they are runs of.
+def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
+    """Return the reports in groups, one for each submission, in the order of the submissions' first logs.
 
-    A log is of the submission of an earlier one that states the same benchmark, division, organisation and platform,
-    blanks and case left out; else of an earlier one of the same benchmark in the same folder: a name that differs makes
-    no other submission of a run.
+    A log joins the group of an earlier log that states the same benchmark, division, organisation and platform, blanks
+    and case left out. Failing that, it joins the group of the first earlier log of the same benchmark in the same
+    folder: a run does not become another submission's by a name that is spelt otherwise.
     """
     groups: list[list[Report]] = []
     group_of_names: dict[tuple[str, ...], list[Report]] = {}
     group_of_folder: dict[tuple[str, Path], list[Report]] = {}
     for report in checked:
         names = tuple(" ".join(name.casefold().split()) for name in submission_of(report.run))
-        benchmark_and_folder = (names[0], report.path.parent)
-        group = group_of_names.get(names)
-        if group is None:
-            group = group_of_folder.get(benchmark_and_folder)
-        if group is None:
+        benchmark = names[0]
+        folder_key = (benchmark, report.path.parent)
+        if names in group_of_names:
+            group = group_of_names[names]
+        elif folder_key in group_of_folder:
+            group = group_of_folder[folder_key]
+        else:
             group = []
             groups.append(group)
         group.append(report)
         group_of_names.setdefault(names, group)
-        group_of_folder.setdefault(benchmark_and_folder, group)
+        group_of_folder.setdefault(folder_key, group)
     return groups
 
 
@@ -291,26 +293,29 @@ def _holds_for(rule: StrictRule, run: LoggedRun) -> bool:
 
 
 def _convergence(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield what the reference convergence points say against the closed runs of a submission.
+    """Yield what MLPerf's reference convergence points say against the runs of one closed submission.
 
-    Each run is compared with the hyperparameters of the points. The test of how fast all converged is about all of
-    them, so its finding is yielded once a run. Benchmarks that strict does not know are passed over.
+    A point has the hyperparameters of the reference at one global batch, and the epochs to the target that it took.
+    The hyperparameters of each run are compared with those of its point. Whether the runs converged too fast is tested
+    over all of them together, so the finding of that test is yielded for each run. An open submission, and one of a
+    benchmark without such points, yields nothing: the check of each log has a note on it.
     """
-    run = members[0].run
+    run = members[0].run  # all runs of a submission state the same benchmark and division
     benchmark = ruleset.benchmarks.get(run.text(schema.SUBMISSION_BENCHMARK))
     is_closed = run.of(schema.SUBMISSION_DIVISION).value == "closed"
     if benchmark is None or not benchmark.reference_points or not is_closed:
-        return  # check says so for each log
+        return
     test = convergence_test(members, ruleset)
     if test.reference is not None:
+        rule = ruleset.strict["rcp-hyperparameters"]
         for report in members:
-            rule = ruleset.strict["rcp-hyperparameters"]
             for finding in _other_hyperparameters(report.run, test.reference.points, rule):
                 yield BlamedRun(report, finding)
-    of_all = _finding_of_test(test, members, benchmark, ruleset.strict["rcp-convergence"])
-    if of_all is not None:
+
+    finding_of_test = _finding_of_test(test, members, benchmark, ruleset.strict["rcp-convergence"])
+    if finding_of_test is not None:
         for report in members:
-            yield BlamedRun(report, of_all)
+            yield BlamedRun(report, finding_of_test)
 
 
 def _finding_of_test(
