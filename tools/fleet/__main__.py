@@ -57,15 +57,15 @@ MAP_TITLES = {"transfer_s": "bandwidth, MiB/s", "latency_s": "latency, us"}
 
 
 def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
-    """Write a hostfile of `nodes` good nodes, or of all, and the other good ones to `<path>.spares`.
+    """Write the first `nodes` good nodes to a hostfile, a line each, and the other good ones to `<path>.spares`.
 
-    The nodes that are left out stand in comments, each with its status.
+    With `nodes` None all good nodes are in the hostfile. The bad ones follow as comments, each with its status.
     """
-    good = judged.good
-    count = len(good) if nodes is None else nodes
-    lines = [f"{host}\n" for host in good[:count]]
+    good_hosts = judged.good
+    wanted = len(good_hosts) if nodes is None else nodes
+    lines = [f"{host}\n" for host in good_hosts[:wanted]]
     lines += [f"# {host}: {judged.statuses[host]}\n" for host in judged.left_out]
-    spares = [f"{host}\n" for host in good[count:]]
+    spares = [f"{host}\n" for host in good_hosts[wanted:]]
     path.write_text("".join(lines), encoding="utf-8")
     path.with_name(f"{path.name}.spares").write_text("".join(spares), encoding="utf-8")
 
@@ -279,25 +279,29 @@ def _conclusion(judged: Judged) -> tuple[str, str]:
 
 
 def html(judged: Judged) -> str:
-    """Return a page for people: who is named, a map of bandwidth and latency from node to node, and what differs."""
+    """Return the report as an HTML page: the named nodes and links, a map of bandwidth and latency, what differs.
+
+    The page is page.html, a template, whose variables are filled in here.
+    """
     state, sentence = _conclusion(judged)
-    tables = [_named(judged.bad)] if judged.bad else []
-    differ = [(difference.fact, difference.usual, difference.but) for difference in differences(judged.record)]
-    alike = Table(caption="What is not alike, first what matters most", head=("fact", "usual", "but"), rows=differ)
-    page = {
+    tables_of_named = [_named(judged.bad)] if judged.bad else []
+    rows = [(difference.fact, difference.usual, difference.but) for difference in differences(judged.record)]
+    caption = "What is not alike, first what matters most"
+    table_of_differences = Table(caption=caption, head=("fact", "usual", "but"), rows=rows)
+    variables = {
         "record": judged.record,
         "sentence": sentence,
         "state": state,
-        "mark": brief.STATUSES[state][0],
-        "named": tables,
+        "mark": brief.STATUSES[state][0],  # the sign before the sentence
+        "named": tables_of_named,
         "statuses": judged.statuses,
         "bad": BAD,
         "maps": {title: _map(judged, metric) for metric, title in MAP_TITLES.items()},
-        "figures": len(judged.statuses) <= MOST_WITH_FIGURES,
+        "figures": len(judged.statuses) <= MOST_WITH_FIGURES,  # whether the cells of the maps have figures
         "shades": SHADES,
-        "tables": [alike, _nodes(judged)],
+        "tables": [table_of_differences, _nodes(judged)],
     }
-    return render.html(page, Path(__file__).with_name("page.html"))
+    return render.html(variables, Path(__file__).with_name("page.html"))
 
 
 # ---- the command

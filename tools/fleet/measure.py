@@ -304,12 +304,13 @@ def looked_at(job: Job, me: ranks.Ranks) -> JsonObject:
     return answer
 
 
-def nodes_of(leaders: MPI.Comm, mine: JsonObject) -> list[JsonObject] | None:
-    """Return what `looked_at` found of each node, with the seconds by which its clock is ahead; None but on the first.
+def gather_nodes(leaders: MPI.Comm, mine: JsonObject) -> list[JsonObject] | None:
+    """Return what `looked_at` found of each node, with `clock_offset_s`, on the first leader; None on the others.
 
-    The `leaders`, one rank of each node, call this together; `mine` is what was found of this one's node.
+    The `leaders`, one rank of each node, must all call this at once, for they exchange messages; `mine` is what was
+    found of this leader's node. An offset is the seconds by which a node's clock is ahead of the first node's.
     """
-    offsets_s = [0.0]
+    offsets_s = [0.0]  # of the first node from itself
     for other in range(1, leaders.Get_size()):
         offsets_s.append(clock_offset_s(leaders, other))
     nodes = leaders.gather(mine)
@@ -332,16 +333,22 @@ def together(me: ranks.Ranks, alone: Alone, whole: Callable[[], float] | None) -
 
 
 def take_turns(me: ranks.Ranks, alone: Alone) -> None:
-    """Take all turns of a rank alone, each at the same time on all ranks; the first one warms caches up."""
-    began = time.monotonic()
+    """Measure in turns what each rank measures alone, and keep the values in `alone`. All ranks call this together.
+
+    Each turn begins at the same time on all ranks, so that what slows all of them alike can be told apart. The first
+    turn only warms caches up, and its values are dropped. TURNS turns follow, or fewer where rank 0 finds that they
+    take too long, but no fewer than LEAST_TURNS.
+    """
+    until_s = time.monotonic() + TURNS * TURN_S
     for turn in range(TURNS + 1):
         wait(me.comm)
         alone.turn()
-        if turn == 0:
+        is_warm_up = turn == 0
+        if is_warm_up:
             alone.values = {}
             alone.steps = []
-        is_late = time.monotonic() - began > TURNS * TURN_S
-        if me.comm.bcast(is_late) and turn >= LEAST_TURNS:
+        is_late = me.comm.bcast(time.monotonic() > until_s)  # rank 0's answer, so that all ranks end together
+        if is_late and turn >= LEAST_TURNS:
             break
 
 
@@ -389,7 +396,7 @@ def main(job: Job, origins: Origins) -> None:
         "digests": digests_of_all,
         "whole_s": together(me, alone, whole),
         "steps_s": me.comm.allgather(alone.steps),
-        "nodes": nodes_of(leaders, mine) if alone.leads else None,
+        "nodes": gather_nodes(leaders, mine) if alone.leads else None,
         "took_s": round(time.monotonic() - began, 1),
     }
     if me.is_first:
