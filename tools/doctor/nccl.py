@@ -65,18 +65,19 @@ def choice_of(value: str) -> Choice:
     return Choice(entries=tuple(entry for entry in entries if entry), leaves_out=leaves_out, is_exact=is_exact)
 
 
-def takes(value: str, names: Sequence[str]) -> list[str]:
-    """Return which of `names` a setting lets NCCL use, by the rules of NCCL's socket.cc and net_ib.cc.
+def names_taken(setting: str, names: Sequence[str]) -> list[str]:
+    """Return those of `names` that NCCL uses by a setting, the value of NCCL_SOCKET_IFNAME or NCCL_IB_HCA.
 
-    `names` are interfaces ("eth0") or InfiniBand ports ("mlx5_0:1"); `value` is that of NCCL_SOCKET_IFNAME or
-    NCCL_IB_HCA. "mlx5" takes every name that begins so, "=mlx5_0" that one alone, "^mlx5" all the others. An empty list
-    matches every name.
+    `names` are interfaces ("eth0") or InfiniBand ports ("mlx5_0:1"). The setting "mlx5,ib" takes every name that begins
+    with mlx5 or ib, "=mlx5_0" that device alone, and "^mlx5" all names that do not begin so. A setting that lists
+    nothing means every name: "" takes all, and "^" none. NCCL has these rules in socket.cc and net_ib.cc.
     """
-    choice = choice_of(value)
+    choice = choice_of(setting)
     taken = []
     for name in names:
-        is_listed = not choice.entries or any(_matches(entry, name, choice) for entry in choice.entries)
-        if is_listed != choice.leaves_out:
+        is_meant = not choice.entries or any(_matches(entry, name, choice) for entry in choice.entries)
+        is_used = not is_meant if choice.leaves_out else is_meant
+        if is_used:
             taken.append(name)
     return taken
 
@@ -102,7 +103,7 @@ def matched_by_prefix(value: str, names: Sequence[str]) -> list[str]:
         return []
     named_devices = {_device(entry) for entry in choice.entries}
     devices = {_device(name) for name in names}
-    meant_devices = {_device(name) for name in takes(value.removeprefix("^"), names)}
+    meant_devices = {_device(name) for name in names_taken(value.removeprefix("^"), names)}
     by_accident = []
     for device in sorted(meant_devices - named_devices):
         longer_than = [named for named in named_devices if named in devices and device.startswith(named)]
