@@ -44,10 +44,10 @@ class Judge:
         self._events.append(event)
 
     def finish(self) -> None:
-        """Apply common.yaml, and each rule file that the log's events name, one after the other.
+        """Apply the rule file common.yaml to the events, and then each file that a file before sends the log to.
 
-        common.yaml sends a log to its division's file, and that to its benchmark's, by what the log states. Where
-        several files have rules for a key, the last file's rules for it stand.
+        common.yaml sends a log to its division's file, and that to its benchmark's, by what the events state. Where
+        several files have rules for a key, those of the last one count for its single events and their number.
         """
         waiting = [f"training_{self._version}/common.yaml"]
         applied_names: set[str] = set()
@@ -64,7 +64,7 @@ class Judge:
                     waiting.append(further_file)
             last_by_key |= applied.keys
         for key in last_by_key.values():
-            key.finish_last(self._collected)
+            key.collect_in_last_file(self._collected)
 
     def _refuse(self, key: "_Key", event: Event, rule_file: str) -> None:
         """Collect that the value of `event` leads to `rule_file`, which mlperf-logging lacks or has applied already.
@@ -103,7 +103,7 @@ class _Applied:
             if key is not None:
                 key.take(event)
         for key in self.keys.values():
-            key.finish(collected)
+            key.collect_in_each_file(collected)
         if self.ended:
             collected.found.append(self.ended)
         for check in file.end:
@@ -186,7 +186,7 @@ class _Key:
     def __init__(self, rule: Rule, file: _Applied) -> None:
         self.rule = rule
         self._file = file
-        self._once = "submission_" in rule.key  # whether only the first event is checked
+        self._only_first_is_checked = "submission_" in rule.key
         self.count = 0
         self.line = 0  # of the first event
         self.value: Any = None  # of the first event
@@ -197,18 +197,19 @@ class _Key:
         self._failures: list[Finding] = []  # dropped where a later file has rules for the key
 
     def take(self, event: Event) -> None:
-        """Apply the rule to the next event of the key, and count it.
+        """Apply the rule's checks to the next event of the key, and count it.
 
-        Of the submission_ keys the official checker checks the first event alone.
+        The value and the line of the first event are kept, and whether a later one has another value. Of the keys
+        submission_... the official checker checks the first event alone.
         """
         self.count += 1
         is_first = self.count == 1
         if is_first:
             self.value = event.value
             self.line = event.line
-        elif not self.differs:
-            self.differs = event.value not in (self.value,)  # one NaN is another's equal, as in list.count
-        if is_first or not self._once:
+        elif event.value not in [self.value]:  # like list.count of the official checker, for which NaN equals NaN
+            self.differs = True
+        if is_first or not self._only_first_is_checked:
             self._check_each(event)
         if self.rule.first_check and is_first:
             self._check(self.rule.first_check, event)
@@ -299,10 +300,11 @@ class _Key:
             official=True,
         )
 
-    def finish(self, collected: Collected) -> None:
-        """Collect what is wrong with the events of the key together, and stands whatever later rule files say of it.
+    def collect_in_each_file(self, collected: Collected) -> None:
+        """Collect the breaches by all events of the key that count whatever later rule files say of the key.
 
-        That is a missing key of which another one may take the place, and that no event met the check that one must.
+        One is that neither this key nor the other one that may take its place has an event. The other is that none of
+        the events met the check that at least one must meet.
         """
         rule = self.rule
         if rule.other and not self.count and not self._file.keys[rule.other].count:
@@ -316,10 +318,11 @@ class _Key:
             finding = self.finding("value", line, f"one event with {rule.any_check.words}", best)
             collected.found.append(replace(finding, fix="train until the target is reached, then log run_stop"))
 
-    def finish_last(self, collected: Collected) -> None:
-        """Collect the failed checks of single events, and a wrong number of events, by the last file with this key.
+    def collect_in_last_file(self, collected: Collected) -> None:
+        """Collect the breaches that count only in the last rule file with rules for the key.
 
-        Repeats of a key that must be there exactly once only warn where they are equal, as with the official checker.
+        These are the failed checks of single events, and a wrong number of events. Where a key must be there exactly
+        once, repeats with the same value only warn, as in the official checker.
         """
         rule = self.rule
         collected.found += self._failures

@@ -285,14 +285,23 @@ def _parsed(name: str, key: str, text: str, parse: Callable[[str], _Parsed]) -> 
 
 
 def _rule(name: str, fields: JsonObject, set_by: Mapping[str, str]) -> Rule:
-    """Return the rule of a KEY block. Raises ValueError for a form that is not known."""
+    """Return the rule that a KEY block of the rule file `name` has for a key. `fields` are those of the block.
+
+    NAME is the key, and REQ the number of its events: OPTIONAL, EXACTLY_ONE, AT_LEAST_ONE, AT_LEAST(3), or
+    AT_LEAST_ONE_OR(other_key), where an event of the other key does as well. The other fields hold checks, and POST the
+    code that runs after them.
+
+    Raises ValueError for a form that is not known.
+    """
     key = fields["NAME"]
     wanted = fields.get("REQ", "OPTIONAL")
     count = _COUNTS.fullmatch(wanted)
     if not count:
         raise ValueError(f"{name}: {key}: no meaning for {wanted!r}")
-    at_least, other = count.groups()
-    least = 1 if wanted in ("EXACTLY_ONE", "AT_LEAST_ONE") else int(at_least or 0)
+    least_number, other_key = count.groups()
+    least = int(least_number or 0)
+    if wanted in ("EXACTLY_ONE", "AT_LEAST_ONE"):
+        least = 1
     checks = _checks(name, key, fields.get("CHECK", []), set_by)
     first_checks = _checks(name, key, fields.get("FIRST_CHECK", []), set_by)
     any_checks = _checks(name, key, fields.get("ATLEAST_ONE_CHECK", []), set_by)
@@ -300,7 +309,7 @@ def _rule(name: str, fields: JsonObject, set_by: Mapping[str, str]) -> Rule:
         key=key,
         count=wanted,
         least=least,
-        other=other,
+        other=other_key,
         checks=checks,
         first_check=first_checks[0] if first_checks else None,
         any_check=any_checks[0] if any_checks else None,

@@ -284,10 +284,11 @@ class Measured:
     # --- throughputs ---
 
     def epoch_throughput(self, event: Event, number: int | None) -> None:
-        """Compare the images, seconds and images/s that this project states of epoch `number` with the rest of the log.
+        """Collect what contradicts the images, seconds and images/s that a log of this project states of an epoch.
 
-        They must agree with each other, with the sums of the epoch's windows, with the log's clock and with the data
-        set. The clock is asked at the epoch's end, which may come after this event.
+        They must agree with each other, with the sums of the epoch's windows, with the log's clock and with the size of
+        the data set. `number` is the epoch's; None where the log has none. The event may stand before the epoch's end:
+        then it is kept, and compared with the clock there.
         """
         line = event.line
         stated = table_of(schema.EpochThroughput, event.value)
@@ -295,17 +296,26 @@ class Measured:
             wanted = "epoch_throughput has images, time_s and images_per_s, numbers above 0"
             self._collected.breach(AGREES, line, f"epoch_throughput is {printable(event.value)}", wanted)
             return
+        self._compare_rate(stated, line)
+        self._compare_sums(line, number, stated)
+
+        throughput = _Throughput(line=line, epoch=number, time_s=stated.time_s)
+        is_epoch_open = self._epoch == number
+        if not is_epoch_open:
+            self._compare_time(throughput)
+        elif len(self._of_open_epoch) < FINDINGS_PER_RULE:
+            self._of_open_epoch.append(throughput)
+        self._compare_with_data_set(stated, line)
+
+    def _compare_rate(self, stated: schema.EpochThroughput, line: int) -> None:
+        """Compare the images/s of an epoch with its images over its seconds."""
         rate = stated.images / stated.time_s
         if abs(stated.images_per_s - rate) > self._share * rate:
             actual = f"{stated.images_per_s:.6g} images/s; its images over its time are {rate:.6g}"
             self._collected.breach(AGREES, line, actual)
-        self._compare_sums(line, number, stated)
-        throughput = _Throughput(line=line, epoch=number, time_s=stated.time_s)
-        if self._epoch != number:
-            self._compare_time(throughput)
-        elif len(self._of_open_epoch) < FINDINGS_PER_RULE:
-            self._of_open_epoch.append(throughput)
 
+    def _compare_with_data_set(self, stated: schema.EpochThroughput, line: int) -> None:
+        """Compare the images of an epoch with the samples of the data set: less than a batch may be left over."""
         samples = self._run.count(schema.TRAIN_SAMPLES)
         batch = self._run.count(schema.GLOBAL_BATCH_SIZE)
         if samples and batch and abs(stated.images - samples) > batch:

@@ -43,6 +43,13 @@ def _rows() -> _Rows:
     return _Rows(**read_rules("own_log.yaml"))
 
 
+class _InLog(NamedTuple):
+    """A value that the log states, and its line; None where there is none to blame."""
+
+    line: int | None
+    value: Any
+
+
 class _SaidTwice(NamedTuple):
     """A value that the log says in two places: the name of one, and of the other with what it says."""
 
@@ -263,10 +270,10 @@ class ProjectLog:
 
         yield from self._machine(summary)
         for said in self._said_twice(summary):
-            line, value = self._stated(said.name)
-            if value != said.other_value:
+            in_log = self._value_in_log(said.name)
+            if in_log.value != said.other_value:
                 other = f"by {said.other_place} it is {printable(said.other_value)}"
-                yield Fault(line, f"{said.name} is {printable(value)}; {other}")
+                yield Fault(in_log.line, f"{said.name} is {printable(in_log.value)}; {other}")
 
     def _missing_settings(self) -> list[str]:
         """Return the settings that the header lacks of those that each run, its recipe and its optimizer have."""
@@ -277,20 +284,25 @@ class ProjectLog:
             needed |= {*of_recipe, *self._hyperparameters().values()}
         return sorted(needed - settings.keys())
 
-    def _stated(self, name: str) -> tuple[int | None, Any]:
-        """Return line and value of a setting, a `section.field`, a `run_summary.field` or an event.
+    def _value_in_log(self, name: str) -> _InLog:
+        """Return a value that the log states, and its line.
 
-        A value of the header has the line of run_summary. Without such an event both are None.
+        `name` is a setting ("BATCHSIZE"), a field of a section of the header ("dataset.samples"), an event ("seed") or
+        a field of an event's value ("run_summary.devices"). Settings and the header have the line of run_summary. Of
+        an event that is not there both are None.
         """
+        line_of_summary = self.run.of(schema.RUN_SUMMARY).line
         if name in self.run.settings:
-            return self.run.of(schema.RUN_SUMMARY).line, self.run.settings[name]
+            return _InLog(line_of_summary, self.run.settings[name])
         place, _, field = name.partition(".")
         if place in self.run.headers:
-            return self.run.of(schema.RUN_SUMMARY).line, self.run.headers[place][field]
+            return _InLog(line_of_summary, self.run.headers[place][field])
         event = self.run.first.get(place)
         if event is None:
-            return None, None
-        return event.line, event.value[field] if field else event.value
+            return _InLog(None, None)
+        if field:
+            return _InLog(event.line, event.value[field])
+        return _InLog(event.line, event.value)
 
     def _machine(self, summary: schema.RunSummary) -> Iterator[Fault]:
         """Yield numbers of nodes, devices and GPUs that cannot be those of one run."""

@@ -132,18 +132,15 @@ class RunOrder:
             self._not_before_start(self._early, event.time_ms)
 
     def _run_stop(self, event: Event) -> None:
-        """Collect what is wrong with the end of the run.
+        """Collect what is wrong with the end of the run, a run_stop event.
 
-        It must be later than the start. Where another node logs an end, too, both must have the same status, at about
-        the same time. A run that succeeded must have stopped all of its parts, and have an accuracy of each evaluation.
+        It must be later than the start. A run that succeeded must have stopped all of its blocks, epochs and
+        evaluations, and have an accuracy of each evaluation. A second run_stop is another node's, which is compared
+        with the first.
         """
         first = self.run.of(schema.RUN_STOP)
         if event is not first:
-            self._repeated(event, first)
-            status = event.metadata.get("status")
-            if status != self.run.status:
-                that = f"that of line {first.line} is {printable(self.run.status)}"
-                self._collected.breach("run-status", event.line, f"status {printable(status)}; {that}")
+            self._compare_stops(event, first)
             return
         if self.run.start_ms is not None and event.time_ms <= self.run.start_ms:
             self._breach("run-time", event, f"run_stop {self.run.start_ms - event.time_ms} ms before run_start")
@@ -154,6 +151,14 @@ class RunOrder:
             self._breach(ORDER, event, f"{part} is open")
         if self._unscored is not None:
             self._breach(ORDER, event, f"{self._unscored} has no accuracy")
+
+    def _compare_stops(self, event: Event, first: Event) -> None:
+        """Collect that another node's run_stop has another status than the first, or is at another time."""
+        self._repeated(event, first)
+        status = event.metadata.get("status")
+        if status != self.run.status:
+            that = f"that of line {first.line} is {printable(self.run.status)}"
+            self._collected.breach("run-status", event.line, f"status {printable(status)}; {that}")
 
     def _repeated(self, event: Event, first: Event) -> None:
         """Collect a second run_start or run_stop at another time; close to the first it is another node's and warns."""

@@ -269,17 +269,19 @@ def _of_description(file: str, description: JsonObject) -> Iterator[Reason]:
 
 
 def _of_runs(checked: Sequence[Report], description: JsonObject, ruleset: Ruleset) -> Iterator[Reason]:
-    """Yield what is against the logs: their errors, and where they contradict each other or the system description.
+    """Yield the reasons against a package that its logs give.
 
-    One run may have failed to reach the target: if nothing else is wrong with it, that is no reason.
+    These are the errors of each log, and where the logs contradict each other or the system description. One run may
+    have failed to reach the target: if its log has no other error, that is no reason, but a second such run is.
     """
-    lost = []
-    for report, compared in zip(checked, check_between(checked, ruleset), strict=True):
+    not_converged: list[str] = []  # names of logs
+    for report, report_between in zip(checked, check_between(checked, ruleset), strict=True):
         errors = [finding for finding in report.findings if finding.severity == "error"]
         if errors and all(finding.rule in NOT_CONVERGED for finding in errors):
-            lost.append(report.path.name)
+            not_converged.append(report.path.name)
             errors = []
-        between_runs = compared.findings[len(report.findings) :]
+
+        between_runs = report_between.findings[len(report.findings) :]  # they follow the log's own
         of_description = compare_description(report.run, description, ruleset.strict["system-description"])
         for finding in (*between_runs, *of_description):
             if finding.severity == "error" or finding.rule == "same-configuration":
@@ -287,8 +289,8 @@ def _of_runs(checked: Sequence[Report], description: JsonObject, ruleset: Rulese
         for finding in errors:
             where = f" line {finding.line}" if finding.line else ""
             yield Reason(report.path.name, f"{finding.rule}{where}: {finding.actual}; {finding.fix}")
-    if len(lost) > 1:
-        yield Reason(", ".join(lost), "did not reach the target; one run of a submission may fail to")
+    if len(not_converged) > 1:
+        yield Reason(", ".join(not_converged), "did not reach the target; one run of a submission may fail to")
 
 
 def _run_in_manifest(report: Report, folder: Path) -> JsonObject:

@@ -153,9 +153,9 @@ def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
 
 
 def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield, for each run of a submission, the seeds that a run before it has, too; of one run the first ten.
+    """Yield a breach for each seed of a run that an earlier run of the submission has, too; of one run the first ten.
 
-    Open runs of other benchmarks are passed over: the rules expect no seed of them.
+    Open runs of benchmarks that this project has not are passed over: the rules expect no seed of them.
     """
     rule = ruleset.strict["seeds-differ"]
     first_with_seed: dict[tuple[str, ...], Report] = {}
@@ -167,12 +167,15 @@ def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[Blame
         shared = 0
         for seed in report.run.kept[schema.SEED.key]:
             key = seed_key(seed, ruleset, benchmark)
-            other = report if key is None else first_with_seed.setdefault(key, report)
-            if other is report:
+            if key is None:
+                continue
+            first = first_with_seed.setdefault(key, report)
+            is_shared = first is not report
+            if not is_shared:
                 continue
             shared += 1
             if shared <= FINDINGS_PER_RULE:
-                actual = f"seed {printable(seed.value, 60)} is that of {printable(other.path.name)} too"
+                actual = f"seed {printable(seed.value, 60)} is that of {printable(first.path.name)} too"
                 yield BlamedRun(report, breach(rule, actual, line=seed.line))
 
 
