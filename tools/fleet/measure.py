@@ -284,10 +284,12 @@ def _slowest(turns_of_ranks: Sequence[Sequence[float]]) -> list[float] | None:
     return [max(times_of_turn) for times_of_turn in zip(*turns_of_ranks, strict=True)]
 
 
-def looked_at(job: Job, me: ranks.Ranks) -> JsonObject:
-    """Look at this node as the doctor does; return {"failed": what is fatal, "facts": its facts} on each of its ranks.
+def look_at_node(job: Job, me: ranks.Ranks) -> JsonObject:
+    """Look at this node as the doctor does, and return on each of its ranks what was found.
 
-    The node's first rank looks, and the others wait: a rank that had a GPU already would be a foreign process on it.
+    That is {"failed": ["gpu.ecc: GPU3: 2 uncorrected, ..."], "facts": {...}}: the fatal verdicts as texts, and the
+    node's facts for the record. All ranks call this together, before they use their GPUs. The first rank of each node
+    looks, and the others wait: to the doctor a rank that has a GPU already would be a foreign process on it.
     """
     WATCHDOG.beat("looking at the node", extra_s=DOCTOR_S)
     answer: JsonObject | None = None
@@ -305,7 +307,7 @@ def looked_at(job: Job, me: ranks.Ranks) -> JsonObject:
 
 
 def gather_nodes(leaders: MPI.Comm, mine: JsonObject) -> list[JsonObject] | None:
-    """Return what `looked_at` found of each node, with `clock_offset_s`, on the first leader; None on the others.
+    """Return what `look_at_node` found of each node, with `clock_offset_s`, on the first leader; None on the others.
 
     The `leaders`, one rank of each node, must all call this at once, for they exchange messages; `mine` is what was
     found of this leader's node. An offset is the seconds by which a node's clock is ahead of the first node's.
@@ -359,7 +361,7 @@ def main(job: Job, origins: Origins) -> None:
     began = time.monotonic()
     me = ranks.start(job.cluster)
     groups = groups_of(job.cluster.switch_groups, job.cluster.dgxnnodes)
-    mine = looked_at(job, me)
+    mine = look_at_node(job, me)
     ranks.connect(job.cluster, me)
     paddle.enable_static()
     hosts = job.cluster.hosts.split(",")
