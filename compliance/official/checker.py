@@ -110,25 +110,29 @@ class _Applied:
             self._check_listed_names(check, collected)
 
     def _aggregated(self, events: Iterable[Event]) -> list[Event]:
-        """Return one event for each evaluation of stable_diffusion, which logs its metrics in an event each.
+        """Return one event for each evaluation of stable_diffusion, which logs each of its metrics in an event.
 
-        The new event's value is a table such as {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}: the rule file joins
-        the metrics of the same samples_count so. Where an evaluation lacks the metadata for that, the official checker
-        ends, which is noted of the first one.
+        The new event's value is a table such as {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}. Its metrics are
+        those with the same samples_count in their metadata; `file.aggregates` has that name. Where an event lacks such
+        metadata the official checker ends, which is noted.
         """
-        joined: dict[Any, Event] = {}
+        by_evaluation: dict[Any, Event] = {}  # by the evaluation's samples_count
+        name = self.file.aggregates
         for event in events:
             try:
-                if event.key == schema.EVAL_ACCURACY.key and "metric" in event.metadata:
-                    evaluation = event.metadata[self.file.aggregates]
-                    values = {self.file.aggregates: evaluation}
-                    first = Event(_AGGREGATED, values, {}, time_ms=0, event_type="", line=event.line, offset=0)
-                    joined.setdefault(evaluation, first).value[event.metadata["metric"]] = event.value
+                if event.key != schema.EVAL_ACCURACY.key or "metric" not in event.metadata:
+                    continue
+                evaluation = event.metadata[name]
+                if evaluation not in by_evaluation:
+                    table = {name: evaluation}
+                    by_evaluation[evaluation] = Event(
+                        _AGGREGATED, table, {}, 0, event_type="", line=event.line, offset=0
+                    )
+                by_evaluation[evaluation].value[event.metadata["metric"]] = event.value
             except (KeyError, TypeError):
-                wanted = f"{self.file.aggregates} and a metric in the metadata"
-                actual = _shown(event, "metadata")
-                self.end(self.keys[_AGGREGATED].finding("metadata", event.line, wanted, actual))
-        return list(joined.values())
+                wanted = f"{name} and a metric in the metadata"
+                self.end(self.keys[_AGGREGATED].finding("metadata", event.line, wanted, _shown(event, "metadata")))
+        return list(by_evaluation.values())
 
     def end(self, finding: Finding) -> None:
         """Note why the official checker ends; only the first reason counts."""

@@ -173,9 +173,10 @@ class Policy:
             self._breach("data-distributed", None, difference)
 
     def _check_closed_data(self, benchmark: Benchmark) -> bool:
-        """Collect that a closed run states other data than the benchmark's. Return whether it is on these all the same.
+        """Collect that a closed run states another data set than the benchmark's; return whether it used that all the same.
 
-        It is where only its eval_samples is wrong, as the accuracies show: that warns.
+        True if the accuracies show that only the number of evaluation samples was logged wrong, which just warns.
+        False if the data set is another one, which is an error.
         """
         train = self.run.of(schema.TRAIN_SAMPLES)
         evaluation = self.run.of(schema.EVAL_SAMPLES)

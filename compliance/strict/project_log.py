@@ -104,27 +104,28 @@ class ProjectLog:
         return misfits
 
     def _events(self) -> Iterator[Fault]:
-        """Yield events that are missing, or there more often than a run writes them."""
+        """Yield a fault for each event that the log lacks, or has more often than a run of this project writes it."""
         run = self.run
-        for once in (schema.RUN_SUMMARY, schema.SEED):
-            count = run.number(once)
+        for written_once in (schema.RUN_SUMMARY, schema.SEED):
+            count = run.number(written_once)
             if count > 1:
-                yield Fault(run.of(once).line, f"{count} {once.key}; a run writes one")
+                yield Fault(run.of(written_once).line, f"{count} {written_once.key}; a run writes one")
         epochs = run.number(schema.EPOCH_STOP)
         if run.number(schema.EPOCH_THROUGHPUT) != epochs:
             yield Fault(None, f"{run.number(schema.EPOCH_THROUGHPUT)} epoch_throughput of {epochs} epochs")
 
-        due = list(_rows().events_of_a_run)
+        needed = list(_rows().events_of_a_run)
         is_training = run.summary is not None and run.summary.mode == "train"
         if run.status == "success" and is_training:
-            due += _rows().events_of_a_training
-        if run.settings.get("STRATEGY") != "auto":  # else the optimizer is Paddle's choice
-            kind = run.text(schema.OPT_NAME)
-            if kind in schema.OPTIMIZER:
-                due += [schema.WARMUP_EPOCHS[kind].key, *(event.key for event in schema.OPTIMIZER[kind].values())]
-            else:
-                yield Fault(run.of(schema.OPT_NAME).line or None, f"opt_name is {printable(kind) or 'absent'}")
-        for key in due:
+            needed += _rows().events_of_a_training
+        optimizer_is_paddles = run.settings.get("STRATEGY") == "auto"  # which logs no opt_name
+        optimizer = run.text(schema.OPT_NAME)
+        if optimizer in schema.OPTIMIZER and not optimizer_is_paddles:
+            needed.append(schema.WARMUP_EPOCHS[optimizer].key)
+            needed += [event.key for event in schema.OPTIMIZER[optimizer].values()]
+        elif not optimizer_is_paddles:
+            yield Fault(run.of(schema.OPT_NAME).line or None, f"opt_name is {printable(optimizer) or 'absent'}")
+        for key in needed:
             if not run.counts[key]:
                 yield Fault(None, f"no {key}")
 

@@ -17,9 +17,10 @@ _PATH = re.compile(r"(?!\.)[A-Za-z0-9_+.-]+(/(?!\.)[A-Za-z0-9_+.-]+)*")
 
 
 def strange_files(folder: Path) -> list[Verdict]:
-    """Return a failed verdict for each link, pipe, empty folder, name and size that no package has; none for none.
+    """Return a failed verdict for each file or folder of a kind, name or size that no package has, such as a link.
 
-    The caller reads nothing of a package with such files: they may lead elsewhere, block the reader or fill its memory.
+    The list is empty for a sound package. The caller reads no file where it is not: a link may lead elsewhere, a pipe
+    block the reader, and a large file fill its memory.
     """
     answers = []
     total_bytes = 0

@@ -165,7 +165,8 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     names_above_tree = root.resolve().parts if root.is_dir() else ()
     names = (*names_above_tree, *folder.parts)
     results_at = _last_index(names, "results")
-    if results_at is None or len(names) - results_at != 3:
+    has_layout = results_at is not None and len(names) - results_at == 3  # results, SYSTEM and BENCHMARK end it
+    if results_at is None or not has_layout:
         return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
 
     system, benchmark = names[results_at + 1 :]

@@ -245,9 +245,10 @@ def _check_hashes(folder: Path) -> list[Verdict]:
 
 
 def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = False) -> list[Verdict]:
-    """Check a published folder anew: its signature, hashes, each package, its table and its page.
+    """Check a published folder anew, and return the verdicts: on its signature, hashes, packages, table and page.
 
     `signers` is a file of allowed signers (ssh-keygen(1)); without it the signature shows only that some key signed.
+    A verdict on a package has its folder as its place. After a fatal verdict the table and the page are not looked at.
     """
     folder = folder.resolve()
     strange = strange_files(folder)
