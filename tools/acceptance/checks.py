@@ -337,13 +337,14 @@ def captured(machine: Machine) -> Verdict:
 
 
 def same_bits(launched: Array, replayed: Array) -> Verdict:
-    """Return the verdict `captured`: ok where the losses of replayed steps have the bits of the launched steps' losses.
+    """Return the verdict on whether steps replayed from a CUDA graph have the same losses as launched ones, bit for bit.
 
-    Both are float32 [ranks, steps]. Losses that are not finite, or that stay the same from step to step, are no
-    evidence: they fail too.
+    Both are float32 [ranks, steps]. Losses that are not finite, or that stay the same from step to step, show no
+    training, so they fail too.
     """
     steps = launched.shape[1]
-    differ = (launched.view(np.int32) != replayed.view(np.int32)).any(axis=0)  # [steps]
+    # [steps], whether a rank's loss differs: compared as whole numbers, in which -0.0 is not 0.0 and a NaN is itself.
+    differ = (launched.view(np.int32) != replayed.view(np.int32)).any(axis=0)
     untrained = why_untrained(launched, "launched")
     good = False
     if not np.isfinite(launched).all():

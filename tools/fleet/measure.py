@@ -79,7 +79,11 @@ class Alone:
     """The measurements of this rank that need no other rank."""
 
     def __init__(self, machine: Machine, step: Callable[[], float] | None) -> None:
-        """`step` takes a training step and returns its seconds; None where this machine cannot."""
+        """Prepare the measurements of this rank: of steps, clock, memory and input, and of the disk.
+
+        `step` takes a training step and returns its seconds; None where this machine cannot. One rank of each node
+        reads from the disk. Of a job of one node all do, as its ranks are compared like nodes.
+        """
         self.machine = machine
         self.job = machine.job
         self.step = step
@@ -144,7 +148,11 @@ class Alone:
         return ((time.perf_counter() - began) * 1024 / COPY_MIB,)
 
     def _disk(self) -> tuple[float]:
-        """Return the seconds of reading a GiB from files of DATADIR, which the page cache is asked to forget first."""
+        """Return the seconds of reading a GiB from the disk, as a tuple of one; measured on the next files of DATADIR.
+
+        DISK_MIB are read, or what DISK_S seconds allow. The kernel is asked to drop each file from its cache before, so
+        that it is not memory that is measured. Raises NotPossible where there are no files.
+        """
         read_bytes = 0
         took_s = 0.0
         for path in itertools.islice(self.files, FILES):
@@ -190,7 +198,11 @@ def wait(comm: MPI.Comm) -> None:
 
 
 def exchange(comm: MPI.Comm, other: int) -> dict[str, float]:
-    """Return the seconds of exchanging 8 bytes (median), and of an all-reduce of EXCHANGE_MIB between two (mean)."""
+    """Exchange data with the rank `other`, which calls this at the same time; return the seconds that it took.
+
+    `latency_s` is the median time of sending 8 bytes each way, over PINGS times. `transfer_s` is the mean time of an
+    all-reduce of EXCHANGE_MIB between the two, over EXCHANGES times: both send their array and add the other's.
+    """
     small = np.zeros(1)
     answer = np.zeros(1)
     pings_s = []

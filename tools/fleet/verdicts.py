@@ -204,26 +204,27 @@ def _judge_not_compared(metric: str, name: str, reason: str | None, too_few: str
 
 
 def _judge_by_place(
-    metric: str, series: Series, relative: Mapping[str, Sequence[float]], alpha: float
+    metric: str, series: Series, logs_by_name: Mapping[str, Sequence[float]], alpha: float
 ) -> dict[str, Verdict]:
     """Return the verdict on each node or link that was measured, by name.
 
-    `series` has the measured times, and `relative` the logarithm of each over the fleet's median of its turn. The
-    estimate over a node's turns is its place; how much slower it is, is the distance of its place from the median one.
+    `series` has the measured times, and `logs_by_name` the logarithm of each over the fleet's median of its turn. What
+    is estimated from all turns of a node is its place. How much slower it is follows from the distance between its
+    place and the median place.
     """
-    places = {name: place_of(logs) for name, logs in relative.items()}
-    usual_error = statistics.median(error_of(logs) for logs in relative.values())
+    places = {name: place_of(logs) for name, logs in logs_by_name.items()}
+    usual_error = statistics.median(error_of(logs) for logs in logs_by_name.values())
     named = slow(places, noise=usual_error, alpha=alpha)
     median_place = statistics.median(places.values())
     verdicts = {}
-    for name, logs in relative.items():
+    for name, logs in logs_by_name.items():
         verdicts[name] = compared(
             name,
             metric,
-            math.expm1(places[name] - median_place),
+            math.expm1(places[name] - median_place),  # 0.05 is 5 % slower
             named=name in named,
             value=statistics.median(series[name] or ()),
-            interval_95=_interval_of_slower(logs, places[name], median_place, nodes=len(relative)),
+            interval_95=_interval_of_slower(logs, places[name], median_place, nodes=len(logs_by_name)),
         )
     return verdicts
 
@@ -283,15 +284,15 @@ def judge_links(record: Record) -> LinkVerdicts:
 
 
 def _common_of_links(
-    hosts: Sequence[str], hosts_by_link: Mapping[str, set[str]], relative: Mapping[str, list[float]]
+    hosts: Sequence[str], hosts_by_link: Mapping[str, set[str]], logs_by_link: Mapping[str, list[float]]
 ) -> dict[str, list[float] | None]:
     """Return for each host, turn by turn, how many times as long its links take as the fleet's: 1.0 is usual.
 
-    `relative` has for each link the logarithm of that quotient in each turn; a host's is the median over its links, so
+    `logs_by_link` has for each link the logarithm of that quotient in each turn; a host's is the median over its links, so
     that one slow link does not speak for its host. None for a host whose links were not measured.
     """
     logs_by_host: dict[str, list[list[float]]] = {host: [] for host in hosts}
-    for name, logs in relative.items():
+    for name, logs in logs_by_link.items():
         for host in hosts_by_link[name]:
             logs_by_host[host].append(logs)
 
