@@ -125,9 +125,8 @@ class _Applied:
                 evaluation = event.metadata[name]
                 if evaluation not in by_evaluation:
                     table = {name: evaluation}
-                    by_evaluation[evaluation] = Event(
-                        _AGGREGATED, table, {}, 0, event_type="", line=event.line, offset=0
-                    )
+                    joined = Event(_AGGREGATED, table, {}, time_ms=0, event_type="", line=event.line, offset=0)
+                    by_evaluation[evaluation] = joined
                 by_evaluation[evaluation].value[event.metadata["metric"]] = event.value
             except (KeyError, TypeError):
                 wanted = f"{name} and a metric in the metadata"
@@ -221,7 +220,10 @@ class _Key:
             self._look_for_any(self.rule.any_check, event)
 
     def _check_each(self, event: Event) -> None:
-        """Apply the checks of every event, then change the state as the rule says."""
+        """Apply the checks of every event, then run the rule's own code, which may change the state for later rules.
+
+        Where that code fails, the event is at fault, unless a check has blamed it already.
+        """
         failed_before = self.failed
         for check in self.rule.checks:
             self._check(check, event)

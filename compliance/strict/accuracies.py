@@ -171,12 +171,17 @@ def check_curve(evaluations: Sequence[Evaluation], target: float, collected: Col
     place = place_of_target(evaluations, target)
     if place is None or place + 1 < bounds["evaluations"]:
         return
-    values = [evaluation.value for evaluation in evaluations[: place + 1]]
-    rises = sum(after > before for before, after in itertools.pairwise(values))
-    share_of_rises = rises / (len(values) - 1)
+    values = [evaluation.value for evaluation in evaluations[: place + 1]]  # up to the target
     line = evaluations[place].line
-    if values[-2] < target - bounds["last_rise"]:
-        collected.breach(CURVE, line, f"{values[-2]:.6g} at one evaluation, {values[-1]:.6g} at the next")
+    before_last = values[-2]
+    is_a_leap = before_last < target - bounds["last_rise"]
+    rises = 0
+    for before, after in itertools.pairwise(values):
+        if after > before:
+            rises += 1
+    share_of_rises = rises / (len(values) - 1)
+    if is_a_leap:
+        collected.breach(CURVE, line, f"{before_last:.6g} at one evaluation, {values[-1]:.6g} at the next")
     elif share_of_rises < bounds["share_of_rises"]:
         collected.breach(CURVE, line, f"{share_of_rises:.0%} of its evaluations are better than the one before")
 

@@ -147,22 +147,26 @@ class Policy:
         self._check_target(benchmark, division)
 
         is_closed = division == "closed"
-        is_resnet = benchmark.name == "resnet"
-        on_own_data = is_own_data(run, benchmark)
+        is_closed_resnet = is_closed and benchmark.name == "resnet"
+        on_own_data = is_own_data(run, benchmark)  # the benchmark's own
         if run.is_project_log and on_own_data:
             self._check_distributed(benchmark)
-        if is_closed and is_resnet:
+        if is_closed_resnet:
             self.collected.found += self._written_findings()
         if is_closed and not on_own_data:
             on_own_data = self._check_closed_data(benchmark)
-        if is_closed and on_own_data and is_resnet:
-            # "at least as frequently" in version 0.7 of the rules, "at the same frequency" from 1.0 on
-            exact = self.ruleset.version > "0.7.0"
-            check_schedule(run, self.order, exact=exact, collected=self.collected)
-            check_samples(run, benchmark.eval_samples, self.collected)
-            check_curve(run.evaluations, benchmark.targets["closed"], self.collected)
-        elif run.is_project_log and is_resnet and has_type(run.of(schema.EVAL_SAMPLES).value, COUNT):
+        if is_closed_resnet and on_own_data:
+            self._check_closed_evaluations(benchmark)
+        elif run.is_project_log and benchmark.name == "resnet" and has_type(run.of(schema.EVAL_SAMPLES).value, COUNT):
             check_samples(run, int(run.count(schema.EVAL_SAMPLES)), self.collected)
+
+    def _check_closed_evaluations(self, benchmark: Benchmark) -> None:
+        """Collect what is against the evaluations of a closed ResNet run: when, on how many samples, which curve."""
+        # "at least as frequently" in version 0.7 of the rules, "at the same frequency" from 1.0 on
+        exact = self.ruleset.version > "0.7.0"
+        check_schedule(self.run, self.order, exact=exact, collected=self.collected)
+        check_samples(self.run, benchmark.eval_samples, self.collected)
+        check_curve(self.run.evaluations, benchmark.targets["closed"], self.collected)
 
     def _check_distributed(self, benchmark: Benchmark) -> None:
         """Collect files that the benchmark's data set cannot have, by the sums of their bytes in the header."""
@@ -173,10 +177,10 @@ class Policy:
             self._breach("data-distributed", None, difference)
 
     def _check_closed_data(self, benchmark: Benchmark) -> bool:
-        """Collect that a closed run states another data set than the benchmark's; return whether it used that all the same.
+        """Collect that a closed run states another data set than the benchmark's; return whether it used that one.
 
-        True if the accuracies show that only the number of evaluation samples was logged wrong, which just warns.
-        False if the data set is another one, which is an error.
+        It did, and the finding only warns, if the accuracies show that just the number of evaluation samples was logged
+        wrong. Otherwise the finding is an error.
         """
         train = self.run.of(schema.TRAIN_SAMPLES)
         evaluation = self.run.of(schema.EVAL_SAMPLES)

@@ -103,15 +103,21 @@ class RunOrder:
         """
         if event.key in _OF_OTHER_RANKS:
             return
+        rule = ORDER
+        allowed_ms = 0.0
         is_of_the_clock = event.key in OF_THE_CLOCK
-        back_ms = 0.0 if self._last_ms is None else self._last_ms - event.time_ms
-        allowed_ms = self._collected.strict["time-order"].bounds["back_ms"] if is_of_the_clock else 0.0
+        if is_of_the_clock:
+            rule = "time-order"
+            allowed_ms = self._collected.strict[rule].bounds["back_ms"]
+        last_ms = event.time_ms if self._last_ms is None else self._last_ms
+        back_ms = last_ms - event.time_ms
         if back_ms > allowed_ms:
             actual = f"{printable(event.key)} at {event.time_ms} ms, {back_ms:.10g} ms before an event above it"
-            self._breach("time-order" if is_of_the_clock else ORDER, event, actual)
+            self._breach(rule, event, actual)
         if not is_of_the_clock:
             return
-        self._last_ms = event.time_ms if self._last_ms is None else max(self._last_ms, event.time_ms)
+
+        self._last_ms = max(last_ms, event.time_ms)
         stop = self.run.stop
         if stop is not None and event.key != schema.RUN_STOP.key:
             self._breach(ORDER, event, f"{event.key} after the run_stop of line {stop.line}")
@@ -173,7 +179,8 @@ class RunOrder:
     def _part_starts(self, event: Event) -> None:
         """Open a block, an epoch or an evaluation, and collect what is wrong with its place, its time and its label.
 
-        It may not start before run_start, nor while another part is open that must be over by then.
+        It may not start before run_start, nor while another part is open that must be over by then. A block is a row of
+        epochs, of which it announces the first number and the count.
         """
         kind = _kind(event)
         if self.run.start_ms is None:
@@ -185,20 +192,23 @@ class RunOrder:
                 self._breach(ORDER, event, f"{self._open[other]} is still open")
 
         number = self._number(event, "first_epoch_num" if kind == "block" else "epoch_num")
-        epochs = 1
         if kind != "eval":
             self._expect(event, f"{event.key} of epoch", number, self._next_epoch())
-        if kind == "block":
-            stated_epochs = self._number(event, "epoch_count")
-            epochs = 1 if stated_epochs is None else stated_epochs
-            if not self._epochs_seen:
-                self.epochs_counted += epochs
-        part = _Open(event, number, epochs)
+        part = self._block_starts(event, number) if kind == "block" else _Open(event, number)
         if kind == "epoch":
             self._epoch_starts(part)
         elif kind == "eval":
             self._evaluation_starts(part)
         self._open[kind] = part
+
+    def _block_starts(self, event: Event, first_number: int | None) -> _Open:
+        """Return the block that starts at an event, and count its epochs while none has events of its own."""
+        epochs = self._number(event, "epoch_count")
+        if epochs is None:
+            epochs = 1
+        if not self._epochs_seen:
+            self.epochs_counted += epochs
+        return _Open(event, first_number, epochs)
 
     def _epoch_starts(self, epoch: _Open) -> None:
         """Count an epoch; from the first one on, what blocks announced no longer counts."""

@@ -153,14 +153,16 @@ def _accelerators(description: Description) -> int:
 def _machine_differs(node: Node, description: Description) -> Iterator[tuple[str, str]]:
     """Yield the name of each field of the description that a node of the log contradicts, and the node's value.
 
-    Compared are the processor, its cores, the memory and the operating system, as far as both state them.
+    Compared are the processor, its cores, the memory and the operating system, as far as both state them. A log counts
+    the cores or threads that the job may use, which may be half of the node's: anything from half the cores to all
+    threads agrees.
     """
     if _is_other_processor(node, description):
         yield "host_processor_model_name", str(node["cpu"])
 
     cores = _number(description, "host_processors_per_node") * _number(description, "host_processor_core_count")
     threads = max(_number(description, "host_processor_vcpu_count"), 2 * cores)
-    usable = node.get("cores")  # a job may be given half of a node, and counts threads or cores
+    usable = node.get("cores")
     if cores and has_type(usable, COUNT) and not cores / 2 <= usable <= threads:  # type: ignore[operator]
         yield "host_processor_core_count", f"{usable} cores a node that the job may use"
 

@@ -87,7 +87,7 @@ def check_logs(
             differs = compare_description(report.run, description, ruleset.strict["system-description"])
             report = replace(report, findings=(*report.findings, *differs))
         if official:
-            report = _beside(report, ruleset, official)
+            report = _with_official_verdict(report, ruleset, official)
         if receipt or hashed:
             report = replace(report, sha256=sha256(report.path))
         if receipt:
@@ -363,8 +363,12 @@ def _other_hyperparameters(
 # --- the official checker ---
 
 
-def _beside(report: Report, ruleset: Ruleset, official: OfficialChecker) -> Report:
-    """Return the report with mlperf-logging's own verdict, and a breach where that is not the one that we call so."""
+def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialChecker) -> Report:
+    """Run mlperf-logging's checker on a report's log, and return the report with its verdict and messages.
+
+    The report's own official verdict is what this project says that checker would say. Where it says otherwise, a
+    breach of `official-disagrees` is added.
+    """
     passed, messages = official(report.path, ruleset.version, report.run.text(schema.SUBMISSION_BENCHMARK))
     rule = ruleset.strict["official-disagrees"]
     findings = list(report.findings)
