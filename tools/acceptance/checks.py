@@ -337,7 +337,7 @@ def captured(machine: Machine) -> Verdict:
 
 
 def same_bits(launched: Array, replayed: Array) -> Verdict:
-    """Return the verdict on whether steps replayed from a CUDA graph have the same losses as launched ones, bit for bit.
+    """Return the verdict on whether steps replayed from a CUDA graph have the losses of launched ones, bit for bit.
 
     Both are float32 [ranks, steps]. Losses that are not finite, or that stay the same from step to step, show no
     training, so they fail too.

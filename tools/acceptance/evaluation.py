@@ -97,9 +97,9 @@ def fitted_weights(batches: Images, recipe: config.Recipe) -> dict[str, Array]:
     """Return weights, by name, with which ResNet-50 recognises the digits of `batches` without any training.
 
     The convolutions keep their random first weights, and each residual block is scaled down so that the image shows
-    through. One forward pass over all images sets the statistics of batch
-    norm. The last layer is then fitted to that pass: it is the ridge regression of the images' classes on the features
-    that the layer reads. All of it is computed on the CPU in FP32, so that it is the same on every machine.
+    through. One forward pass over all images sets the statistics of batch norm. The last layer is then fitted to that
+    pass: it is the ridge regression of the images' classes on the features that the layer reads. All of it is computed
+    on the CPU in FP32, so that it is the same on every machine.
     """
     recipe = replace(recipe, bn_momentum=0.0)  # the statistics of these images replace the first ones
     image = np.concatenate([images for images, _ in batches])

@@ -240,9 +240,9 @@ def _judge_interface(start: NcclStart, address: str, job: env.Job) -> Verdict:
 def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
     """Return the verdict on the InfiniBand ports that NCCL takes by `setting`, the value of NCCL_IB_HCA.
 
-    NCCL compares beginnings of names, so "mlx5_1" takes mlx5_10 too: a port that the setting does not name in full is
-    a fault. One of the ports must be ACTIVE, and ports of Ethernet (RoCE) cannot be joined with ports of InfiniBand.
-    `ports` has the state of each by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
+    `ports` has the state of each by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}. Three things are wrong: a
+    port that is matched by the beginning of its name alone, as "mlx5_1" matches mlx5_10; no port that is ACTIVE; and
+    ports of Ethernet (RoCE) among ports of InfiniBand, with which they cannot be joined.
     """
     taken = nccl.names_taken(setting, list(ports))
     found = f"NCCL_IB_HCA={setting} takes {', '.join(taken) or 'no port'}"

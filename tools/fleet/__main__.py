@@ -365,7 +365,10 @@ def report(args: argparse.Namespace) -> int:
 
 @one_line
 def main() -> int:
-    """A rank's part where mpirun started this process, else the report."""
+    """Measure as a rank where mpirun started this process, else report on the record that the command line names.
+
+    Returns the exit status: 0 if every node passes, 1 if one does not. Wrong use ends with 2.
+    """
     if env.is_rank():
         return ranks_main("tools.fleet.measure")
     arguments = parser()

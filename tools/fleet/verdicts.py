@@ -110,11 +110,11 @@ def _outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> 
     count = len(values)
     first_outlier = count
     for candidate in range(count - 1, count // 2, -1):
-        nearer = values[:candidate]
+        nearer = values[:candidate]  # all that are nearer to the centre
         deviation = max(float(nearer.std(ddof=1)), noise, LEAST_DEVIATION)
         error_of_difference = deviation * math.sqrt(1 + 1 / candidate)  # of one value and a mean of `candidate`
         t = float(values[candidate] - nearer.mean()) / error_of_difference
-        chance_of_any = (1 - stats.t_cdf(t, candidate - 1)) * (candidate + 1)
+        chance_of_any = (1 - stats.t_cdf(t, candidate - 1)) * (candidate + 1)  # of `candidate` + 1 healthy ones
         if t > LEAST_T and chance_of_any <= alpha / STEPWISE:
             first_outlier = candidate
     least_distance = smallest_difference()
@@ -288,8 +288,8 @@ def _common_of_links(
 ) -> dict[str, list[float] | None]:
     """Return for each host, turn by turn, how many times as long its links take as the fleet's: 1.0 is usual.
 
-    `logs_by_link` has for each link the logarithm of that quotient in each turn; a host's is the median over its links, so
-    that one slow link does not speak for its host. None for a host whose links were not measured.
+    `logs_by_link` has for each link the logarithm of that quotient in each turn. A host's is the median over its links,
+    so that one slow link does not speak for its host. None for a host whose links were not measured.
     """
     logs_by_host: dict[str, list[list[float]]] = {host: [] for host in hosts}
     for name, logs in logs_by_link.items():
@@ -389,7 +389,10 @@ class Judged:
 
     @property
     def doubts(self) -> list[str]:
-        """The warning that nodes may be slow though none is named: in a fleet of two speeds no majority is equal."""
+        """A warning that nodes may be slow although none is named; empty where their steps take about the same time.
+
+        In a fleet of two speeds, for instance, there is no majority of equal nodes from which the others could be told.
+        """
         steps = [verdict for verdict in self.verdicts if verdict.check == NODE_METRICS[STEP]]
         times = {verdict.where: 1 + verdict.figures["slower"] for verdict in steps if "slower" in verdict.figures}
         if not times or any(verdict.status == WARNING for verdict in steps):
