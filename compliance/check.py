@@ -186,8 +186,9 @@ class Checker:
     def finish(self, benchmark_asked: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
         """Judge the log after its last entry. Return the findings, errors first and then by line, and the run's facts.
 
-        `benchmark_asked` is the benchmark that the log must be of; None for any. A log without events, of a benchmark
-        without rules, or of very many damaged lines is judged by that alone.
+        `benchmark_asked` is the benchmark that the log must be of; None for any. Three faults hide all others, so they
+        are the only findings of their log: that it has no events, that its benchmark has no rules, and that so many
+        lines are damaged that reading was given up.
         """
         if self._empty:
             return (self._no_events(),), NOTHING

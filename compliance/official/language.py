@@ -4,7 +4,6 @@ It is parsed, and only the forms below are known; another one is a SyntaxError.
 """
 
 import ast
-import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
@@ -112,19 +111,29 @@ def _expression(node: ast.expr) -> Code:
 
 
 def _comparison(node: ast.Compare) -> Code:
-    """Return the function of a comparison, which may be a chain such as `0 < v['value'] <= 1`."""
+    """Return the function that computes a comparison, which may be a chain such as `0 < v['value'] <= 1`.
+
+    A chain holds if each of its comparisons does. As in Python, its sides are computed from left to right, and no
+    farther than the first comparison that does not hold: a side behind it could raise. Raises SyntaxError for an
+    operator that is not known.
+    """
     if not all(type(op) in _COMPARISONS for op in node.ops):
         raise SyntaxError
     compares = [_COMPARISONS[type(op)] for op in node.ops]
     sides = [_expression(side) for side in (node.left, *node.comparators)]
     if len(compares) == 1:
-        [compare] = compares
-        [left, right] = sides
-        return lambda event, s: compare(left(event, s), right(event, s))
+        [only_compare] = compares
+        [first, second] = sides
+        return lambda event, s: only_compare(first(event, s), second(event, s))
 
     def chain(event: Any, s: State) -> bool:
-        values = (side(event, s) for side in sides)  # as Python: only as far as they hold
-        return all(compare(*pair) for compare, pair in zip(compares, itertools.pairwise(values), strict=True))
+        left = sides[0](event, s)
+        for compare, right_side in zip(compares, sides[1:], strict=True):
+            right = right_side(event, s)
+            if not compare(left, right):
+                return False
+            left = right
+        return True
 
     return chain
 

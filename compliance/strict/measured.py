@@ -56,6 +56,12 @@ class _Sums:
     time_s: float = 0.0
     wait_s: float = 0.0
 
+    def add(self, window: schema.StepWindow) -> None:
+        self.windows += 1
+        self.images += window.images
+        self.time_s += window.time_s
+        self.wait_s += window.data_wait_s
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
@@ -68,9 +74,10 @@ class _Plan:
     measured_end: int = 0
 
     def next_window(self, start: int, epoch: int) -> "_Window":
-        """Return the window that comes after step `start` in epoch `epoch`.
+        """Return the window that comes after step `start` in epoch `epoch`: its number of steps, and its phase.
 
-        It has as many steps as a window has at most, unless the epoch, or the phase of a measurement, ends before.
+        It has PRINT_STEPS steps, unless the epoch ends before. A run that measures the throughput alone has two phases
+        in place of epochs, "warmup" and "measured", at whose ends a window ends, too.
         """
         phase = "train"
         end = epoch * self.epoch_steps
@@ -204,7 +211,11 @@ class Measured:
             self._step = where.step - window.steps
 
     def _step_window(self, event: Event) -> None:
-        """Compare a window with the plan and the clock, and add it to the sums of its epoch."""
+        """Compare a window, the steps between two lines of progress, with the run's plan and with the log's clock.
+
+        Its images and seconds are added to the sums of its epoch. Nothing more is compared once there are as many
+        faults as are kept.
+        """
         window = table_of(schema.StepWindow, event.value)
         where = table_of(schema.InWindow, event.metadata)
         if len(self._run.losses) < LOSSES_KEPT:
@@ -220,10 +231,7 @@ class Measured:
         start = self._step
         self._step = where.step
         self.all_images += window.images
-        self._sums.windows += 1
-        self._sums.images += window.images
-        self._sums.time_s += window.time_s
-        self._sums.wait_s += window.data_wait_s
+        self._sums.add(window)
         self._compare_window(event.line, window, where, start)
         self._compare_clock(event)
         if window.time_s > 0:

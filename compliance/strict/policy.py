@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from compliance import passports
-from compliance.logged_run import COUNT, LoggedRun, has_type, is_number, own_metadata
+from compliance.logged_run import COUNT, Evaluation, LoggedRun, has_type, is_number, own_metadata
 from compliance.official.language import State, holds
 from compliance.official.rule_files import read_check
-from compliance.rules import Benchmark, Collected, Finding, Ruleset
+from compliance.rules import Benchmark, Collected, Finding, Ruleset, WrittenRule
 from compliance.strict.accuracies import (
     check_curve,
     check_samples,
@@ -217,56 +217,49 @@ class Policy:
             return
         if not run.evaluations or run.stop is None:
             return
-        last = run.evaluations[-1]
         place = place_of_target(run.evaluations, target)
-        if place is None:
-            if run.status == "success":
-                actual = f"status success; the last evaluation gave {last.value:.6g}, the target is {target}"
-                self._breach("target-status", last.line, actual)
-            return
+        if place is not None:
+            self._check_reached(run.evaluations[place], division)
+        elif run.status == "success":
+            last = run.evaluations[-1]
+            actual = f"status success; the last evaluation gave {last.value:.6g}, the target is {target}"
+            self._breach("target-status", last.line, actual)
 
-        first = run.evaluations[place]
+    def _check_reached(self, first: Evaluation, division: str) -> None:
+        """Collect that a run is no success although its evaluation `first` reached the target, or reached it too late.
+
+        A closed run may go on after it has reached the target: that is only noted.
+        """
+        run = self.run
+        assert run.stop is not None
         reached = f"epoch {first.epoch} reached {first.value:.6g}"
         late_ms = first.time_ms - run.stop.time_ms
         if run.status != "success":
             self._breach("target-status", first.line, f"status {printable(run.status)}, although {reached}")
         elif late_ms > self.collected.strict["target-status"].bounds["after_stop_ms"]:
             self._breach("target-status", first.line, f"{reached} {late_ms:.10g} ms after run_stop")
-        elif division == "closed" and first is not last:
+        elif division == "closed" and first is not run.evaluations[-1]:
             self.collected.note("target-status", f"{reached} already and the run went on, as it may")
 
     # --- the written rules of single values ---
 
     def _written_findings(self) -> list[Finding]:
-        """Return a finding for each check of written.yaml that the first event of its key does not meet.
+        """Return a finding for each check of written.yaml that the run does not meet: rules of the texts for one value.
 
-        Checks of another optimizer than the run's, and of a key that the log lacks, are passed over. So are checks of a
-        value that is no number, which `log-form` and `value-type` judge.
+        A check looks at the first event of its key. It is passed over where the log has no such event, and where it is
+        for another optimizer than the run's.
         """
-        first_values = State(self.run.values.items())  # which the checks may name
-        first_values["epochs_trained"] = self.order.epochs_counted
+        state = State(self.run.values.items())  # the first value of each key, which a check may name
+        state["epochs_trained"] = self.order.epochs_counted
         findings = []
         for rule in self.ruleset.written:
             event = self.run.first.get(rule.key)
             is_of_optimizer = rule.opt_name in (None, self.run.text(schema.OPT_NAME))
             if event is None or not is_of_optimizer:
                 continue
-            check = read_check("written.yaml", rule.key, rule.check)
-            is_of_value = check.aspect == "value"
-            if is_of_value and not is_number(event.value):
-                continue
-            if holds(check.code, event, first_values):
-                continue
-            finding = Finding(
-                rule=f"{rule.key}.{check.aspect}",
-                severity=rule.severity,
-                line=event.line,
-                expected=f"{rule.key}: {check.words}",
-                actual=printable(event.value if is_of_value else own_metadata(event.metadata)),
-                fix=f"make {rule.key} {check.words}",
-                source=rule.source,
-            )
-            findings.append(finding)
+            finding = _written_finding(rule, event, state)
+            if finding is not None:
+                findings.append(finding)
         return findings
 
     # --- a log of this project ---
@@ -278,6 +271,28 @@ class Policy:
         for finding in list(self.collected.found):
             if finding.kind == "form" and finding.severity != "info":
                 self._breach("own-log", finding.line, f"{finding.rule}: {finding.actual}")
+
+
+def _written_finding(rule: WrittenRule, event: Event, state: State) -> Finding | None:
+    """Return the breach of a rule of written.yaml by an event; None where it meets the rule.
+
+    None, too, for a value that is no number, which `log-form` and `value-type` judge.
+    """
+    check = read_check("written.yaml", rule.key, rule.check)
+    is_of_value = check.aspect == "value"
+    if is_of_value and not is_number(event.value):
+        return None
+    if holds(check.code, event, state):
+        return None
+    return Finding(
+        rule=f"{rule.key}.{check.aspect}",
+        severity=rule.severity,
+        line=event.line,
+        expected=f"{rule.key}: {check.words}",
+        actual=printable(event.value if is_of_value else own_metadata(event.metadata)),
+        fix=f"make {rule.key} {check.words}",
+        source=rule.source,
+    )
 
 
 def _why_not_cleared(event: Event) -> str:

@@ -118,7 +118,11 @@ def command(options: argparse.Namespace) -> int:
 def nearest_the_median(
     checked: Sequence[Report], ruleset: Ruleset, by: str | None = None
 ) -> tuple[Sequence[Report], str]:
-    """Choose the runs that are scored where there are more than a submission has; say in a line which they are."""
+    """Return the runs that are scored, and a line that says how they were chosen, which is empty if all are scored.
+
+    Where there are more runs than a submission has, they are put in the order of their start. The rules then score the
+    consecutive runs whose score is the median of all such sets (see `median_set`). `by` is the verdict that drops runs.
+    """
     benchmark = checked[0].run.text(schema.SUBMISSION_BENCHMARK)
     wanted = mlperf.submission_runs(benchmark, ruleset.version)
     if wanted is None or len(checked) <= wanted.runs:
