@@ -110,9 +110,7 @@ def build(job: env.Job) -> Any:
     samples = job.global_batch * SCHEDULED_STEPS
     schedule = model.recipe.make_schedule(samples=samples, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=1)
-    # Called for the ValueError that it raises for images that cuDNN does not take. A CPU's job is refused as well, for
-    # the estimates made of its program are of GPUs.
-    kernels.sizes(training.main)
+    kernels.check_sizes(training.main)  # also of a CPU's job, as its rates below are those of GPUs
     return training
 
 

@@ -147,19 +147,28 @@ def _is_different(ratio: float, interval: tuple[float, float] | None) -> bool | 
 
 
 def _efficiency(base: Score, other: Score, speedup: float) -> float | None:
-    """Return the speedup over the base for each device more: 1 where 8 times the devices are 8 times as fast.
+    """Return the scaling efficiency: `speedup` over the factor in devices. 6 times as fast on 8 times as many is 0.75.
 
-    Returns None where the devices are not known, or where the two differ in more than devices, as far as their logs
-    say. Other versions of the software are allowed, another framework is not.
+    Returns None where a log does not say its devices, or where the two systems differ in more than devices, as far as
+    their logs say: then the speedup is not an effect of the devices alone.
     """
-    records = (*base.records, *other.records)
-    mixed = {warning.check for warning in warnings.of_mixture(records)} - {"mixed_software"}
-    frameworks = {record.framework_name for record in records if record.framework}
     base_devices = base.records[0].devices
     devices = other.records[0].devices
-    if mixed or len(frameworks) > 1 or not base_devices or not devices:
+    if not base_devices or not devices or _differ_in_more_than_devices(base, other):
         return None
     return speedup * base_devices / devices
+
+
+def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
+    """Tell whether two systems differ in something that changes the speed, such as the precision or the framework.
+
+    Versions of the same software may differ.
+    """
+    records = (*base.records, *other.records)
+    mixtures = {warning.check for warning in warnings.of_mixture(records)}
+    mixtures.discard("mixed_software")
+    frameworks = {record.framework_name for record in records if record.framework}
+    return bool(mixtures) or len(frameworks) > 1
 
 
 def between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
@@ -184,21 +193,24 @@ def between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenR
 def _same_system(one: Score, other: Score) -> bool:
     """Tell whether the runs of two scores are repeats of one system, so that the spread of one holds for the other.
 
-    Both logs must say the devices and the batch, and machine and hardware must agree. Of the other facts those count
-    that both say.
+    The first run stands for each score. Both logs must say the same number of devices and the same batch, and must
+    agree on the machine and its hardware. In a fact such as the precision, two logs differ only where both say it.
     """
-    a = one.records[0]
-    b = other.records[0]
-    if a.devices is None or a.global_batch is None:
+    record = one.records[0]
+    other_record = other.records[0]
+    if record.devices is None or record.devices != other_record.devices:
         return False
-    if (a.devices, a.global_batch, a.machine) != (b.devices, b.global_batch, b.machine):
+    if record.global_batch is None or record.global_batch != other_record.global_batch:
         return False
-    if a.header.get("hardware") != b.header.get("hardware"):
+    if record.machine != other_record.machine:
         return False
+    if record.header.get("hardware") != other_record.header.get("hardware"):
+        return False
+
     for name in ("model", "mode", "nodes", "precision", "math_mode"):
-        of_a = getattr(a, name)
-        of_b = getattr(b, name)
-        if of_a is not None and of_b is not None and of_a != of_b:
+        value = getattr(record, name)
+        other_value = getattr(other_record, name)
+        if value is not None and other_value is not None and value != other_value:
             return False
     return True
 
@@ -334,19 +346,32 @@ def comparison_lines(result: Comparison) -> list[str]:
     return [*lines, *as_text(result.warnings).splitlines(), *result.footnotes]
 
 
+def _verdict(row: Row) -> str:
+    """Return in words whether a system differs from the base.
+
+    A ratio may lie off 1 with all of its interval and still be too near to it: two hosts of one kind differ as much.
+    """
+    if row.different is False and row.ratio_interval_95 is not None:
+        low, high = row.ratio_interval_95
+        interval_holds_1 = low <= 1 <= high
+        if not interval_holds_1:
+            return f"not called different: like hosts differ by up to {smallest_difference():.1%}"
+    return _VERDICTS[row.different]
+
+
 def _ratio_lines(row: Row) -> list[str]:
-    """Return the lines of a system that compare it with the base: ratio and verdict, then speedup and efficiency."""
-    verdict = _VERDICTS[row.different]
+    """Return the two lines that compare a system with the base.
+
+    The first has the ratio of the figures with its interval and the verdict, the second the speedup and the efficiency.
+    """
     interval = ""
     if row.ratio_interval_95 is not None:
         low, high = row.ratio_interval_95
         interval = f", 95 % {low:.4f} to {high:.4f}"
-        if row.different is False and not low <= 1 <= high:
-            verdict = f"not called different: like hosts differ by up to {smallest_difference():.1%}"
     efficiency = ""
     if row.efficiency is not None:
         efficiency = f"   efficiency {row.efficiency:.1%}"
     return [
-        f"  ratio       {row.ratio:.4f}{interval}   {verdict} ({row.basis})",
+        f"  ratio       {row.ratio:.4f}{interval}   {_verdict(row)} ({row.basis})",
         f"  speedup     {row.speedup:.2f}{efficiency}",
     ]

@@ -22,9 +22,10 @@ from scoring.export import to_parquet
 from scoring.figure import spread
 from scoring.figure.calibration import smallest_difference
 from scoring.figure.levels import hosts_of_nodes, hosts_of_runs, in_words, independent_values, levels
+from scoring.figure.run_start import start_of
 from scoring.figure.score import Score, add_score_options, add_system_option, protocol_of, score
 from scoring.importers import count, jsonable, read_records
-from scoring.record import InputError, Record, nodes_of_header, section
+from scoring.record import InputError, nodes_of_header, section
 
 LEAST_RUNS = 3  # of the past, for a verdict
 VERSION = 1  # of the file; one made before versions has 0 and the same form
@@ -87,7 +88,7 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
     never share a trend.
     """
     record = result.records[index]
-    started = _start_of(record)
+    started = start_of(record)
     date = datetime.datetime.fromtimestamp(started.seconds, datetime.timezone.utc)
     machine = system or record.machine
     if machine is None:
@@ -115,30 +116,6 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
 def _storable(text: str) -> str:
     """Return a log's text without what UTF-8 cannot hold, which SQLite refuses: it stands there as an escape."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-class Start(NamedTuple):
-    """The time at which a run started, as near as its log tells it."""
-
-    seconds: float  # Unix time
-    source: str  # see Row.date_of
-
-
-def _start_of(record: Record) -> Start:
-    """Return when a run started: by its run_start, else by its first row's stamp, else by its file's last change.
-
-    The stamps of rows are Unix times, or local times in seconds since the year 1. Only a time between 2001 and 2286
-    (1e9 to 1e10 s) is taken for a date; a clock that began at 0 says none.
-    """
-    candidates = [(record.run_start_s, "run_start")]
-    if record.windows and record.windows[0].end_s is not None:
-        stamp = record.windows[0].end_s
-        days_before_1970 = datetime.date(1970, 1, 1).toordinal()
-        candidates += [(stamp, "first_row"), (stamp - days_before_1970 * 86_400, "first_row")]
-    for seconds, source in candidates:
-        if seconds is not None and 1e9 < seconds < 1e10:
-            return Start(seconds, source)
-    return Start(Path(record.file).stat().st_mtime, "file")
 
 
 @contextmanager
@@ -173,23 +150,28 @@ def _make_table(connection: sqlite3.Connection) -> None:
 def _refuse_other_files(connection: sqlite3.Connection, path: Path) -> None:
     """Raise InputError for a SQLite file that is no history, or that a later version of this code wrote.
 
-    A history has a table `run` with the columns of Row, and one for the whole record.
+    A history has a table `run`, whose columns are the fields of Row and then `record`, which holds the whole record.
     """
     version = _version(connection)
     if version > VERSION:
         raise InputError(f"{path}: a history of version {version}; this code knows {VERSION}: use a newer one")
 
-    columns = [column for _, column, *_ in connection.execute("PRAGMA table_info(run)")]
+    columns = _columns_of_run(connection)
     if columns == [*COLUMNS, "record"]:
         return
-    holds = f"tables {', '.join(_tables(connection)) or 'none'}"
-    if columns:
-        holds = f"columns {', '.join(columns)}"
+    holds = f"columns {', '.join(columns)}"
+    if not columns:
+        holds = f"tables {', '.join(_tables(connection)) or 'none'}"
     raise InputError(f"{path}: a SQLite file, but no history ({holds}); name another by --file")
 
 
 def _tables(connection: sqlite3.Connection) -> list[str]:
     return [name for (name,) in connection.execute("SELECT name FROM sqlite_master ORDER BY name")]
+
+
+def _columns_of_run(connection: sqlite3.Connection) -> list[str]:
+    """Return the names of the columns of the table `run`; none where there is no such table."""
+    return [name for (name,) in connection.execute("SELECT name FROM pragma_table_info('run')")]
 
 
 def _version(connection: sqlite3.Connection) -> int:
@@ -304,7 +286,7 @@ class Judgement(NamedTuple):
 
 
 def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Judgement:
-    """Judge whether a new result is lower than the `past` runs of its trend.
+    """Return the verdict whether a new result is lower than the `past` runs of its trend, with a line that says why.
 
     `hosts` names the host of each past run, and is None where that is not known. Runs on one host lie closer together
     than hosts do: where the past runs or the new ones name two hosts or more, the means of the hosts are compared.
@@ -318,10 +300,7 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
 
     interval = ratio(past_repeats, new_repeats)
     if interval is None:
-        few = f"the history holds {len(past)} earlier runs of it, {LEAST_RUNS} are needed"
-        if len(past_repeats) < LEAST_RUNS <= len(past):
-            few = f"the {len(past)} earlier runs are of {len(past_repeats)} hosts, {LEAST_RUNS} are needed"
-        return Judgement(False, f"cannot be told: {figure}; {few}")
+        return Judgement(False, f"cannot be told: {figure}; {_too_few(len(past), len(past_repeats))}")
 
     share = new_mean / statistics.fmean(past_values)
     low, high = interval
@@ -329,6 +308,16 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
     earlier_levels = in_words(levels(past_values, [], hosts)[1:])  # runs and hosts; the windows are not kept
     compared = f"{share:.4f} of the last {len(past)}, 95 % {low:.4f} to {high:.4f} ({earlier_levels})"
     return Judgement(verdict == LOWER, f"{verdict}: {figure}; {compared}")
+
+
+def _too_few(runs: int, repeats: int) -> str:
+    """Return in words that the past does not suffice: too few runs, or enough `runs` on too few hosts.
+
+    `repeats` is the number of independent values that the past runs make: that of the runs, or of their hosts.
+    """
+    if repeats < LEAST_RUNS <= runs:
+        return f"the {runs} earlier runs are of {repeats} hosts, {LEAST_RUNS} are needed"
+    return f"the history holds {runs} earlier runs of it, {LEAST_RUNS} are needed"
 
 
 def _verdict(share: float, high: float) -> str:
@@ -373,8 +362,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run one action of `history`: add, check, show or export. Returns 1 where `check` finds a lower result, else 0."""
-    if args.action in ("add", "check"):
-        return _add_or_check(args)
+    if args.action == "add":
+        return _add_runs(args)
+    if args.action == "check":
+        return _check_runs(args)
     if len(args.logs) > 1 or (args.action == "export" and not args.logs):
         raise InputError(f"history {args.action} writes one file: name it")
     with opened(args.file) as connection:
@@ -392,24 +383,35 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _add_or_check(args: argparse.Namespace) -> int:
-    """Score the logs, then add their runs to the history or check them against it. Returns 1 where they are lower."""
+def _score_of_runs(args: argparse.Namespace) -> Score:
+    """Return the score of the logs, with the throughput of each run; a trend is of means of single runs.
+
+    Raises InputError where no logs are given, or where the protocol measures something else.
+    """
     if not args.logs:
         raise InputError(f"history {args.action} takes logs of one system")
     protocol = protocol_of(args)
     if protocol.figure != "throughput":
         raise InputError(f"protocol {protocol.name} measures no throughput, of which a history is")
-    protocol = dataclasses.replace(protocol, runs=1, over_runs="mean")  # runs come one by one; a trend is of means
-    result = score(read_records(args), protocol, skip=args.skip, system=args.system)
-    if args.action == "add":
-        with opened(args.file, new=True) as connection:
-            added = add(connection, result, args.system)
-        replaced = ""
-        if added.corrected:
-            replaced = f", and {added.corrected} took the place of what it said"
-        print(f"{added.new} of {len(result.records)} runs are new in {args.file}{replaced}")
-        return 0
+    protocol = dataclasses.replace(protocol, runs=1, over_runs="mean")
+    return score(read_records(args), protocol, skip=args.skip, system=args.system)
 
+
+def _add_runs(args: argparse.Namespace) -> int:
+    """Add the runs of the logs to the history, and print how many are new. Returns 0."""
+    result = _score_of_runs(args)
+    with opened(args.file, new=True) as connection:
+        added = add(connection, result, args.system)
+    replaced = ""
+    if added.corrected:
+        replaced = f", and {added.corrected} took the place of what it said"
+    print(f"{added.new} of {len(result.records)} runs are new in {args.file}{replaced}")
+    return 0
+
+
+def _check_runs(args: argparse.Namespace) -> int:
+    """Compare the runs of the logs with the last ones of their trend, and print the verdict. Returns 1 where lower."""
+    result = _score_of_runs(args)
     with opened(args.file) as connection:
         past = last_of_trend(rows_of(connection), result, args.last, args.system)
         hosts = hosts_of_rows(connection, past) if past else None

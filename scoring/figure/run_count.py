@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 
 from compliance.mlperf import submission_runs_by_round
-from compliance.official.rounds import dropped_runs
+from compliance.official.rounds import SubmissionRuns, dropped_runs
 from scoring.figure.protocols import Protocol
 from scoring.figure.run import RunFigure
 from scoring.record import InputError, Record, TooFewRunsError
@@ -19,37 +19,49 @@ def benchmark_of(record: Record) -> str | None:
 
 
 def of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
-    """Return the protocol with the number of runs, and of dropped ones, that MLPerf asks for of the logs' benchmark.
+    """Return the protocol with the number of runs that MLPerf asks for of the logs' benchmark, and of dropped ones.
 
-    A protocol that says the number itself is returned as it is. A number that was asked for by an option stays, and the
-    benchmark decides how many of the runs are dropped. The number may depend on the round of MLPerf, which logs do not
-    say, so it is known only where all rounds that have the benchmark agree. Raises InputError where they do not, where
-    the log names no benchmark of MLPerf, or where a number that was asked for is all dropped.
+    A protocol whose number of runs does not depend on the benchmark is returned as it is. Where the user has given the
+    number (--runs), only the number of dropped runs follows from the benchmark. The logs are of one benchmark: the
+    first of them tells which. Raises InputError where the numbers cannot be told from it.
     """
     record = records[0]
-    if not protocol.by_benchmark or record.run_start_s is None:  # without run_start there is no figure anyway
+    has_figure = record.run_start_s is not None
+    if not protocol.by_benchmark or not has_figure:
         return protocol
 
     benchmark = benchmark_of(record)
     if protocol.runs_given:
-        return _dropping(protocol, benchmark or "a benchmark")
+        return _with_dropped_runs(protocol, benchmark or "a benchmark")
+    wanted = _runs_of_submission(record.file, benchmark)
+    return dataclasses.replace(protocol, runs=wanted.runs, dropped_runs=wanted.dropped, by_benchmark=False)
+
+
+def _runs_of_submission(file: str, benchmark: str | None) -> SubmissionRuns:
+    """Return how many runs MLPerf asks for of a benchmark, and how many of them are dropped.
+
+    The numbers may differ between rounds of MLPerf. A log does not say its round, so the numbers are known only where
+    all rounds that have the benchmark agree. Raises InputError, about the log `file`, where they do not, or where no
+    round has it.
+    """
     if benchmark is None:
         says = "names no benchmark, so the number of runs is not known"
-        raise InputError(f"{record.file}: the log {says}; give --runs N")
+        raise InputError(f"{file}: the log {says}; give --runs N")
+
     by_round = submission_runs_by_round(benchmark)
     choices = set(by_round.values())
     if not choices:
         says = f"names benchmark {benchmark!r}, of which the number of runs is not known"
-        raise InputError(f"{record.file}: the log {says}; give --runs N")
+        raise InputError(f"{file}: the log {says}; give --runs N")
     if len(choices) > 1:
         listed = ", ".join(f"{wanted.runs} by {ruleset}" for ruleset, wanted in by_round.items())
         says = f"names benchmark {benchmark!r} and not its round, on which the number of runs depends ({listed})"
-        raise InputError(f"{record.file}: the log {says}; give --runs N")
-    [wanted] = choices
-    return dataclasses.replace(protocol, runs=wanted.runs, dropped_runs=wanted.dropped, by_benchmark=False)
+        raise InputError(f"{file}: the log {says}; give --runs N")
+    [agreed] = choices
+    return agreed
 
 
-def _dropping(protocol: Protocol, benchmark: str) -> Protocol:
+def _with_dropped_runs(protocol: Protocol, benchmark: str) -> Protocol:
     """Return a protocol of a given number of runs with as many dropped at each end as MLPerf drops of the benchmark."""
     dropped = dropped_runs(benchmark)
     if protocol.runs <= 2 * dropped:
@@ -61,25 +73,33 @@ def _dropping(protocol: Protocol, benchmark: str) -> Protocol:
 def missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> str | None:
     """Return a message that the protocol asks for more runs than there are; None where there are enough.
 
-    Raises TooFewRunsError where no figure at all can be made of the runs: an olympic mean would drop all of them, or
-    more of them did not converge than the mean may drop.
+    `unit` is that of the runs' figures, which the message lists.
+    """
+    if len(runs) >= protocol.runs:
+        return None
+    return (
+        f"protocol {protocol.name} asks for {protocol.runs} runs, given {len(runs)} "
+        f"({_figures_in_words(runs, unit)}); give all of them, or take a protocol of one run, such as window"
+    )
+
+
+def refuse_without_mean(runs: Sequence[RunFigure], protocol: Protocol, missing: str | None) -> None:
+    """Raise TooFewRunsError where the protocol's mean cannot be made of the runs, not even of those that there are.
+
+    An olympic mean drops the best and the worst runs. It has none left where it drops all, for which the error says
+    what `missing_runs` returned; and it stands as many runs that did not converge as it drops at one end. Any other
+    mean stands none.
     """
     is_olympic = protocol.over_runs == "olympic_mean"
-    missing = None
-    if len(runs) < protocol.runs:
-        missing = (
-            f"protocol {protocol.name} asks for {protocol.runs} runs, given {len(runs)} "
-            f"({_figures_in_words(runs, unit)}); give all of them, or take a protocol of one run, such as window"
-        )
-        if is_olympic and len(runs) <= 2 * protocol.dropped_runs:
-            raise TooFewRunsError(missing)
+    drops_all = is_olympic and len(runs) <= 2 * protocol.dropped_runs
+    if missing is not None and drops_all:
+        raise TooFewRunsError(missing)
 
     failed_files = [run.file for run in runs if math.isinf(run.value)]
     failures_allowed = protocol.dropped_runs if is_olympic else 0
     if len(failed_files) > failures_allowed:
         says = f"{len(failed_files)} of {len(runs)} runs did not converge ({', '.join(failed_files)})"
         raise TooFewRunsError(f"{says}; protocol {protocol.name} allows {failures_allowed}")
-    return missing
 
 
 def _figures_in_words(runs: Sequence[RunFigure], unit: str) -> str:

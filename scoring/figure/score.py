@@ -22,7 +22,7 @@ from scoring.figure.limits import images_per_joule, utilization
 from scoring.figure.protocols import Protocol
 from scoring.figure.repeats import repeats_of_one_system
 from scoring.figure.run import RunFigure, devices_in_rate, run_figure
-from scoring.figure.run_count import missing_runs, of_benchmark
+from scoring.figure.run_count import missing_runs, of_benchmark, refuse_without_mean
 from scoring.figure.standing import standing_of
 from scoring.figure.warnings import warning
 from scoring.importers import add_log_options, count, jsonable, read_records
@@ -209,6 +209,7 @@ def score(
     runs = [run_figure(record, protocol, skip=skip) for record in records]
     unit = _unit(records, protocol)
     missing = missing_runs(runs, protocol, unit)
+    refuse_without_mean(runs, protocol, missing)
     if len(runs) == 1:
         estimated = intervals.of_one_run(runs[0], records[0], protocol)
     else:

@@ -240,27 +240,31 @@ def _judge_interface(start: NcclStart, address: str, job: env.Job) -> Verdict:
 def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
     """Return the verdict on the InfiniBand ports that NCCL takes by `setting`, the value of NCCL_IB_HCA.
 
-    `ports` has the state of each by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}. Three things are wrong: a
-    port that is matched by the beginning of its name alone, as "mlx5_1" matches mlx5_10; no port that is ACTIVE; and
-    ports of Ethernet (RoCE) among ports of InfiniBand, with which they cannot be joined.
+    NCCL compares beginnings of names, so "mlx5_1" takes mlx5_10 too: a port that the setting does not name in full is
+    a fault. In front of the names "=" has them compared as a whole, "^" leaves them out, and "^=" does both. One of the
+    ports must be ACTIVE, and ports of Ethernet (RoCE) cannot be joined with ports of InfiniBand.
+
+    `ports` has the state of each by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
     """
     taken = nccl.names_taken(setting, list(ports))
     found = f"NCCL_IB_HCA={setting} takes {', '.join(taken) or 'no port'}"
-    fix = ""
-    good = False
     by_prefix = nccl.matched_by_prefix(setting, list(ports))
-    up = [port for port in taken if ports[port].startswith("ACTIVE")]
-    on_ethernet = [port for port in up if ports[port].endswith(nccl.ETHERNET)]
-    if by_prefix and choice_of(setting).leaves_out:
-        found += f"; it leaves out {', '.join(by_prefix)} too, by the beginning of a name"
-        fix = f"begin it with ^=, so that names count whole: NCCL_IB_HCA=^={setting.removeprefix('^')}"
-    elif by_prefix:
-        found += f"; {', '.join(by_prefix)} by the beginning of a name"
-        fix = f"begin it with =, so that names count whole: NCCL_IB_HCA=={setting}"
-    elif not up:
-        found += ", none of them ACTIVE"
-    elif on_ethernet and len(on_ethernet) < len(up):
+    if by_prefix:
+        names = ", ".join(by_prefix)
+        if choice_of(setting).leaves_out:
+            found += f"; it leaves out {names} too, by the beginning of a name"
+            whole_names = f"begin it with ^=, so that names count whole: NCCL_IB_HCA=^={setting.removeprefix('^')}"
+        else:
+            found += f"; {names} by the beginning of a name"
+            whole_names = f"begin it with =, so that names count whole: NCCL_IB_HCA=={setting}"
+        return judge_check(job, "nccl.ports", good=False, found=found, fix=whole_names)
+
+    active = [port for port in taken if ports[port].startswith("ACTIVE")]
+    if not active:
+        return judge_check(job, "nccl.ports", good=False, found=f"{found}, none of them ACTIVE")
+
+    on_ethernet = [port for port in active if ports[port].endswith(nccl.ETHERNET)]
+    are_mixed = 0 < len(on_ethernet) < len(active)
+    if are_mixed:
         found += f"; of Ethernet {', '.join(on_ethernet)}, which cannot be joined with a port of InfiniBand"
-    else:
-        good = True
-    return judge_check(job, "nccl.ports", good=good, found=found, fix=fix)
+    return judge_check(job, "nccl.ports", good=not are_mixed, found=found)

@@ -1,0 +1,43 @@
+"""The date on which a run started, by what its log says."""
+
+import datetime
+from pathlib import Path
+from typing import NamedTuple, TypeGuard
+
+from scoring.record import Record
+
+OLDEST_DATE_S = 1e9  # Unix time, in 2001; a stamp before it is of a clock that began at 0, which tells no date
+LATEST_DATE_S = 1e10  # Unix time, in 2286
+
+
+class Start(NamedTuple):
+    """The time at which a run started, as near as its log tells it."""
+
+    seconds: float  # Unix time
+    source: str  # run_start, first_row, or file where the log tells no date
+
+
+def start_of(record: Record) -> Start:
+    """Return when a run started: by its run_start, else by its first row's stamp, else by its file's last change.
+
+    A row's stamp is either a Unix time or a local time in seconds since the year 1, and the log does not say which:
+    it is read in the way that makes it a date between OLDEST_DATE_S and LATEST_DATE_S.
+    """
+    if _is_date(record.run_start_s):
+        return Start(record.run_start_s, "run_start")
+
+    first_stamp_s = record.windows[0].end_s if record.windows else None
+    if _is_date(first_stamp_s):
+        return Start(first_stamp_s, "first_row")
+    if first_stamp_s is not None:
+        days_before_1970 = datetime.date(1970, 1, 1).toordinal()
+        unix_s = first_stamp_s - days_before_1970 * 86_400
+        if _is_date(unix_s):
+            return Start(unix_s, "first_row")
+
+    return Start(Path(record.file).stat().st_mtime, "file")
+
+
+def _is_date(unix_s: float | None) -> TypeGuard[float]:
+    """Tell whether a Unix time is that of a run, rather than of a clock that began at 0."""
+    return unix_s is not None and OLDEST_DATE_S < unix_s < LATEST_DATE_S
