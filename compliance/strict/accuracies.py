@@ -100,7 +100,7 @@ def check_samples(run: LoggedRun, samples: int, collected: Collected) -> None:
 
     An accuracy is the number of right samples over all: 0.76002 is 38,001 of 50,000. Where 0.76002 times `samples` is
     no whole number, another number of samples is looked for that makes all accuracies whole. If it is smaller than
-    `samples`, some were left out, which is an error. If it is larger, the last batch may have been padded, which only
+    `samples`, some were left out, which is an error. If it is larger, the last batch may have been padded, which just
     warns. If there is none, the accuracies are means over the workers' shares, which no rule forbids.
     """
     unexplained = [evaluation for evaluation in run.evaluations if not all_whole([evaluation.value], samples)]

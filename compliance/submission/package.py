@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import tarfile
 import tempfile
@@ -399,7 +400,10 @@ class CodeFile(NamedTuple):
 
 
 def code_of(commit: str) -> dict[str, CodeFile]:
-    """Return the files of a commit by their names; hidden ones are left out, as repo_checker refuses them.
+    """Return the files of a commit of this repository by their names: each file's content, and whether it can be run.
+
+    Hidden files and names with a blank are left out, as mlperf-logging's repo_checker refuses them. The files come from
+    `git archive`, so that changes in the checkout do not count.
 
     Raises UnknownCommitError if this checkout lacks the commit, ValueError if there is no git to ask, or a file is one
     that repo_checker refuses.
@@ -418,13 +422,14 @@ def code_of(commit: str) -> dict[str, CodeFile]:
     files = {}
     with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
         for member in archive.getmembers():
-            is_hidden = re.search(r"(^|/)\.| ", member.name)  # or has a blank in its name
-            if member.isdir() or is_hidden:
+            has_refused_name = re.search(r"(^|/)\.| ", member.name)  # hidden, or with a blank
+            if member.isdir() or has_refused_name:
                 continue
             content = archive.extractfile(member) if member.isfile() else None
             if content is None or member.size > LARGEST_BYTES:
                 raise ValueError(f"{member.name}: a link or over 50 MB, which repo_checker refuses: leave it out")
-            files[member.name] = CodeFile(content.read(), bool(member.mode & 0o100))
+            is_executable = bool(member.mode & stat.S_IXUSR)
+            files[member.name] = CodeFile(content.read(), is_executable)
     return files
 
 

@@ -98,7 +98,7 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
         return strange
     answers = _check_hashes(folder)
     try:
-        stated = _stated(folder)
+        stated = _read_manifest(folder)
     except (ValueError, KeyError, OSError) as error:
         message = f"not readable as a package's: {printable(str(error))}"
         return [*answers, judged(MANIFEST, False, message)]
@@ -110,8 +110,12 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
     return answers + _check_figures(folder, stated, ask_official)
 
 
-def _stated(folder: Path) -> _Stated:
-    """Read the package's manifest. Raises ValueError, KeyError or OSError for one of another form."""
+def _read_manifest(folder: Path) -> _Stated:
+    """Read the manifest of the package at `folder`, and return it with what it states for the other checks.
+
+    Nothing of it is checked but its form: the system's name, and a benchmark that its ruleset scores. Raises
+    ValueError, KeyError or OSError for a manifest of another form.
+    """
     manifest = read_description(folder / MANIFEST)
     system = str(manifest["system"])
     name = str(manifest["benchmark"])
@@ -228,14 +232,17 @@ def _code_not_compared(folder: Path, error: ValueError) -> Verdict:
 
 
 def _check_hashes(folder: Path) -> list[Verdict]:
-    """Compare the hashes of the package's files with those that it lists."""
-    text = read_stated(folder / HASHES)
-    there = hashes(folder).encode()
-    if text == there:
-        files = there.count(b"\n")
+    """Compare the hashes of the package's files with those that it lists in the file HASHES.
+
+    Return a failed verdict for each file that is not listed, is missing or was altered, or one good verdict.
+    """
+    listed = read_stated(folder / HASHES)
+    computed = hashes(folder).encode()
+    if listed == computed:
+        files = computed.count(b"\n")  # a line a file
         return [judged(HASHES, True, f"{files} files; the id of the package is {sha256(folder / HASHES)}")]
     problems = Problems(unwanted="is not listed", missing="is missing", altered="was altered")
-    differences = judge_differences(HASHES, hash_by_name(text), hash_by_name(there), problems)
+    differences = judge_differences(HASHES, hash_by_name(listed), hash_by_name(computed), problems)
     if differences:
         return differences
     return [judged(HASHES, False, "not in the order or form that it was written in")]
