@@ -28,7 +28,7 @@ from scoring.report.build import build, read_findings
 RULESET = "4.0.0"
 
 
-def _of_all(records: Sequence[Record], what: str, values: Sequence[float | None], form: str) -> str:
+def _median_and_range(records: Sequence[Record], what: str, values: Sequence[float | None], form: str) -> str:
     """Return a figure of each run as text: the figure of one, the median and range of several.
 
     `form` is of `str.format`. Where a run has no figure, the text names the logs without `what`.
@@ -61,8 +61,8 @@ def _training_rows(records: Sequence[Record], figure: Score) -> dict[str, str]:
     seconds = "s" if figure.standing is None else figure.standing.unit("s")
     times_s = [record.run_time_s for record in records]
     return {
-        "quality": _of_all(records, "evaluation", last_qualities, f"{{:.4f}} {metric}"),
-        "time to train": _of_all(records, "end", times_s, f"{{:.1f}} {seconds}"),
+        "quality": _median_and_range(records, "evaluation", last_qualities, f"{{:.4f}} {metric}"),
+        "time to train": _median_and_range(records, "end", times_s, f"{{:.1f}} {seconds}"),
     }
 
 

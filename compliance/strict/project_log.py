@@ -74,20 +74,20 @@ class ProjectLog:
         """
         misfits = self._misfits()
         yield from misfits
-        yield from self._events()
+        yield from self._missing_events()
         summary = self.run.of(schema.RUN_SUMMARY)
         if summary.line and not fits(schema.RunSummary, summary.value):
             yield Fault(summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}")
         elif self.run.summary and not misfits:
             yield from self._contradictions(self.run.summary)
-        yield from self._ending()
+        yield from self._wrong_ending()
         yield from self.order.measured.faults
         yield from self._too_fast()
         yield from self._too_short()
         yield from self._telemetry_samples()
         yield from self._accuracies()
         if not misfits:
-            yield from self._program()
+            yield from self._missing_convolutions()
 
     # --- what must be there ---
 
@@ -103,7 +103,7 @@ class ProjectLog:
                 misfits.append(Fault(None, what))
         return misfits
 
-    def _events(self) -> Iterator[Fault]:
+    def _missing_events(self) -> Iterator[Fault]:
         """Yield a fault for each event that the log lacks, or has more often than a run of this project writes it."""
         run = self.run
         for written_once in (schema.RUN_SUMMARY, schema.SEED):
@@ -129,7 +129,7 @@ class ProjectLog:
             if not run.counts[key]:
                 yield Fault(None, f"no {key}")
 
-    def _ending(self) -> Iterator[Fault]:
+    def _wrong_ending(self) -> Iterator[Fault]:
         """Yield an abort_reason or a telemetry_summary that does not belong to the status with which the run ended.
 
         A run that succeeded has no reason to abort. It sums up its telemetry once, after run_stop, if TELEMETRY_S asked
@@ -237,7 +237,7 @@ class ProjectLog:
             what = f"{samples} samples of telemetry; {due:.0f} were due by TELEMETRY_S and the run's time"
             yield Fault(summary.line, f"{what}, and there was time for {most:.0f}")
 
-    def _program(self) -> Iterator[Fault]:
+    def _missing_convolutions(self) -> Iterator[Fault]:
         """Yield a program that lacks convolutions of the benchmark's model.
 
         Those of the backward pass do not count. Passes may fuse half of the others with what follows them.
@@ -269,7 +269,7 @@ class ProjectLog:
             yield Fault(None, f"the header section config lacks {', '.join(missing)}")
             return
 
-        yield from self._machine(summary)
+        yield from self._impossible_sizes(summary)
         for said in self._said_twice(summary):
             in_log = self._value_in_log(said.name)
             if in_log.value != said.other_value:
@@ -305,7 +305,7 @@ class ProjectLog:
             return _InLog(event.line, event.value[field])
         return _InLog(event.line, event.value)
 
-    def _machine(self, summary: schema.RunSummary) -> Iterator[Fault]:
+    def _impossible_sizes(self, summary: schema.RunSummary) -> Iterator[Fault]:
         """Yield numbers of nodes, devices and GPUs that cannot be those of one run."""
         nodes = self._nodes()
         devices = summary.devices

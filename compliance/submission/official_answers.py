@@ -27,11 +27,11 @@ def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
             official.ask("repo_checker", str(copy), "training", ruleset),
         ]
         if mlperf.is_mlperf_benchmark(benchmark):
-            convergence = _of_convergence(copy, manifest)
+            convergence = _check_convergence(copy, manifest)
             packaged = official.ask("package_checker", str(copy), "training", ruleset)
             score = official.summary(copy, ruleset, benchmark, manifest["minutes"])
             return [packaged, *of_any, convergence, score]
-        of_logs = [_of_log(copy / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
+        of_logs = [_check_log(copy / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
 
     # These tools pass over the folder of another benchmark, or end with an error.
     not_applied = f"not applied: {benchmark} is no MLPerf benchmark"
@@ -41,7 +41,7 @@ def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
     return of_any + of_logs + not_asked
 
 
-def _of_convergence(folder: Path, manifest: JsonObject) -> Verdict:
+def _check_convergence(folder: Path, manifest: JsonObject) -> Verdict:
     """Return what rcp_checker says of how soon the runs of a package converged; it has points for closed ones alone."""
     if manifest["division"] != "closed":
         return Verdict(check="rcp_checker", status=UNKNOWN, found="not applied: not a closed submission")
@@ -49,7 +49,7 @@ def _of_convergence(folder: Path, manifest: JsonObject) -> Verdict:
     return official.ask("rcp_checker", str(results), "--rcp_version", manifest["ruleset"])
 
 
-def _of_log(log: Path, run: JsonObject, ruleset: str, benchmark: str) -> Verdict:
+def _check_log(log: Path, run: JsonObject, ruleset: str, benchmark: str) -> Verdict:
     """Return what mlperf-logging's checker says of one log; a run that may be dropped need not pass."""
     passed, messages = official.check_log(log, ruleset, benchmark)
     message = f"{log.parent.name}/{log.name}: {'SUCCESS' if passed else '; '.join(messages[:2])}"

@@ -130,7 +130,7 @@ def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ru
 
 def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
     system = description_path.stem
-    copies = _copied(stage / "incoming", logs, ruleset)
+    copies = _copy_and_check(stage / "incoming", logs, ruleset)
     checked = copies.checked
     log_of = copies.log_of
     reasons = copies.reasons
@@ -173,7 +173,7 @@ class _Copies(NamedTuple):
     reasons: list[str]
 
 
-def _copied(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> _Copies:
+def _copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> _Copies:
     """Copy the logs into a new folder, and check the copies: what is handed in is what was checked.
 
     An earlier `check --receipt` may have left a log's hash beside it; a log that differs from that is a reason against
@@ -237,12 +237,15 @@ def contents_of(
     """
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
-    reasons = [*_of_description(description_file.name, description), *_of_runs(checked, description, ruleset)]
+    reasons = [
+        *_reasons_of_description(description_file.name, description),
+        *_reasons_of_runs(checked, description, ruleset),
+    ]
     score = score_runs(checked, ruleset)
     if score.minutes is None and not reasons:
         reasons.append(Reason("score", score.problem))
     first = checked[0].run
-    reasons += [Reason("logs", text) for text in _of_origin(first, folder.name)]
+    reasons += [Reason("logs", text) for text in _reasons_of_origin(first, folder.name)]
     manifest = {
         "organisation": first.of(schema.SUBMISSION_ORG).value,
         "system": system,
@@ -261,7 +264,7 @@ def contents_of(
     return Content(manifest=manifest, report=_report(manifest, score, first, description)), reasons
 
 
-def _of_description(file: str, description: JsonObject) -> Iterator[Reason]:
+def _reasons_of_description(file: str, description: JsonObject) -> Iterator[Reason]:
     """Yield each field that the system description lacks, or has in another form than the text that the tools want."""
     for name in FIELDS:
         if not isinstance(description.get(name), str):
@@ -269,7 +272,7 @@ def _of_description(file: str, description: JsonObject) -> Iterator[Reason]:
             yield Reason(file, f"{name} is {problem}")
 
 
-def _of_runs(checked: Sequence[Report], description: JsonObject, ruleset: Ruleset) -> Iterator[Reason]:
+def _reasons_of_runs(checked: Sequence[Report], description: JsonObject, ruleset: Ruleset) -> Iterator[Reason]:
     """Yield the reasons against a package that its logs give.
 
     These are the errors of each log, and where the logs contradict each other or the system description. One run may
@@ -323,7 +326,7 @@ def _sha256_of_framework_log(log: Path) -> str | None:
     return sha256(path) if path.is_file() else None
 
 
-def _of_origin(run: LoggedRun, org: str) -> list[str]:
+def _reasons_of_origin(run: LoggedRun, org: str) -> list[str]:
     """Return why the logs cannot be published as those of the organisation `org`, with the code that made them.
 
     They must be of this project, name the organisation, and be of a commit without local changes: a package holds that

@@ -119,7 +119,7 @@ def check_between(checked: Sequence[Report], ruleset: Ruleset) -> list[Report]:
     """
     of_report: dict[int, list[Finding]] = {id(report): [] for report in checked}  # a path may name two of them
     for members in _group_by_submission(checked):
-        for compare in (_shared_seeds, _copies, _configurations, _convergence):
+        for compare in (_shared_seeds, _equal_runs, _differing_configurations, _against_reference_points):
             for blamed in compare(members, ruleset):
                 of_report[id(blamed.report)].append(blamed.finding)
     return [replace(report, findings=(*report.findings, *of_report[id(report)])) for report in checked]
@@ -179,7 +179,7 @@ def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[Blame
                 yield BlamedRun(report, breach(rule, actual, line=seed.line))
 
 
-def _copies(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
+def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield each run of a submission that is the same run as one before it, and many runs that end at one accuracy.
 
     Of the runs before it the first one that is the same is named.
@@ -194,7 +194,7 @@ def _copies(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
                 yield BlamedRun(report, breach(rule, actual, line=line))
                 break
     if members[0].run.text(schema.SUBMISSION_BENCHMARK) == "resnet":
-        yield from _one_end(members, rule)
+        yield from _runs_at_one_accuracy(members, rule)
 
 
 def _what_is_shared(run: LoggedRun, other: LoggedRun, ruleset: Ruleset) -> str:
@@ -207,7 +207,7 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, ruleset: Ruleset) -> str:
     return resemblance(run, other, least_power) or _hosts_at_once(run, other)
 
 
-def _one_end(members: Sequence[Report], rule: StrictRule) -> Iterator[BlamedRun]:
+def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterator[BlamedRun]:
     """Yield each run but the first that ends at the accuracy at which too many runs of the submission end."""
     value = accuracy_of_many([report.run for report in members], int(rule.bounds["runs_at_one_accuracy"]))
     for report in members[1:]:
@@ -233,7 +233,7 @@ def _start_before_end(run: LoggedRun, other: LoggedRun) -> bool:
 # --- one configuration ---
 
 
-def _configurations(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
+def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield each run whose configuration is not that of the submission's first run, with what differs.
 
     A hyperparameter that differs breaks `same-hyperparameters` where that rule holds for both runs; any other
@@ -295,7 +295,7 @@ def _holds_for(rule: StrictRule, run: LoggedRun) -> bool:
 # --- reference convergence points ---
 
 
-def _convergence(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
+def _against_reference_points(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield what MLPerf's reference convergence points say against the runs of one closed submission.
 
     A point has the hyperparameters of the reference at one global batch, and the epochs to the target that it took.

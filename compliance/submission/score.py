@@ -156,7 +156,7 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
     benchmark = one_submission(checked, ruleset)
     by = by or first.by
     _refuse_mixed_batches(checked, by)
-    runs, faults = _judged(checked, ruleset, by)
+    runs, faults = _judge_runs(checked, ruleset, by)
     kept = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
     dropped = len(runs) - len(kept)
     mean = _mean(kept, dropped, benchmark.runs)
@@ -211,7 +211,7 @@ class _Judged(NamedTuple):
     faults: set[str]
 
 
-def _judged(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _Judged:
+def _judge_runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _Judged:
     """Return each run with the rules that drop it, and the broken rules that forbid a strict score.
 
     `by` is the verdict: strict drops a run for each error, official for those of mlperf-logging's checker. A run may

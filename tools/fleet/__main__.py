@@ -199,7 +199,7 @@ def _on_map(metric: str, time_s: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def _map(judged: Judged, metric: str) -> list[dict[int, Cell]]:
+def _map_rows(judged: Judged, metric: str) -> list[dict[int, Cell]]:
     """Return a map's row for each node: {number of another node: cell} for those that it was measured with.
 
     `metric` is of LINK_METRICS. A link stands in the rows of both its nodes. Its shade says how its time compares with
@@ -223,7 +223,7 @@ def _map(judged: Judged, metric: str) -> list[dict[int, Cell]]:
     return rows
 
 
-def _named(verdicts: Sequence[Verdict]) -> Table:
+def _table_of_named(verdicts: Sequence[Verdict]) -> Table:
     """Return the table of the nodes and links that these verdicts name: a row for each verdict.
 
     A verdict on a time has the figures of the comparison, in the unit of its metric. One without figures, as the
@@ -247,7 +247,7 @@ def _named(verdicts: Sequence[Verdict]) -> Table:
     return Table(caption="Against the fleet's median", head=head, rows=rows, numeric=(2, 3, 4))
 
 
-def _nodes(judged: Judged) -> Table:
+def _table_of_nodes(judged: Judged) -> Table:
     """Return the table of all nodes with their status, and how much slower each is by each metric."""
     metrics = list(dict.fromkeys(verdict.check for verdict in judged.verdicts if verdict.check != "doctor"))
     cells = {(verdict.where, verdict.check): _slower(verdict, verdict.status) for verdict in judged.verdicts}
@@ -284,7 +284,7 @@ def html(judged: Judged) -> str:
     The page is page.html, a template, whose variables are filled in here.
     """
     state, sentence = _conclusion(judged)
-    tables_of_named = [_named(judged.bad)] if judged.bad else []
+    tables_of_named = [_table_of_named(judged.bad)] if judged.bad else []
     rows = [(difference.fact, difference.usual, difference.but) for difference in differences(judged.record)]
     caption = "What is not alike, first what matters most"
     table_of_differences = Table(caption=caption, head=("fact", "usual", "but"), rows=rows)
@@ -296,10 +296,10 @@ def html(judged: Judged) -> str:
         "named": tables_of_named,
         "statuses": judged.statuses,
         "bad": BAD,
-        "maps": {title: _map(judged, metric) for metric, title in MAP_TITLES.items()},
+        "maps": {title: _map_rows(judged, metric) for metric, title in MAP_TITLES.items()},
         "figures": len(judged.statuses) <= MOST_WITH_FIGURES,  # whether the cells of the maps have figures
         "shades": SHADES,
-        "tables": [table_of_differences, _nodes(judged)],
+        "tables": [table_of_differences, _table_of_nodes(judged)],
     }
     return render.html(variables, Path(__file__).with_name("page.html"))
 
