@@ -237,10 +237,8 @@ def contents_of(
     """
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
-    reasons = [
-        *_reasons_of_description(description_file.name, description),
-        *_reasons_of_runs(checked, description, ruleset),
-    ]
+    reasons = list(_reasons_of_description(description_file.name, description))
+    reasons += _reasons_of_runs(checked, description, ruleset)
     score = score_runs(checked, ruleset)
     if score.minutes is None and not reasons:
         reasons.append(Reason("score", score.problem))
