@@ -296,7 +296,7 @@ def _holds_for(rule: StrictRule, run: LoggedRun) -> bool:
 
 
 def _against_reference_points(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield what MLPerf's reference convergence points say against the runs of one closed submission.
+    """Yield what the reference convergence points (RCPs) say against the runs of one closed submission.
 
     A point has the hyperparameters of the reference at one global batch, and the epochs to the target that it took.
     The hyperparameters of each run are compared with those of its point. Whether the runs converged too fast is tested
