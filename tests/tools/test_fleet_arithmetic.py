@@ -230,7 +230,11 @@ def test_a_record_without_digests_says_so(more: dict[str, None], tmp_path: Path)
     [
         (lambda d: d["ranks"][0].update(repetitions={}), "rank 0 has neither repetitions nor a failure"),
         (lambda d: d["ranks"][0].update(repetitions={"x": 0}), "rank 0 has 0 repetitions of a table"),
-        (lambda d: d["ranks"][0].update(unit=99), "damaged (IndexError"),
+        (lambda d: d["ranks"][0].update(unit=99), "no rank of node0 has digests or a failure"),
+        (lambda d: d["ranks"].append(d["ranks"][0] | {"rank": 4, "unit": -1}), "a rank of host -1, of 4 hosts"),
+        (lambda d: d["ranks"].pop(), "no rank of node3 has digests or a failure"),
+        (lambda d: d["ranks"][0].update(rank=3), "ranks are not numbered from 0 to 3"),
+        (lambda d: next(iter(d["tables"].values()))[0].__setitem__(0, float("nan")), "damaged (TypeError"),
         (lambda d: d["ranks"][0].pop("class"), "damaged (KeyError"),
         (lambda d: d.update(tensors=["fc.w"]), "has not 1 digests in each of 10 steps"),
         (lambda d: d.update(steps=3), "has not 3 digests in each of 3 steps"),

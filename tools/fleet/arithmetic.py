@@ -114,6 +114,7 @@ def check(record: Record) -> None:
     if record.get("digests") is None:
         return
     _check_tables(record["digests"])
+    _check_ranks(record["digests"]["ranks"], record["hosts"])
     for rank in ranks_of(record):
         "".join((rank.node, rank.device, rank.kind or "", rank.failure or ""))  # no error: they are texts
         for count in rank.repetitions.values():
@@ -125,6 +126,20 @@ def check(record: Record) -> None:
             raise ValueError(f"rank {rank.rank} has neither repetitions nor a failure, or both")
 
 
+def _check_ranks(entries: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> None:
+    """Raise ValueError unless the ranks are numbered from 0 on, and each host has one at least."""
+    numbers = [entry["rank"] for entry in entries]
+    if numbers != list(range(len(entries))):
+        raise ValueError(f"the digests' ranks are not numbered from 0 to {len(entries) - 1}")
+    units = {entry["unit"] for entry in entries}
+    for number, host in enumerate(hosts):
+        if number not in units:
+            raise ValueError(f"no rank of {host} has digests or a failure")
+    strange = units - set(range(len(hosts)))
+    if strange:
+        raise ValueError(f"the digests have a rank of host {min(strange)}, of {len(hosts)} hosts")
+
+
 def _check_tables(digests: Digests) -> None:
     """Raise ValueError unless each table has one digest of each tensor for each step."""
     steps = digests["steps"]
@@ -132,6 +147,8 @@ def _check_tables(digests: Digests) -> None:
     "".join(tensors)  # no error: they are texts
     for name, table in digests["tables"].items():
         lengths = set(map(len, table))
+        for of_step in table:
+            "".join(of_step)  # no error: they are texts
         if len(table) != steps or lengths != {len(tensors)}:
             raise ValueError(f"table {name} has not {len(tensors)} digests in each of {steps} steps")
 
