@@ -158,22 +158,28 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
     """
     on_gpu = device == "gpu"
     if not on_gpu:
-        for flag in strategy.flags:
-            knob = flag.removeprefix("FLAGS_")
-            raise ValueError(f"STRATEGY: {knob}: a CPU computes without cuDNN: leave it out, or set DEVICE=gpu")
+        _refuse_flags_of_cudnn(strategy)
 
     is_half_nhwc = dtype == "float16" and layout == "NHWC"
     decided: dict[str, bool] = {}
     for condition in _conditions(strategy, on_gpu=on_gpu, half_nhwc=is_half_nhwc):
-        wanted: bool | None = getattr(strategy, condition.knob)
-        if wanted and not condition.is_met:
+        users_choice: bool | None = getattr(strategy, condition.knob)
+        if users_choice and not condition.is_met:
             raise ValueError(f"STRATEGY: {condition.knob}=1: {condition.reason}")
-        if wanted is None:
-            wanted = condition.is_met
-        decided[condition.knob] = wanted
+        if users_choice is None:
+            decided[condition.knob] = condition.is_met
+        else:
+            decided[condition.knob] = users_choice
     # A CPU is left without sharing: it has memory, and its executor holds pairs of operators.
     decided["enable_inplace"] = on_gpu if strategy.enable_inplace is None else strategy.enable_inplace
     return replace(strategy, **decided)
+
+
+def _refuse_flags_of_cudnn(strategy: Strategy) -> None:
+    """Raise ValueError for the first knob that sets a flag of cuDNN, which a CPU does not have."""
+    for flag in strategy.flags:
+        knob = flag.removeprefix("FLAGS_")
+        raise ValueError(f"STRATEGY: {knob}: a CPU computes without cuDNN: leave it out, or set DEVICE=gpu")
 
 
 def _conditions(strategy: Strategy, *, on_gpu: bool, half_nhwc: bool) -> list[_Condition]:
