@@ -68,7 +68,7 @@ class Judgement(NamedTuple):
 
 
 class Class(NamedTuple):
-    """What the measured ranks of a class have in common; a table is all digests of one repetition."""
+    """The measured ranks of a class, summed up; a table is all digests of one repetition."""
 
     size: int  # its ranks
     majority: str | None  # the table that more than half of them usually give; None where there is none
