@@ -13,7 +13,7 @@ import numpy as np
 from harness import encoded
 from harness.decoder import Decoder
 from harness.job import Job
-from harness.passport import Contents, looked_at, notes_on, passport
+from harness.passport import Contents, contents_of, notes_on, passport
 from runlog.errors import RunError
 from runlog.schema import as_json
 
@@ -24,11 +24,11 @@ Facts = dict[str, Any]
 
 
 def facts(job: Job) -> dict[str, Facts]:
-    """Return what a job's data set holds, for each of its parts, "train" and "val", as the doctor prints it.
+    """Return what a job's data set holds, by part ("train" and "val"), as the doctor of tools/ prints it.
 
-    A part that a run would fail to find has an `error`. Any other has its number of samples, its passport, and what a
-    user should know (`notes`); some samples, chosen by the job's seed, are decoded, and `undecodable` says what is
-    wrong with the first bad one, or is empty.
+    A part that a run would fail to find has an `error` alone. Any other has its number of samples, its passport (a
+    digest of names, sizes and labels), and sentences that a user should read (`notes`). Some of its samples, chosen by
+    the job's seed, are decoded for a test, and `undecodable` says what is wrong with the first bad one, or is empty.
     """
     data_module = importlib.import_module(f"{job.model.package}.data")
     by_part: dict[str, Facts] = {}
@@ -36,17 +36,18 @@ def facts(job: Job) -> dict[str, Facts]:
     for part in PARTS:
         try:
             samples = data_module.find(Path(job.data.folder), part, job.hyperparameters.classes)
-            contents[part] = looked_at(samples, f"files of {part}", _say)
+            contents[part] = contents_of(samples, f"files of {part}", _show_on_stderr)
         except (ValueError, OSError) as error:
             by_part[part] = {"error": str(error)}
             continue
-        chosen = _chosen(len(samples), max(job.course.seed, 0))
+        seed = max(job.course.seed, 0)  # SEED=-1, "any", is taken as 0 here
+        tested = _numbers_to_test(len(samples), seed)
         by_part[part] = {
             "name": f"{part} ({samples.form})",
             "samples": len(samples),
             "passport": as_json(passport(contents[part])),
-            "decoded": len(chosen),
-            "undecodable": _first_fault(samples, chosen) or _first_label_fault(data_module, samples, chosen),
+            "decoded": len(tested),
+            "undecodable": _first_fault(samples, tested) or _first_label_fault(data_module, samples, tested),
             "notes": list(samples.notes),
         }
     has_both_parts = len(contents) == len(PARTS)
@@ -55,13 +56,13 @@ def facts(job: Job) -> dict[str, Facts]:
     return by_part
 
 
-def _say(line: str) -> None:
-    """Show the progress on stderr, as stdout may be JSON."""
+def _show_on_stderr(line: str) -> None:
+    """Show a line of progress on stderr, as stdout may be JSON."""
     print(line, file=sys.stderr, flush=True)
 
 
-def _chosen(count: int, seed: int) -> list[int]:
-    """Choose samples: the first, the last and others by the seed."""
+def _numbers_to_test(count: int, seed: int) -> list[int]:
+    """Return the numbers of up to SAMPLED of `count` samples: the first, the last and others by the seed."""
     drawn = np.random.default_rng(seed).choice(count, min(count, SAMPLED), replace=False)
     chosen = [0, count - 1, *drawn.tolist()]
     return sorted(dict.fromkeys(chosen[:SAMPLED]))
@@ -89,8 +90,8 @@ def _first_fault(samples: Any, chosen: list[int]) -> str:
 def _first_label_fault(data_module: Any, samples: Any, chosen: list[int]) -> str:
     """Say what is wrong with the first of the chosen samples whose label is no class; empty if there is none.
 
-    Only a workload whose labels are files (segmentation) has a function `label_fault` for it. Those of any other were
-    all checked when its list or its records were read.
+    Only a workload whose labels are files (segmentation) has a function `label_fault` in its `data_module`. For any
+    other there is nothing to do here: its labels are numbers, all checked when its list or its records were read.
     """
     label_fault = getattr(data_module, "label_fault", None)
     if label_fault is None:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from harness import refusals
 from harness.job import SETTINGS, Origins, Setting, job_of
@@ -96,7 +97,7 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     if "JOB_FROM_CONFIG" in environ:
         return dict(environ)
     system = environ.get("DGXSYSTEM") or str(SETTINGS["DGXSYSTEM"].default)
-    resolved = _left_by_config(system, environ)
+    resolved = _variables_after_config(system, environ)
 
     workload = resolved.get("WORKLOAD") or SETTINGS["WORKLOAD"].default
     precision = resolved.get("PRECISION") or SETTINGS["PRECISION"].default
@@ -114,10 +115,11 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return dict(environ) | resolved | noted
 
 
-def _left_by_config(system: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that bash has after it has run a system's file, `config_<system>.sh`, in this environment.
+def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return all variables of a shell that began with `environ` and has run a system's file, `config_<system>.sh`.
 
-    Those of the shell itself, as PWD, are left out. Raises ValueError where there is no such file, or bash refuses it.
+    Variables that bash sets by itself, as PWD, are left out. Raises ValueError where there is no such file, or bash
+    refuses it.
     """
     config = ROOT / f"config_{system}.sh"
     if not config.is_file():
@@ -128,12 +130,12 @@ def _left_by_config(system: str, environ: Mapping[str, str]) -> dict[str, str]:
     if done.returncode:
         raise ValueError(f"{config.name}: {done.stderr.strip() or 'bash refuses it'}: correct the file")
 
-    left = {}
-    for entry in done.stdout.split("\0"):
+    variables = {}
+    for entry in done.stdout.split("\0"):  # NAME=value, as `env -0` prints each
         name, _, value = entry.partition("=")
         if name and name not in OF_THE_SHELL:
-            left[name] = value
-    return left
+            variables[name] = value
+    return variables
 
 
 def of_system(**variables: str) -> Job:
@@ -163,10 +165,10 @@ LEAST_LETTERS = 6  # near a shorter name (MODE, HOSTS) there are others' names (
 
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:
-    """Return a warning for each variable of the environment that looks like one of the job's, misspelt.
+    """Return a warning for each variable of the environment whose name looks like a misspelt one of the job's.
 
-    Nothing reads such a variable; its name is one of the job's in other letters, or a long name much like it, as
-    BATCHSZIE. Its value is not shown, as it may be a secret.
+    Such a name is one of the job's in another case (batchsize), or a long name much like it (BATCHSZIE). Nothing reads
+    the variable, so that the user's setting would be lost. The warning does not show its value, which may be a secret.
     """
     variables = names()
     long_names = [name for name in variables if len(name) >= LEAST_LETTERS]
@@ -183,8 +185,8 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
     return warnings
 
 
-def said_twice(job: Job) -> list[str]:
-    """Warn where two settings say where the images come from."""
+def _warnings_on_data(job: Job) -> list[str]:
+    """Return a warning where two settings say where the images come from: synthetic ones, and a folder."""
     if job.data.kind == "synthetic" and job.data.folder:
         return [f"DATA=synthetic: an epoch is as long as DATADIR={job.data.folder} says, and no image of it is read"]
     return []
@@ -290,8 +292,13 @@ def table() -> str:
     return "\n".join(rows)
 
 
-def _exports(environ: Mapping[str, str], added: Mapping[str, str], origins: Origins) -> dict[str, str]:
-    """Return what a node's shell is told: every value of the job, and the names that mpirun hands to the ranks."""
+def _exports_of_node(environ: Mapping[str, str], added: Mapping[str, str], origins: Origins) -> dict[str, str]:
+    """Return the variables that run_and_time.sh exports on a node.
+
+    They are what the system's file has `added`, every value of the job (`origins`), the names of the variables that
+    mpirun hands to the ranks (JOB_FORWARDED), of those that hold secrets (JOB_SECRETS), and, on one node, of those
+    that the shell should unset (JOB_DROPPED).
+    """
     settings = {name: str(entry["value"]) for name, entry in origins.items()}
     nodes = int(settings["DGXNNODES"])
     forwarded = {*settings, "JOB_FROM_USER", "JOB_FROM_CONFIG", *handed_on(environ, nodes=nodes)}
@@ -299,7 +306,7 @@ def _exports(environ: Mapping[str, str], added: Mapping[str, str], origins: Orig
     return {**added, **settings, **lists, **dropped(environ, nodes)}
 
 
-def _launch(before: Mapping[str, str], added: Mapping[str, str], job: Job) -> dict[str, str]:
+def _exports_of_launcher(before: Mapping[str, str], added: Mapping[str, str], job: Job) -> dict[str, str]:
     """Return the variables by which a launcher starts the job on its nodes.
 
     They are the container's settings that the system's file has `added`, the number of nodes, the device, and in
@@ -321,7 +328,8 @@ def _launch(before: Mapping[str, str], added: Mapping[str, str], job: Job) -> di
 
 def _arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(prog="python -m harness.env", description=main.__doc__)
+    says = "Print the job that this environment and its system's config file describe: `python -m harness.env`."
+    parser = argparse.ArgumentParser(prog="python -m harness.env", description=says)
     form = parser.add_mutually_exclusive_group(required=True)
     form.add_argument("--json", action="store_true", help="{NAME: {value, origin}}")
     form.add_argument(
@@ -341,40 +349,76 @@ def _refuse_result_file(environ: Mapping[str, str]) -> None:
         )
 
 
+class _Described(NamedTuple):
+    """The job that this process's environment describes."""
+
+    job: Job
+    origins: Origins  # of each of its values
+    environ: dict[str, str]  # the environment with what the system's config file adds to it
+
+
+def _describe(*, is_users: bool, asks_program: bool) -> _Described:
+    """Return the job that this process's environment and its system's config file describe, after all checks of it.
+
+    `is_users` says that the environment is as a user has set it, and not what a launcher or run_and_time.sh has
+    resolved: those have made the user's checks already, and set RESULT_FILE themselves. With `asks_program` the
+    training program may refuse the job, too, for which the packages of launch/setup.sh must be there.
+
+    Raises ValueError where a check fails.
+    """
+    if is_users:
+        _refuse_result_file(os.environ)
+    environ = resolve()
+    job, origins = read(environ)
+    if is_users:
+        refusals.raise_first(refusals.of_named_paths(job))
+    if asks_program:
+        refusals.raise_first(refusals.of_program(job))
+    return _Described(job, origins, environ)
+
+
+def _print_exports(args: argparse.Namespace, described: _Described) -> None:
+    """Print NAME=value for each variable that a node's shell (`--shell`) or a launcher (`--launch`) should export.
+
+    A NUL byte follows each, as a value may hold a line feed.
+    """
+    added = {name: value for name, value in described.environ.items() if os.environ.get(name) != value}
+    if args.launch:
+        exports = _exports_of_launcher(os.environ, added, described.job)
+    else:
+        exports = _exports_of_node(described.environ, added, described.origins)
+    for name, value in exports.items():
+        sys.stdout.write(f"{name}={value}\0")
+
+
 def main() -> int:
-    """Print the job that this environment and its system's config file describe: `python -m harness.env`."""
+    """Print the job that this environment and its system's config file describe: `python -m harness.env`.
+
+    Returns the exit status: 2, with an error on stderr, where they describe no job. Warnings go to stderr, too.
+    """
     args = _arguments()
     if args.table:
         print(table())
         return 0
 
-    is_users = "JOB_FROM_CONFIG" not in os.environ  # and not what a launcher or run_and_time.sh has resolved
+    is_users = "JOB_FROM_CONFIG" not in os.environ  # which `resolve` sets
+    has_packages = importlib.util.find_spec("numpy") is not None  # a launcher's host need not have them
     try:
-        if is_users:
-            _refuse_result_file(os.environ)
-        environ = resolve()
-        job, origins = read(environ)
-        if is_users:
-            refusals.raise_first(refusals.of_named_paths(job))
-        has_packages = importlib.util.find_spec("numpy") is not None
-        if has_packages and not args.launch:  # a launcher's host need not have them
-            refusals.raise_first(refusals.of_program(job))
+        described = _describe(is_users=is_users, asks_program=has_packages and not args.launch)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
     if is_users:
-        for warning in [*misspelt(os.environ), *said_twice(job)]:
+        for warning in [*misspelt(os.environ), *_warnings_on_data(described.job)]:
             print(f"warning: {warning}", file=sys.stderr)
     if args.json and not has_packages:
         print("note: not asked what the training program refuses: that needs launch/setup.sh", file=sys.stderr)
+
     if args.json:
-        print(json.dumps(origins, indent=1))
-        return 0
-    added = {name: value for name, value in environ.items() if os.environ.get(name) != value}
-    exports = _launch(os.environ, added, job) if args.launch else _exports(environ, added, origins)
-    for name, value in exports.items():
-        sys.stdout.write(f"{name}={value}\0")
+        print(json.dumps(described.origins, indent=1))
+    else:
+        _print_exports(args, described)
     return 0
 
 

@@ -8,30 +8,38 @@ from runlog import named_files
 
 
 def hosts_of_file(path: Path) -> list[str]:
-    """Return the first word of each line that has one, without comments; Open MPI's `slots=N` behind it is left out.
+    """Return the hosts that a host file names, in its order.
 
-    Raises ValueError for what is no such file, names no host, or one that is no host's name.
+    The file has a host in each line, as Open MPI takes it: the line `node1 slots=8  # rack 2` gives `node1`. Empty
+    lines and comments are passed over.
+
+    Raises ValueError where the file cannot be read, names no host, or has a line whose first word is no host's name.
     """
-    try:
-        named_files.refuse_no_file(path)
-        text = path.read_text(encoding="utf-8")
-    except named_files.UnusableError as error:
-        raise ValueError(f"HOSTFILE={error}") from error
-    except OSError as error:
-        raise ValueError(f"HOSTFILE={named_files.explain(error)}") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"HOSTFILE={path}: is no text: give a file with a host's name in each line") from error
-
     hosts = []
-    for line in text.splitlines():
-        words = line.partition("#")[0].split()
-        hosts += words[:1]
+    for line in _text_of_file(path).splitlines():
+        without_comment, _, _ = line.partition("#")
+        words = without_comment.split()
+        if words:
+            hosts.append(words[0])
     if not hosts:
         raise ValueError(f"HOSTFILE={path}: names no host: give a file with a host's name in each line")
     for host in hosts:
         if not re.fullmatch(NODE_NAME, host):
             raise ValueError(f"HOSTFILE={path}: {host!r} is no name or IPv4 address of a machine: correct its line")
     return hosts
+
+
+def _text_of_file(path: Path) -> str:
+    """Return the text of a host file. Raises ValueError, which names the variable HOSTFILE, if it cannot be read."""
+    try:
+        named_files.refuse_no_file(path)
+        return path.read_text(encoding="utf-8")
+    except named_files.UnusableError as error:
+        raise ValueError(f"HOSTFILE={error}") from error
+    except OSError as error:
+        raise ValueError(f"HOSTFILE={named_files.explain(error)}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"HOSTFILE={path}: is no text: give a file with a host's name in each line") from error
 
 
 def counted(hosts: list[str]) -> str:

@@ -8,6 +8,7 @@ from harness.job import ClusterSettings
 from runlog.errors import RunError
 
 LOOPBACK = "127."
+ANY_PORT = 9  # no packet is sent to it
 
 
 def node_address(cluster: ClusterSettings, node: int) -> str:
@@ -29,7 +30,7 @@ def node_address(cluster: ClusterSettings, node: int) -> str:
         address = socket.gethostbyname(own)
         if address.startswith(LOOPBACK):
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect((other, 9))  # sends nothing: the kernel chooses the way and so the address
+                probe.connect((other, ANY_PORT))  # sends nothing: the kernel chooses the way and so the address
                 address = probe.getsockname()[0]
     except OSError as error:
         raise RunError(f"HOSTS: {here} finds no way to {own} and {other} ({error.strerror})") from error
@@ -50,18 +51,20 @@ def interface_of(address: str) -> str | None:
 
 
 def nccl_settings(cluster: ClusterSettings, node: int) -> dict[str, str]:
-    """Return the variable that tells NCCL at which network interface the other nodes reach this one, number `node`.
+    """Return NCCL_SOCKET_IFNAME, which names the network interface at which other nodes reach this one (number `node`).
 
-    By itself NCCL takes the first interface that is up, which may be a bridge of containers or of virtual machines.
-    Nothing is returned for a job without GPUs or of one node, and where HOSTS leads to no interface of this node: NCCL
-    then chooses.
+    By itself NCCL, which joins the GPUs, takes the first interface that is up, which may be a bridge of containers or
+    of virtual machines. The value is `=` and the name; without `=` NCCL takes every interface whose name begins so.
+
+    An empty dict, with which NCCL chooses, is returned for a job without GPUs or of one node, and where HOSTS leads to
+    no interface of this node.
     """
     has_other_nodes = cluster.dgxnnodes > 1 and len(cluster.hosts.split(",")) == cluster.dgxnnodes
     if not cluster.on_gpu or not has_other_nodes:
         return {}
     try:
         interface = interface_of(node_address(cluster, node))
-    except RunError:  # connect says so later, when there is a log
+    except RunError:  # `ranks.connect` raises it again, when there is a log to hold it
         return {}
     if interface is None:
         return {}

@@ -25,6 +25,7 @@ FILES_AT_ONCE = 4096
 # network disk. The kept sizes hold if those of CHECKED files, chosen by chance, are what they were.
 KEPT_FROM = 100_000
 CHECKED = 2_000
+BYTES_OF_SIZE = 8  # in that file, which has a digest of the files' names and then each size as a little-endian int64
 SAID_EVERY_S = 5.0
 
 OnProgress = Callable[[int, int], None]  # called with how many of how many files were looked at
@@ -75,14 +76,18 @@ def survey(train: Samples, evaluation: Samples, say: Callable[[str], None]) -> S
     Raises ValueError for the first file that a run would fail at: one that is absent, a folder, empty, a record that is
     not whole, a label out of range.
     """
-    train_contents = looked_at(train, "training files", say)
-    eval_contents = looked_at(evaluation, "evaluation files", say)
+    train_contents = contents_of(train, "training files", say)
+    eval_contents = contents_of(evaluation, "evaluation files", say)
     notes = notes_on(train_contents, eval_contents)
     return Surveyed(passport(train_contents), passport(eval_contents), notes)
 
 
-def looked_at(samples: Samples, what: str, say: Callable[[str], None]) -> Contents:
-    """Look at all files of a part, and show the progress. Raises ValueError for the first that a run would fail at."""
+def contents_of(samples: Samples, what: str, say: Callable[[str], None]) -> Contents:
+    """Return names, sizes and labels of all files of a part of a data set, without decoding them.
+
+    `say` shows the progress in lines that call the files `what`. Raises ValueError for the first file that a run would
+    fail at.
+    """
     return samples.contents(_progress(what, say))
 
 
@@ -176,24 +181,28 @@ def passport(contents: Contents) -> schema.Passport:
 
 
 def file_sizes(root: Path, paths: Sequence[str], kept: Path, on_progress: OnProgress) -> Array:
-    """Return the sizes in bytes [files] of files below `root`.
+    """Return the sizes in bytes [files] of files below `root`, in the order of `paths`.
 
-    From KEPT_FROM files on the sizes are kept in the file `kept`, as to ask the file system for so many takes minutes.
-    Kept sizes are taken if they are of the same paths, and those of some files chosen by chance are still right.
+    To ask the file system for KEPT_FROM sizes or more takes minutes, so they are stored in the file `kept` for the next
+    run. Stored sizes serve if they are of the same paths, and if those of CHECKED files, chosen by chance, are still
+    what the file system says.
 
     Raises ValueError for the first file that is absent, a folder or empty.
     """
     if len(paths) < KEPT_FROM:
         return _sizes_on_disk(root, paths, on_progress)
+
     digest = hashlib.sha256("\0".join(paths).encode(errors="surrogateescape")).digest()
-    sizes = _kept(kept, digest, len(paths))
-    if sizes is not None:
+    stored_sizes = _load_sizes(kept, digest, len(paths))
+    if stored_sizes is not None:
         chosen = np.random.default_rng().choice(len(paths), CHECKED, replace=False)
         chosen_paths = [paths[number] for number in chosen]
-        if np.array_equal(_sizes_on_disk(root, chosen_paths, on_progress), sizes[chosen]):
-            return sizes
+        sizes_now = _sizes_on_disk(root, chosen_paths, on_progress)
+        if np.array_equal(sizes_now, stored_sizes[chosen]):
+            return stored_sizes
+
     sizes = _sizes_on_disk(root, paths, on_progress)
-    _keep(kept, digest, sizes)
+    _store_sizes(kept, digest, sizes)
     return sizes
 
 
@@ -228,19 +237,22 @@ def _size(path: str) -> int:
     return status.st_size
 
 
-def _kept(file: Path, digest: bytes, count: int) -> Array | None:
-    """Read the sizes that an earlier run kept; None where there are none, or they are of another list."""
+def _load_sizes(file: Path, digest: bytes, count: int) -> Array | None:
+    """Return the `count` sizes that an earlier run stored; None where there are none, or they are of another list.
+
+    `digest` is that of the list of files, with which the stored file must begin.
+    """
     try:
         content = file.read_bytes()
     except OSError:
         return None
-    if content[: len(digest)] != digest or len(content) != len(digest) + 8 * count:
+    if content[: len(digest)] != digest or len(content) != len(digest) + BYTES_OF_SIZE * count:
         return None
     return np.frombuffer(content, dtype="<i8", offset=len(digest))
 
 
-def _keep(file: Path, digest: bytes, sizes: Array) -> None:
-    """Keep the sizes for later runs, where the folder may be written."""
+def _store_sizes(file: Path, digest: bytes, sizes: Array) -> None:
+    """Store the sizes for later runs; do nothing where the folder may not be written."""
     partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
     try:
         partial.write_bytes(digest + sizes.astype("<i8").tobytes())

@@ -55,8 +55,8 @@ def has_dynamic_loss_scale(names: Iterable[str]) -> bool:
     return any(name.startswith("num_bad_steps_") for name in names)
 
 
-def own_names(main: static.Program) -> set[str]:
-    """Return the names of the state that differs from rank to rank: the BN statistics."""
+def statistics_names(main: static.Program) -> set[str]:
+    """Return the names of the running means and variances of batch normalizations: they differ from rank to rank."""
     names: set[str] = set()
     for op in main.global_block().ops:
         for slot in _STATISTICS:
@@ -65,18 +65,26 @@ def own_names(main: static.Program) -> set[str]:
     return names
 
 
-def values(main: static.Program, *, own: bool) -> Iterator[tuple[str, Array]]:
-    """Yield name and value of each tensor of a run's state, as a checkpoint holds them.
+def statistics(main: static.Program) -> Iterator[tuple[str, Array]]:
+    """Yield name and value, as `_plain_values` has it, of each of the BN statistics, which differ from rank to rank."""
+    yield from _plain_values(main, statistics_names(main))
 
-    With `own` these are the BN statistics, which differ from rank to rank, else all the others, which the ranks share.
+
+def shared_values(main: static.Program) -> Iterator[tuple[str, Array]]:
+    """Yield name and value, as `_plain_values` has it, of each tensor of a run's state that is equal on all ranks."""
+    names = {name for name, _ in tensors(main)}
+    yield from _plain_values(main, names - statistics_names(main))
+
+
+def _plain_values(main: static.Program, names: set[str]) -> Iterator[tuple[str, Array]]:
+    """Yield name and value of those tensors of a run's state that have these names, as a checkpoint holds them.
+
     To read a value copies it from the device. What a pass stores in another memory layout is brought back into that of
     the network as it was built, so that a checkpoint does not depend on the passes.
     """
-    names_of_rank = own_names(main)
     forms = stored.forms(main)
     for name, tensor in tensors(main):
-        is_own = name in names_of_rank
-        if is_own != own:
+        if name not in names:
             continue
         value = np.asarray(tensor)
         if name in forms:
@@ -102,11 +110,12 @@ def padded(value: Array, shape: Any) -> Array:
 
 
 def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
-    """Give the parameters of a training program FP32 values, by their names, and the optimizer's FP32 masters too.
+    """Set parameters of a training program, and the optimizer's FP32 masters of them, to the FP32 values in `weights`.
 
-    A parameter in half precision gets its value rounded; its master gets it as it is. Paddle calls the master of a
-    parameter w `w_fp32_master_0`. Values are brought into the layout in which the program stores them. Every name of
-    `weights` must be a parameter of the program.
+    `weights` has the values by the names of parameters; each must be one of the program. A parameter in half precision
+    gets its value rounded, and its master, which Paddle calls `<parameter>_fp32_master_0`, gets it as it is. The values
+    are brought into the memory layout in which a pass of ours stores a tensor, or filled up with zero channels where
+    the program's first convolution has more of them than the network.
     """
     unused = set(weights)
     forms = stored.forms(main)
@@ -118,7 +127,8 @@ def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
             value = forms[name].from_plain(weights[parameter])
         else:
             value = padded(weights[parameter], tensor.shape())
-        assign(tensor, value.astype(np.array(tensor).dtype))
+        dtype = np.array(tensor).dtype
+        assign(tensor, value.astype(dtype))
         unused.discard(parameter)
     assert not unused, f"the program has no {sorted(unused)}"
 
@@ -144,8 +154,8 @@ def average_statistics(main: static.Program, ranks: Ranks) -> None:
 
     The statistics of all normalizations travel as one array of float64.
     """
-    own = own_names(main)  # asked once: of HRNet's thousand operators for a thousand tensors it took seconds
-    mine = [tensor for name, tensor in tensors(main) if name in own]
+    of_rank = statistics_names(main)  # asked once: of HRNet's thousand operators for a thousand tensors it took seconds
+    mine = [tensor for name, tensor in tensors(main) if name in of_rank]
     if ranks.size == 1 or not mine:
         return
     values = [np.array(tensor) for tensor in mine]

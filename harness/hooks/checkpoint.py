@@ -82,24 +82,26 @@ class Start:
 def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
     """Return where the run starts: at the newest good checkpoint of its folder, or at the beginning.
 
-    With RESUME=no it is the beginning. Rank 0 reads the checkpoint and tells the other ranks its position; it alone has
-    the arrays. A damaged checkpoint is skipped with a warning.
+    With RESUME=no that is the beginning. Else rank 0 reads the checkpoint and broadcasts its position, so that every
+    rank must call this; the arrays stay with rank 0. A damaged checkpoint is skipped with a warning.
 
     `run` names what the state depends on (workload, recipe, number of samples...). Raises ValueError where that, the
     global batch or the seed of the checkpoint's run was another.
     """
     if job.checkpoints.resume == "no":
         return Start()
-    start = _find(job, run, ranks.size) if ranks.is_first else Start()
+    start = Start()
+    if ranks.is_first:
+        start = _newest_whole(job, run, ranks.size)
     position, path = ranks.comm.bcast((start.position, start.path))
     return Start(position=position, path=path, arrays=start.arrays)
 
 
-def _find(job: Job, run: dict[str, Any], ranks: int) -> Start:
+def _newest_whole(job: Job, run: dict[str, Any], ranks: int) -> Start:
     """Return the start at the newest checkpoint that is whole, with its arrays; at the beginning where there is none.
 
-    A damaged checkpoint is skipped with a warning. `run` is what this run's state depends on, `ranks` the number of
-    its ranks. Raises ValueError where the checkpoint's run differed in it, in the global batch or in the seed.
+    A damaged checkpoint is skipped with a warning. Raises ValueError where the first whole one is of a run that this
+    one cannot go on with. `run` names what this run's state depends on, `ranks` is the number of its ranks.
     """
     folder = folder_of(job.checkpoints, Path(job.trials.result_file))
     for path in _newest_first(folder):
@@ -113,16 +115,24 @@ def _find(job: Job, run: dict[str, Any], ranks: int) -> Start:
         if run_there != run:
             differs = _differences(run_there, run)
             raise ValueError(f"{path}: is of another run ({differs}): set RESUME=no, CHECKPOINT_DIR or what differs")
-        if position.global_batch != job.global_batch:
-            raise ValueError(
-                f"{path}: its run had {position.global_batch} images a step, this one has {job.global_batch}: the "
-                f"recipe depends on it: set BATCHSIZE={position.global_batch / ranks:g} for {ranks} ranks"
-            )
-        if job.course.seed not in (-1, position.seed):
-            raise ValueError(f"{path}: its run had SEED={position.seed}: set that, or SEED=-1 to take it over")
+        _require_same_course(path, position, job, ranks)
         return Start(position=position, path=str(path), arrays=contents.arrays)
     print(f"warning: RESUME=auto: {folder} has no good checkpoint: starting at step 0", file=sys.stderr, flush=True)
     return Start()
+
+
+def _require_same_course(path: Path, position: Position, job: Job, ranks: int) -> None:
+    """Raise ValueError where the job has another global batch or seed than the run of the checkpoint at `path`.
+
+    `position` is the checkpoint's, `ranks` the number of this job's ranks. SEED=-1 takes over the checkpoint's seed.
+    """
+    if position.global_batch != job.global_batch:
+        raise ValueError(
+            f"{path}: its run had {position.global_batch} images a step, this one has {job.global_batch}: the "
+            f"recipe depends on it: set BATCHSIZE={position.global_batch / ranks:g} for {ranks} ranks"
+        )
+    if job.course.seed not in (-1, position.seed):
+        raise ValueError(f"{path}: its run had SEED={position.seed}: set that, or SEED=-1 to take it over")
 
 
 def _differences(there: dict[str, Any], here: dict[str, Any]) -> str:
@@ -137,16 +147,16 @@ def _differences(there: dict[str, Any], here: dict[str, Any]) -> str:
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:
     """Give every rank's program the state of the checkpoint that the run starts from; do nothing at the beginning.
 
-    Rank 0 has the checkpoint's arrays. It takes them over and broadcasts what all ranks share. The BN statistics differ
-    from rank to rank: on as many ranks as before each gets its own, else all get the mean. The learning rate goes on at
-    the checkpoint's step.
+    Rank 0 has the checkpoint's arrays. It takes them over and broadcasts what all ranks share. The statistics of batch
+    normalization differ from rank to rank: on as many ranks as before each gets its own, else all get the mean. The
+    learning rate goes on at the checkpoint's step. Every rank must call this.
 
     Raises ValueError where the checkpoint lacks a tensor of the program.
     """
     if not start.path:
         return
     main = training.main
-    statistics = state.own_names(main)
+    statistics = state.statistics_names(main)
     arrays = _as_stored(start.arrays, main)
     if ranks.is_first:
         _restore_first_rank(start.path, arrays, main, statistics)
@@ -331,7 +341,7 @@ class Keeper(Hook):
         """
         started_s = time.monotonic()
         self._last_s = started_s
-        statistics = {name: np.array(value) for name, value in state.values(main, own=True)}
+        statistics = {name: np.array(value) for name, value in state.statistics(main)}
         statistics_by_rank = self._ranks.comm.gather(statistics)
         if statistics_by_rank is None:  # on all ranks but 0
             return
@@ -360,7 +370,7 @@ class Keeper(Hook):
 
     def _copy_shared(self, main: static.Program) -> dict[str, Array]:
         """Return copies, by name, of the state that all ranks share; they are good until the next call."""
-        for name, value in state.values(main, own=False):
+        for name, value in state.shared_values(main):
             if name not in self._copies:
                 self._copies[name] = np.empty_like(value)
             np.copyto(self._copies[name], value)
@@ -369,19 +379,16 @@ class Keeper(Hook):
     def _write(self, arrays: dict[str, Array], metadata: dict[str, Any], blocked_s: float) -> None:
         """Write a checkpoint, and remove the oldest ones beyond CHECKPOINT_KEEP; runs in a thread of its own.
 
-        `blocked_s` is how long the training waited for the copy of its state. `self._outcome` then holds the event for
-        the log, or the error where the state is not finite, or the disk has no room or fails.
+        `blocked_s` is how long the training waited for the copy of its state. The thread must not write the log, so it
+        leaves in `self._outcome` what `_report` logs later: the event of the checkpoint, or the error where the state
+        is not finite, or the disk has no room or fails.
         """
         started_s = time.monotonic()
         step = metadata["position"]["step"]
         path = self._folder / f"step_{step:09d}{SUFFIX}"
         try:
             _check_finite(arrays)
-            self._folder.mkdir(parents=True, exist_ok=True)
-            needed = sum(value.nbytes for value in arrays.values()) + SPARE
-            free = shutil.disk_usage(self._folder).free
-            if free < needed:
-                raise OSError(f"{self._folder} has {_mib(free)} MiB left, {_mib(needed)} are needed")
+            self._require_room(arrays)
             write(path, arrays, metadata)
             self._kept.append(path)
             while len(self._kept) > self._keep:
@@ -395,6 +402,14 @@ class Keeper(Hook):
             )
         except OSError as error:
             self._outcome = error
+
+    def _require_room(self, arrays: dict[str, Array]) -> None:
+        """Create the folder of the checkpoints; raise OSError where its disk has no room for the arrays and SPARE."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        needed = sum(value.nbytes for value in arrays.values()) + SPARE
+        free = shutil.disk_usage(self._folder).free
+        if free < needed:
+            raise OSError(f"{self._folder} has {_mib(free)} MiB left, {_mib(needed)} are needed")
 
     def _join(self) -> None:
         """Wait for the thread that writes."""

@@ -185,7 +185,7 @@ def test_the_last_k_are_kept_and_hold_the_state(tmp_path, one_rank, built):
     assert metadata["position"] == dataclasses.asdict(
         Position(step=30, epoch=4, epoch_step=0, seed=7, global_batch=32, ranks=1)
     )
-    own = state.own_names(built.main)
+    own = state.statistics_names(built.main)
     kept = {(f"rank0/{name}" if name in own else name): np.array(tensor) for name, tensor in state.tensors(built.main)}
     assert len(own) == 2 * built.kinds("batch_norm")[0] and any("velocity" in name for name in kept)
     assert set(arrays) == set(kept) and all(np.array_equal(arrays[name], kept[name]) for name in kept)
@@ -195,7 +195,7 @@ def test_the_last_k_are_kept_and_hold_the_state(tmp_path, one_rank, built):
 
 def test_restore_gives_the_state_back(tmp_path, one_rank, built):
     """Of a run of two ranks, on one: its BN statistics are the mean of theirs, all else is as it was."""
-    own = state.own_names(built.main)
+    own = state.statistics_names(built.main)
     before = {name: np.array(tensor) for name, tensor in state.tensors(built.main)}
     arrays = {name: value + 1 for name, value in before.items() if name not in own}
     for rank in (0, 1):
@@ -235,8 +235,8 @@ def test_a_captured_training_goes_on_without_capture_and_the_other_way(
             if states:
                 start = checkpoint.Start(position=position, path="a", arrays=states[0])
                 checkpoint.restore(start, program, one_rank)
-            own = {f"rank0/{name}": value.copy() for name, value in state.values(program.main, own=True)}
-            states.append(own | {name: value.copy() for name, value in state.values(program.main, own=False)})
+            own = {f"rank0/{name}": value.copy() for name, value in state.statistics(program.main)}
+            states.append(own | {name: value.copy() for name, value in state.shared_values(program.main)})
     changed = before.partition(",")[0] != after
     assert (SCALE & {*states[0]} == SCALE) == (before == LAUNCHED), "what this is about"
     for name, value in states[1].items():

@@ -220,7 +220,7 @@ def test_an_evaluation_is_of_the_mean_of_the_ranks_statistics() -> None:
     built = programs.build()
     with static.scope_guard(static.Scope()):
         static.Executor(paddle.CPUPlace()).run(built.startup)
-        before, own = values(built.main), state.own_names(built.main)
+        before, own = values(built.main), state.statistics_names(built.main)
         assert len(own) == 2 * built.kinds("batch_norm")[0]
         comm = mock.create_autospec(MPI.Comm, instance=True)
         comm.allreduce.side_effect = lambda mine: mine + (mine + 3)  # the other rank's are greater by 3

@@ -244,15 +244,15 @@ def test_units_begin_with_the_weights_of_the_plain_network() -> None:
 
 def kept(main: static.Program) -> dict[str, np.ndarray]:
     """The arrays of a checkpoint of one rank."""
-    mine = {f"rank0/{name}": value.copy() for name, value in state.values(main, own=True)}
-    return mine | {name: value.copy() for name, value in state.values(main, own=False)}
+    mine = {f"rank0/{name}": value.copy() for name, value in state.statistics(main)}
+    return mine | {name: value.copy() for name, value in state.shared_values(main)}
 
 
 def test_a_checkpoint_of_the_plain_network_goes_into_units_and_comes_out_again() -> None:
     ranks = Ranks(comm=MPI.COMM_SELF, rank=0, size=1, local_rank=0, node="here")
     position = checkpoint.Position(step=3, epoch=1, epoch_step=3, seed=1, global_batch=4, ranks=1)
     base, arrays, found = programs.build(name="amp_o2", device="gpu", ranks=RANKS, stages=STAGES), {}, {}
-    assert len(state.own_names(base.main)) == 2 * 15
+    assert len(state.statistics_names(base.main)) == 2 * 15
     rng = np.random.default_rng(0)
     for program in (base, one()):
         with static.scope_guard(static.Scope()):

@@ -111,7 +111,7 @@ def watched(main: static.Program) -> list[str]:
     and in half precision their FP32 masters.
     """
     operators = main.global_block().ops
-    wanted = {*ops.parameters_by_gradient(main.global_block()), *state.own_names(main)}
+    wanted = {*ops.parameters_by_gradient(main.global_block()), *state.statistics_names(main)}
     for op in operators:
         if op.type in ops.ALL_UPDATES:
             wanted.update(ops.operands(op, "ParamOut", "MasterParamOut"))
