@@ -18,7 +18,7 @@ def standing_of(records: Sequence[Record]) -> Standing | None:
 def _facts(record: Record) -> ResultFacts:
     """Return what decides whether a log's result is an MLPerf result: its benchmark, division, data set and target.
 
-    A ruleset is the set of MLPerf's rules for one round, such as 4.0.0. Our own logs follow OWN_RULESET, and have a
+    A ruleset holds the rules of one round of MLPerf, such as 4.0.0. Our own logs follow OWN_RULESET, and have a
     header that describes the data set. Logs of others do not say their round, so that their ruleset is None; they tell
     the number of samples by MLPerf events alone.
     """

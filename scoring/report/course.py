@@ -202,23 +202,32 @@ def _measures(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def _quality_series(runs: Sequence[ReportedRun], measures: Sequence[str]) -> list[plots.NamedPoints]:
-    """Return the points of each run and each measure, such as accuracy: its value at each evaluation, over epochs.
+    """Return a labelled series for each run and each measure, such as accuracy: its value at each evaluation.
 
-    Where a log names no epoch, the number of the evaluation takes its place. The label names the measure where
-    there are several.
+    A run that was not evaluated by a measure has no series of it. A label is `run 1`, or `run 1 accuracy` where there
+    are several measures.
     """
     series: list[plots.NamedPoints] = []
     for run in runs:
         for measure in measures:
-            points = []
-            for evaluation, quality in enumerate(run.record.quality, 1):
-                if quality.name == measure:
-                    epoch = evaluation if quality.epoch is None else quality.epoch
-                    points.append((float(epoch), quality.value))
+            points = _points_of_measure(run, measure)
             if points:
                 label = f" {visible(measure, 40)}" if len(measures) > 1 else ""
                 series.append((f"run {run.number}{label}", points))
     return series
+
+
+def _points_of_measure(run: ReportedRun, measure: str) -> list[tuple[float, float]]:
+    """Return the epoch and the value of each evaluation of a run by one measure.
+
+    Where the log names no epoch, the number of the evaluation, from 1, takes its place.
+    """
+    points = []
+    for evaluation_number, quality in enumerate(run.record.quality, 1):
+        if quality.name == measure:
+            epoch = evaluation_number if quality.epoch is None else quality.epoch
+            points.append((float(epoch), quality.value))
+    return points
 
 
 def _both_ends(points: Sequence[tuple[float, float]]) -> str:
