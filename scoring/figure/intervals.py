@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scoring.figure import spread
 from scoring.figure.calibration import calibration, kind_of, width_for
@@ -89,33 +90,60 @@ def of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protoc
         over += " of one host"
 
     if protocol.over_runs == "median":
-        interval = spread.median_interval(values)
-        method = f"order statistics of {over}"
-        if len(values) == 5:
-            method += ", least to greatest: 93.75 %"
-        needed = "order statistics need 5"
+        made = _interval_of_median(values, over)
     elif protocol.over_runs == "olympic_mean":
-        dropped = protocol.dropped_runs
-        interval = _interval_of(spread.mean_of(values, dropped=dropped))
-        method = f"Yuen's t of the olympic mean over {over}"
-        needed = f"an olympic mean's needs {2 * dropped + 2}"
-    elif hosts is not None and 1 < len(set(hosts)) < len(runs):
-        means_of_hosts = independent_values(values, hosts)
-        interval = _around_mean_of_hosts(means_of_hosts, statistics.fmean(values))
-        method = f"t over the means of {len(means_of_hosts)} hosts, {over}"
-        needed = "two hosts are needed"
+        made = _interval_of_olympic_mean(values, over, protocol.dropped_runs)
+    elif hosts is not None and _some_host_ran_twice(hosts):
+        made = _interval_over_hosts(values, over, hosts)
     else:
-        interval = _interval_of(spread.mean_of(values))
-        method = f"t over {over}"
-        needed = "a mean's needs 2"
+        made = _Interval(_interval_of(spread.mean_of(values)), f"t over {over}", missing="a mean's needs 2")
 
-    if interval is None:
-        method = f"none: {over}, {needed}"
-    elif interval[0] == interval[1]:  # which would say that the figure is exact
-        interval = None
+    bounds = made.bounds
+    method = made.method
+    if bounds is None:
+        method = f"none: {over}, {made.missing}"
+    elif bounds[0] == bounds[1]:  # which would say that the figure is exact
+        bounds = None
         method = f"none: {over} print one and the same figure, in too few digits to tell how far they lie apart"
     deviation = spread.sd([value for value in values if math.isfinite(value)])
-    return Intervals(deviation=deviation, interval_95=interval, method=method)
+    return Intervals(deviation=deviation, interval_95=bounds, method=method)
+
+
+class _Interval(NamedTuple):
+    """A 95 % interval of several runs, if they are enough for one."""
+
+    bounds: Bounds | None
+    method: str  # how it was made, in words
+    missing: str  # in words, how many runs or hosts it needs
+
+
+def _interval_of_median(values: Sequence[float], over: str) -> _Interval:
+    """Return the interval of the median of runs by order statistics; `over` names the runs, as "7 runs of one host"."""
+    method = f"order statistics of {over}"
+    if len(values) == 5:  # even the least and the greatest of five hold the median in no more than 1 - 2 / 2**5
+        method += ", least to greatest: 93.75 %"
+    return _Interval(spread.median_interval(values), method, missing="order statistics need 5")
+
+
+def _interval_of_olympic_mean(values: Sequence[float], over: str, dropped: int) -> _Interval:
+    """Return the interval of the mean of runs without the `dropped` least and greatest ones; `over` names the runs."""
+    bounds = _interval_of(spread.mean_of(values, dropped=dropped))
+    method = f"Yuen's t of the olympic mean over {over}"
+    return _Interval(bounds, method, missing=f"an olympic mean's needs {2 * dropped + 2}")
+
+
+def _interval_over_hosts(values: Sequence[float], over: str, hosts: Sequence[str]) -> _Interval:
+    """Return the interval of the mean of runs, made of the means of their hosts; `over` names the runs."""
+    means_of_hosts = independent_values(values, hosts)
+    bounds = _around_mean_of_hosts(means_of_hosts, statistics.fmean(values))
+    method = f"t over the means of {len(means_of_hosts)} hosts, {over}"
+    return _Interval(bounds, method, missing="two hosts are needed")
+
+
+def _some_host_ran_twice(hosts: Sequence[str]) -> bool:
+    """Say whether runs are of two hosts or more, and some host has several; `hosts` names the host of each run."""
+    different_hosts = len(set(hosts))
+    return different_hosts > 1 and different_hosts < len(hosts)
 
 
 def _interval_of(estimate: spread.Estimate | None) -> Bounds | None:
