@@ -67,12 +67,12 @@ class Judgement(NamedTuple):
 
 
 class Recomputation(NamedTuple):
-    """What the logs behind a published figure give, with the verdict on it."""
+    """The figure that the logs behind a published one give, with the verdict on the published one."""
 
     verdict: str
     figure: float | None  # None where the logs cannot be scored
     notes: list[str]
-    footnotes: list[str]  # those that MLPerf asks for beside a figure
+    footnotes: list[str]  # those that stand beside an MLPerf figure
 
 
 class Reproduction(NamedTuple):
