@@ -29,7 +29,10 @@ CLOCK_S = 0.5  # between two nodes' clocks
 
 
 def read(path: Path) -> Judged:
-    """A record, judged. Raises ValueError where the file is none, or has a figure or a list that none can have."""
+    """Read a fleet's record, the file that --fleet wrote, and return it with the verdicts on its nodes and links.
+
+    Raises ValueError for a file that is no record, or has a figure or a list that no record can have.
+    """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
