@@ -107,13 +107,17 @@ def parse(text: str) -> Strategy:
 def _value(knob: Field[Any], text: str) -> bool | int | float:
     """Return the value that a text gives a knob: a bool, a whole number or a float, as the knob's type says.
 
+    The type is that of the field in Strategy, which may be one with None, as `bool | None`. A number has at least the
+    knob's `least`, and at most MOST.
+
     Raises ValueError where the text is no such value, or a number out of the knob's range.
     """
-    if "bool" in str(knob.type):
+    type_name = str(knob.type)
+    if "bool" in type_name:
         if text.lower() not in ("0", "1", "true", "false"):
             raise ValueError(f"STRATEGY: {knob.name}={text!r}: must be 0 or 1")
         return text.lower() in ("1", "true")
-    to_number = float if "float" in str(knob.type) else int
+    to_number = float if "float" in type_name else int
     try:
         number = to_number(text)
     except ValueError:

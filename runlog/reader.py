@@ -29,6 +29,7 @@ _NO_TYPE = f"event_type is none of {', '.join(sorted(EVENT_TYPES))}"
 _ANSI_RESET = ("\x1b[0m", "\x1b[m", "\x1b[K")
 _PACKED = (b"\x1f\x8b", b"\xfd7zXZ", b"BZh", b"PK\3\4", b"\x28\xb5\x2f\xfd")  # gzip, xz, bzip2, zip, zstd
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+LARGEST_FLOAT = 1e300  # of a whole number that is taken as one: a float ends at 1.8e308
 LONGEST_PREFIX = 80  # bytes of what a launcher puts before a line
 _RANK = re.compile(rb"\s*(?:\[\d+,(\d+)\](?:<std\w+>)?:?|\[?(?:rank ?)?(\d+)\]?:)\s*\Z")
 
@@ -146,8 +147,8 @@ def _is_deeper(value: Any, depth: int) -> bool:
 def table_of(kind: type[T], value: Any) -> T | None:
     """Return the value of an event as `kind`, a dataclass of the schema with plain fields; None where it is not one.
 
-    Every field must have one of its declared types; a whole number serves as a float. A field that may be null may be
-    absent, too: older logs do not have all of them.
+    Every field must have one of its declared types; a whole number that a float can hold serves as a float. A field
+    that may be null may be absent, too: older logs do not have all of them.
     """
     if not isinstance(value, dict):
         return None
@@ -155,7 +156,7 @@ def table_of(kind: type[T], value: Any) -> T | None:
     for name, hint in hints_of(kind).items():  # type: ignore[arg-type]
         item = value.get(name)
         allowed_types = typing.get_args(hint) or (hint,)
-        is_whole_float = float in allowed_types and type(item) is int and abs(item) < 1e300
+        is_whole_float = float in allowed_types and type(item) is int and abs(item) < LARGEST_FLOAT
         if type(item) not in allowed_types and not is_whole_float:
             return None
         fields[name] = item

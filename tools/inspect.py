@@ -83,8 +83,8 @@ def traffic_gb(operators: Operators, card: Card) -> dict[str, float]:
     bytes_of_class: Counter[str] = Counter()
     for operation in operators:
         work = operation.work
-        bytes_of_class[work.kernel_class] += work.traffic_bytes(card.on_chip_bytes) - work.turned_bytes
-        bytes_of_class["transposes inside kernels"] += work.turned_bytes
+        bytes_of_class[work.kernel_class] += work.traffic_bytes(card.on_chip_bytes) - work.transposed_bytes
+        bytes_of_class["transposes inside kernels"] += work.transposed_bytes
     return {name: size / 1e9 for name, size in bytes_of_class.most_common() if size}
 
 

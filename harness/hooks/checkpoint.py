@@ -298,8 +298,9 @@ class Keeper(Hook):
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
         """Write a checkpoint of `main` if one is due; return the seconds that the training waited for it.
 
-        One is due when CHECKPOINT_MINUTES have passed, or when a rank was sent a signal. The ranks agree on it by the
-        largest of their numbers: NOT_DUE, DUE or the signal's. Every rank must call this after the same step.
+        One is due when CHECKPOINT_MINUTES have passed, or when a rank was sent a signal. The ranks agree on it by an
+        all-reduce, the largest of their numbers: NOT_DUE, DUE or the signal's. Every rank must call this after the same
+        step.
 
         Raises RunError, with the checkpoint on the disk, where a signal asked for the end.
         """
@@ -317,7 +318,7 @@ class Keeper(Hook):
         if due_or_signal == DUE:
             self._save(main, step=step, epoch=epoch, epoch_step=epoch_step)
             return time.perf_counter() - started
-        self._join()  # else this checkpoint would be left out while the one before is being written
+        self._join()  # else `_save` would leave this checkpoint out while the one before is being written
         self._save(main, step=step, epoch=epoch, epoch_step=epoch_step)
         self._join()
         self._report()

@@ -237,14 +237,19 @@ def optimizer(main: static.Program, config: OptimizerConfig) -> dict[str, int]:
         _check_attributes(op, config)
         if op.type == "lars_momentum":
             _check_lists(op)
-        for index, name in enumerate(parameters):
-            decay = _decay(op, index)
-            expected = config.weight_decay if config.decays(name) else 0.0
-            prove(_is_close(decay, expected, least=1e-3), f"weight decay of {name} is {decay:g}, not {expected:g}")
+        _check_decays(op, config)
         is_half = any(type_in(block, name) == "float16" for name in parameters)
         has_masters = len(ops.operands(op, "MasterParam")) == len(parameters) and op.attr("multi_precision")
         prove(not is_half or has_masters, f"{parameters[0]} is in half precision and has no FP32 master")
     return dict(parameters_by_operator)
+
+
+def _check_decays(op: Operator, config: OptimizerConfig) -> None:
+    """Prove that an update operator decays each of its parameters as the recipe asks: by its weight decay, or not."""
+    for index, name in enumerate(op.input("Param")):
+        decay = _decay(op, index)
+        expected = config.weight_decay if config.decays(name) else 0.0
+        prove(_is_close(decay, expected, least=1e-3), f"weight decay of {name} is {decay:g}, not {expected:g}")
 
 
 class _Attribute(NamedTuple):
