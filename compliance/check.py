@@ -115,7 +115,7 @@ class Checker:
         self._tool_reader = ToolReader(ruleset.version)
         self._empty = True
         self._refused = 0  # lines that the official parser refuses
-        self.misread = False  # whether the official parser may read a line in another way
+        self.may_be_read_otherwise = False  # whether the official parser may read a line in another way
 
     def feed(self, entries: Iterable[Entry]) -> None:
         """Take the entries of the log, until too many are damaged."""
@@ -131,7 +131,7 @@ class Checker:
 
     def _problem(self, problem: Problem) -> None:
         if problem.kind != "event-type":
-            self.misread = True
+            self.may_be_read_otherwise = True
         if problem.kind in _OFFICIAL_REFUSES:
             self._refused += 1
         actual = printable(problem.message)
@@ -186,8 +186,9 @@ class Checker:
     def finish(self, benchmark_asked: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
         """Judge the log after its last entry. Return the findings, errors first and then by line, and the run's facts.
 
-        `benchmark_asked` is the benchmark that the log must be of; None for any. A log without events, of a benchmark
-        without rules, or of very many damaged lines is judged by that alone.
+        `benchmark_asked` is the benchmark that the log must be of; None for any. Three faults hide all others, so they
+        are the only findings of their log: that it has no events, that its benchmark has no rules, and that so many
+        lines are damaged that reading was given up.
         """
         if self._empty:
             return (self._no_events(),), NOTHING
@@ -223,19 +224,22 @@ class Checker:
 def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Report:
     """Check one log by the rules of `ruleset`. Return the report, with its findings and the facts of its run.
 
-    `benchmark` is what the log must be of; None for any. Where mlperf-logging's parser may read a damaged line in
-    another way than ours, its verdict is found by reading the log once more in its way. Raises OSError if the log
-    cannot be read, ValueError if it is no regular file.
+    `benchmark` is the benchmark that the log must be of; None allows any. mlperf-logging's parser reads some damaged
+    lines in another way than ours: a log with such lines is read once more in that way, for the official verdict.
+
+    Raises OSError if the log cannot be read, ValueError if it is no regular file.
     """
     checker = Checker(ruleset)
     checker.feed(read_log(path))
     findings, run = checker.finish(benchmark)
+
     has_damaged_lines = any(finding.rule == _DAMAGED for finding in findings)
-    if checker.misread and has_damaged_lines:
+    if checker.may_be_read_otherwise and has_damaged_lines:
         findings = official_findings(path, findings, ruleset)
-        is_of_others = run.text(schema.SUBMISSION_BENCHMARK) not in ruleset.benchmarks
-        if is_of_others and not run.is_project_log:
-            findings = _as_the_official_parser_reads(findings)
+        is_benchmark_of_ours = run.text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
+        if not is_benchmark_of_ours and not run.is_project_log:
+            findings = _without_misreadings_of_ours(findings)
+
     is_link_elsewhere = path.is_symlink() and path.resolve().parent != path.parent.resolve()
     if is_link_elsewhere:
         actual = f"a link to {printable(str(path.resolve()))}"
@@ -243,7 +247,7 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
     return Report(path=path, findings=findings, run=run)
 
 
-def _as_the_official_parser_reads(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def _without_misreadings_of_ours(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return the findings of another benchmark's log as far as they hold for what the official parser reads of it.
 
     A damaged line that this parser reads all the same only warns. An official rule that is broken only because our

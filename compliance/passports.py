@@ -46,7 +46,8 @@ def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
 def differences(parts: tuple[PartBytes, ...], distributed: Distributed) -> Iterator[str]:
     """Yield a line for each part of a data set whose files have more or fewer bytes than they were distributed with.
 
-    `parts` are the sums of bytes that a log states. Records with more in them than the images have no upper bound.
+    `parts` are the sums of bytes that a log states. Images that were packed into records may come with more bytes than
+    the files they were made of (`is_exact` is False): then only too few bytes are a difference.
     """
     for part in parts:
         least = distributed.train_least_bytes

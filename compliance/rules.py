@@ -97,9 +97,12 @@ def read_rules(name: str) -> Any:
 
 
 def load(version: str) -> Ruleset:
-    """Return this project's rules for logs of ruleset `version`, such as 4.0.0. Raises ValueError for an unknown one.
+    """Return this project's rules for logs of ruleset `version`, such as 4.0.0: a yearly edition of the MLPerf rules.
 
-    The rows of strict.yaml are those of all rulesets; each is marked by whether its text is in force in this one.
+    strict.yaml has the rows of all rulesets; each is marked by whether its text is in force in this one. A row whose
+    benchmarks are OURS holds for those of this project's workloads, and for those that this ruleset has rows of.
+
+    Raises ValueError for a version that is not known.
     """
     if version not in versions():
         raise ValueError(f"ruleset {version}: no rules for it; take one of {', '.join(versions())}")

@@ -103,7 +103,7 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     precision = resolved.get("PRECISION") or SETTINGS["PRECISION"].default
     prefix = f"{workload}_{precision}_".upper()  # RN50_AMP_O2_
     for name, value in list(resolved.items()):
-        general_name = name.removeprefix(prefix)
+        general_name = name.removeprefix(prefix)  # STRATEGY
         is_for_this_job = general_name != name
         if is_for_this_job and not environ.get(general_name):
             resolved[general_name] = value
@@ -111,8 +111,8 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     by_user = [name for name in names() if name in environ]
     by_config = [name for name in resolved if name not in environ]
     resolved["DGXSYSTEM"] = system
-    noted = {"JOB_FROM_USER": " ".join(by_user), "JOB_FROM_CONFIG": " ".join(by_config)}
-    return dict(environ) | resolved | noted
+    set_by_whom = {"JOB_FROM_USER": " ".join(by_user), "JOB_FROM_CONFIG": " ".join(by_config)}
+    return dict(environ) | resolved | set_by_whom
 
 
 def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str, str]:

@@ -38,10 +38,11 @@ class ReaderConfig:
     def of_rank(
         cls, data: DataSettings, cluster: ClusterSettings, local_rank: int, image: Any, *, batch: int, seed: int
     ) -> "ReaderConfig":
-        """Return how a rank reads, by the job's settings: by as many threads as THREADS, or its share of the cores.
+        """Return how a rank reads its images, by the job's settings.
 
-        `image` is the format of the images, `batch` their number, and `seed` the run's. The GPU is the one of the
-        rank's number on its node.
+        It reads batches of `batch` images in the workload's format `image`, with as many threads as THREADS says or,
+        where that is 0, its share of the node's cores. Rank n of a node (`local_rank`) uses the node's GPU n. `seed` is
+        the run's.
         """
         return cls(
             batch=batch,
@@ -204,7 +205,8 @@ def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
     """Return an output of a DALI pipeline in the form in which Paddle's executor is fed.
 
     On a CPU, where `device_id` is None, that is a NumPy array of DALI's own buffer, good until the next batch. On a GPU
-    it is a Paddle tensor, `into` or a new one, to which the device copies the output.
+    it is a Paddle tensor, to which the device copies the output: the tensor `into`, from which a captured step reads at
+    a fixed address, or a new one where that is None. The copy may still be under way when this returns.
     """
     dense = output.as_tensor()
     if device_id is None:

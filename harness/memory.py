@@ -83,8 +83,9 @@ def input_memory(job: Job) -> InputMemory:
     """Estimate what the two input pipelines of a rank (training and evaluation) take of its GPU and of the host.
 
     Each decoder thread reserves buffers for the largest image of the data set, on the GPU and in the host's pinned
-    memory. On the GPU each pipeline also keeps PREFETCH_BATCHES batches ready. On a CPU, and for synthetic data, it is
-    nothing.
+    memory ("padding", as DALI calls it). On the GPU each pipeline also keeps PREFETCH_BATCHES batches ready.
+
+    Returns NO_INPUT on a CPU, for synthetic data, and for a workload whose traits say nothing of memory.
     """
     model = job.model
     decoder = model.traits.decoder
@@ -92,10 +93,11 @@ def input_memory(job: Job) -> InputMemory:
     if job.cluster.device != "gpu" or job.data.kind == "synthetic" or peaks is None:
         return NO_INPUT
     threads = job.data.threads or job.cluster.threads_per_rank
-    pixels = model.image_size**2 or peaks.crop_pixels
+    pixels = model.image_size**2 or peaks.crop_pixels  # IMAGE_SIZE=0: the recipe's crop
     value_bytes = 2 if model.precision in HALF_PRECISIONS else 4
     ready_bytes = PREFETCH_BATCHES * model.batchsize * pixels * CHANNELS * value_bytes
 
+    # What DALI reserves at least; more where it decodes files that may hold large images.
     device_bytes_per_thread = LEAST_DEVICE_PADDING
     pinned_bytes_per_thread = LEAST_HOST_PADDING
     images = ""
@@ -132,7 +134,7 @@ _OF_A_GPU = re.compile(
     r"has been allocated and available memory is only (?P<free>\S+)\.\s"
 )
 # DALI's words, within those of the operator that it passes on as a RuntimeError.
-OF_DALI = re.compile(r"Can't allocate (?P<bytes>\d+) bytes on (?P<where>host|device \d+)")
+OF_DALI = re.compile(r"Can't allocate (?P<bytes>\d+) bytes on (host|device (?P<gpu>\d+))")
 _OF_A_LIBRARY = re.compile(r"CUDA error\(2\), out of memory|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED")
 # C++'s words for an amount that it cannot take: also for a wrong one, of which memory has enough.
 _OF_CPP = ("std::bad_alloc", "std::bad_array_new_length")
@@ -154,7 +156,7 @@ def explained(batchsize: int) -> Iterator[None]:
         if not is_of_memory:
             raise
         doing = WATCHDOG.doing
-        where = _where(text)
+        where = _short_memory(text)
         if text in _OF_CPP:
             raise RunError(f"{text} in a library while {doing}, which names no amount; {where}") from error
         lower = "IMAGE_SIZE or DGXNGPU"
@@ -164,36 +166,44 @@ def explained(batchsize: int) -> Iterator[None]:
         raise RunError(f"out of memory at {batch} while {doing}: {where}: lower {lower}") from error
 
 
-def _where(text: str) -> str:
+def _short_memory(text: str) -> str:
     """Say which memory an error message is about, how much of it is left, and how much more was asked for.
 
-    `text` is the message of Paddle (of its GPU or CPU allocator), of DALI, or of a library of CUDA. One that is of no
-    GPU is about this host's memory.
+    `text` is the message of Paddle (of its GPU or CPU allocator), of DALI, which decodes the images, or of a library of
+    CUDA. A message that names no GPU is about the memory of this host.
     """
     host = socket.gethostname()
-    gpu = _OF_A_GPU.search(text)
-    if gpu:
-        holds = f"this rank holds {gpu['held']} and asked for {gpu['asked']} more"
-        return f"GPU {gpu['gpu']} of {host} has {gpu['free']} left, {holds}"
+    gpu_memory = _short_gpu_memory(text, host)
+    if gpu_memory:
+        return gpu_memory
 
-    dali = OF_DALI.search(text)
-    if dali and dali["where"] != "host":
-        more_gib = int(dali["bytes"]) / GIB
-        _, number = dali["where"].split()
-        return f"the input pipeline asked for {more_gib:.3f} GiB more on GPU {number} of {host}"
-    library = _OF_A_LIBRARY.search(text)
-    if library:
-        return f"a GPU of {host} has too little left for a library ({library[0]})"
-
-    where = _host_memory(host)
-    asked = _OF_A_CPU.search(text) or dali
+    host_memory = _host_memory(host)
+    asked = _OF_A_CPU.search(text) or OF_DALI.search(text)
     if asked:
-        where += f" and asked for {int(asked['bytes']) / GIB:.3f} GiB more"
-    return where
+        host_memory += f" and asked for {int(asked['bytes']) / GIB:.3f} GiB more"
+    return host_memory
+
+
+def _short_gpu_memory(text: str, host: str) -> str:
+    """Say which GPU of `host` an error message is about, and what it tells of the memory; empty if it names none."""
+    paddle_error = _OF_A_GPU.search(text)
+    if paddle_error:
+        holds = f"this rank holds {paddle_error['held']} and asked for {paddle_error['asked']} more"
+        return f"GPU {paddle_error['gpu']} of {host} has {paddle_error['free']} left, {holds}"
+
+    dali_error = OF_DALI.search(text)
+    if dali_error and dali_error["gpu"]:
+        more_gib = int(dali_error["bytes"]) / GIB
+        return f"the input pipeline asked for {more_gib:.3f} GiB more on GPU {dali_error['gpu']} of {host}"
+
+    library_error = _OF_A_LIBRARY.search(text)
+    if library_error:
+        return f"a GPU of {host} has too little left for a library ({library_error[0]})"
+    return ""
 
 
 def _host_memory(host: str) -> str:
-    """Memory of this machine and of this process."""
+    """Say how much memory this machine (called `host`) has left, and how much of it this process holds."""
     node = psutil.virtual_memory()
     own = psutil.Process().memory_info()
     left = f"{host} has {node.available / GIB:.2f} of {node.total / GIB:.2f} GiB left"

@@ -29,9 +29,7 @@ def node_address(cluster: ClusterSettings, node: int) -> str:
     try:
         address = socket.gethostbyname(own)
         if address.startswith(LOOPBACK):
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect((other, ANY_PORT))  # sends nothing: the kernel chooses the way and so the address
-                address = probe.getsockname()[0]
+            address = _address_towards(other)
     except OSError as error:
         raise RunError(f"HOSTS: {here} finds no way to {own} and {other} ({error.strerror})") from error
     if address.startswith(LOOPBACK):
@@ -48,6 +46,14 @@ def interface_of(address: str) -> str | None:
         if any(entry.address == address for entry in addresses):
             return name
     return None
+
+
+def _address_towards(host: str) -> str:
+    """Return the address of this node from which it would reach `host`. Raises OSError where it finds no way there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, ANY_PORT))  # sends nothing: the kernel chooses the way and so the address
+        address, _ = probe.getsockname()
+    return str(address)
 
 
 def nccl_settings(cluster: ClusterSettings, node: int) -> dict[str, str]:

@@ -56,16 +56,17 @@ class Ranks:
 
 @contextlib.contextmanager
 def lost_peer() -> Iterator[None]:
-    """Raise RunError where a collective of gloo fails while the context lasts, as it does when another rank dies.
+    """Raise RunError in place of the error by which gloo's collectives fail in this context when another rank dies.
 
-    Before that this rank waits PEERS_END_S: mpirun, which ends this rank too, says which rank died and how, and is so
-    the only one to speak.
+    Gloo joins the ranks on CPUs. Meanwhile mpirun notices the death, too: it prints which rank died and how, and ends
+    all others. This rank waits PEERS_END_S for that, so that the user reads mpirun's message alone. The error is raised
+    only where mpirun has not ended this rank by then.
     """
     try:
         yield
     except RuntimeError as error:
-        is_gloos = str(error) == "std::exception"  # gloo says no more
-        if not is_gloos:
+        is_from_gloo = str(error) == "std::exception"  # all that gloo says
+        if not is_from_gloo:
             raise
         time.sleep(PEERS_END_S)
         raise RunError(f"a rank was lost while {WATCHDOG.doing}") from error

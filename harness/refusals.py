@@ -189,18 +189,8 @@ def of_program(job: Job) -> Iterator[str]:
         yield f"STRATEGY: gradient_merge={model.knobs.gradient_merge}: must divide BATCHSIZE={model.batchsize}"
     if model.knobs.auto:
         yield from _of_automatic_mode(job)
-    if model.knobs.cuda_graph and not model.traits.captures_steps:
-        captured = " or ".join(_titles_of_those_that("captures_steps"))
-        yield (
-            f"STRATEGY: cuda_graph=1: the step of {model.row.title} was not shown to be safe: leave it out, or train "
-            f"{captured}"
-        )
-    elif model.knobs.cuda_graph and not model.traits.captures(is_half=model.is_half):
-        holds = " and ".join(_titles_of_those_that("holds_fixed_loss_scale"))
-        yield (
-            "STRATEGY: cuda_graph=1: a captured step has a fixed loss scale in FP16, which was shown to hold for "
-            f"{holds} alone: leave it out, or set PRECISION=fp32 or tf32"
-        )
+    if model.knobs.cuda_graph:
+        yield from _of_cuda_graph(model)
     if model.knobs.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB and job.cluster.world_size == 1:
         fix = "leave it out, or set DGXNGPU or DGXNNODES above 1"
         yield f"STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: {fix}"
@@ -221,6 +211,26 @@ def layout_of(model: ModelSettings) -> str:
     if model.is_half and "NHWC" in model.traits.layouts:
         return "NHWC"
     return model.traits.layouts[0]
+
+
+def _of_cuda_graph(model: ModelSettings) -> Iterator[str]:
+    """Yield a sentence where a step of this model cannot be captured as a CUDA graph (the knob cuda_graph).
+
+    A captured step is replayed as it is. That was shown to be safe for some networks only; and as the loss scale of
+    FP16 is then fixed, some can be captured in FP32 alone. The workload's traits say which.
+    """
+    if not model.traits.captures_steps:
+        captured = " or ".join(_titles_of_those_that("captures_steps"))
+        yield (
+            f"STRATEGY: cuda_graph=1: the step of {model.row.title} was not shown to be safe: leave it out, or train "
+            f"{captured}"
+        )
+    elif not model.traits.captures(is_half=model.is_half):
+        holds = " and ".join(_titles_of_those_that("holds_fixed_loss_scale"))
+        yield (
+            "STRATEGY: cuda_graph=1: a captured step has a fixed loss scale in FP16, which was shown to hold for "
+            f"{holds} alone: leave it out, or set PRECISION=fp32 or tf32"
+        )
 
 
 def _of_automatic_mode(job: Job) -> Iterator[str]:

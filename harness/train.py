@@ -25,11 +25,11 @@ def main(job: Job, origins: Origins) -> None:
     done, and RunError where the run failed.
     """
     me = ranks.start(job.cluster)
-    task = configured(job, me)  # all of it is checked before a log is begun
+    task = task_of(job, me)  # all of it is checked before a log is begun
     with session.begin(job, origins, me, task) as run:
         # ---- programs, warmed up, and their state
         synthetic = synthetic_batches(run)
-        trainer, evaluator = built(run, job.model, job.course)
+        trainer, evaluator = build_trainer(run, job.model, job.course)
         warm_up(run, trainer, evaluator, synthetic, job.model.pretrained, evaluates=job.course.trains)
 
         # ---- input: nothing is read before the first batch is asked for
@@ -44,9 +44,9 @@ def main(job: Job, origins: Origins) -> None:
         session.start_clock(run.log, me)
         try:
             if job.course.trains:
-                to_target(run, trainer, source, evaluator, eval_batches)
+                train_to_target(run, trainer, source, evaluator, eval_batches)
             else:
-                measured(trainer, source, job.course)
+                train_measured_steps(trainer, source, job.course)
         except NotFinite as error:
             raise RunError(f"{error}; {run.keeper.last_good}") from error
         me.comm.Barrier()
@@ -56,7 +56,7 @@ def main(job: Job, origins: Origins) -> None:
         eval_batches.close()
 
 
-def configured(job: Job, me: ranks.Ranks) -> session.Task:
+def task_of(job: Job, me: ranks.Ranks) -> session.Task:
     """Return what the job trains, by its settings and its data set.
 
     Raises ValueError where it asks for what cannot be done.
@@ -125,22 +125,25 @@ def synthetic_batches(run: session.Run) -> Synthetic:
     return Synthetic(train=train, evaluation=evaluation)
 
 
-def built(run: session.Run, model: ModelSettings, course: CourseSettings) -> tuple[Trainer, Evaluator]:
+def build_trainer(run: session.Run, model: ModelSettings, course: CourseSettings) -> tuple[Trainer, Evaluator]:
     """Build the training and the evaluation program; return the trainer and the evaluator that run them.
 
-    The log gets a summary of the training program: its operators, its all-reduces and what was proved of it. Each rank
-    draws its first weights by another seed on purpose; rank 0's are broadcast after the warm-up.
+    The log gets a summary of the training program: its operators, its all-reduces and what was proved of it. In
+    Paddle's automatic mode the user is shown what it chose, too.
     """
     task = run.task
-    training = task.workload.training_program(task.schedule, seed=run.seed + run.ranks.rank + 1)
+    # Another seed for each rank, so that a missing broadcast of rank 0's weights (`warm_up`) would show.
+    rank_seed = run.seed + run.ranks.rank + 1
+    training = task.workload.training_program(task.schedule, seed=rank_seed)
     evaluation = build.evaluation(task.append_evaluation, training, task.workload.plan)
     run.log.section(schema.PROGRAM, schema.Program(**build.summary(training)))
     if model.knobs.auto:
         for line in training.verified:
             run.progress.say(line)
-    kind = CapturedStep if model.knobs.cuda_graph else LaunchedStep
+
+    step_kind = CapturedStep if model.knobs.cuda_graph else LaunchedStep
     trainer = Trainer(
-        step=kind(run.executor, training),
+        step=step_kind(run.executor, training),
         global_batch=model.batchsize * run.ranks.size,
         print_steps=course.print_steps,
         ranks=run.ranks,
@@ -210,13 +213,13 @@ def inputs(run: session.Run, data: DataSettings, cluster: ClusterSettings) -> tu
     return batches, eval_batches
 
 
-def measured(trainer: Trainer, batches: Iterator[Batch], course: CourseSettings) -> None:
-    """Train the steps of MODE=throughput: those that warm up, then those that are measured."""
+def train_measured_steps(trainer: Trainer, batches: Iterator[Batch], course: CourseSettings) -> None:
+    """Train the steps of MODE=throughput: those that warm up, then those that are measured. The trainer logs both."""
     trainer.run(batches, steps=course.warmup_steps, epoch=1, done=0, phase="warmup")
     trainer.run(batches, steps=course.measured_steps, epoch=1, done=course.warmup_steps, phase="measured")
 
 
-def evaluated(evaluator: Evaluator, batches: Iterator[Batch], run: session.Run) -> float:
+def evaluate_all(evaluator: Evaluator, batches: Iterator[Batch], run: session.Run) -> float:
     """Return the quality by all images of the evaluation, each seen once; warn where it shows nothing."""
     task = run.task
     samples = task.dataset.eval_samples
@@ -229,7 +232,7 @@ def evaluated(evaluator: Evaluator, batches: Iterator[Batch], run: session.Run) 
     return task.workload.quality(totals)
 
 
-def trained(run: session.Run, trainer: Trainer, batches: Iterator[Batch], epoch: int) -> None:
+def train_epoch(run: session.Run, trainer: Trainer, batches: Iterator[Batch], epoch: int) -> None:
     """Train an epoch, or what a checkpoint has left of it, and log its throughput."""
     start = run.start.position
     left_out = start.epoch_step if epoch == start.epoch else 0
@@ -240,7 +243,7 @@ def trained(run: session.Run, trainer: Trainer, batches: Iterator[Batch], epoch:
     session.log_throughput(run.log, timing, epoch)
 
 
-def to_target(
+def train_to_target(
     run: session.Run,
     trainer: Trainer,
     batches: Iterator[Batch],
@@ -265,14 +268,14 @@ def to_target(
         block = schema.InBlock(first_epoch_num=first, epoch_count=epoch - first + 1)
         log.mark(schema.BLOCK_START, block)
         for number in range(first, epoch + 1):
-            trained(run, trainer, batches, number)
+            train_epoch(run, trainer, batches, number)
             if number < epoch:
                 run.keeper.epoch_ended(main, number)
 
         in_epoch = schema.InEpoch(epoch_num=epoch)
         log.mark(schema.EVAL_START, in_epoch)
         state.average_statistics(main, run.ranks)
-        quality = evaluated(evaluator, eval_batches, run)
+        quality = evaluate_all(evaluator, eval_batches, run)
         log.mark(schema.EVAL_STOP, in_epoch)
         log.event(schema.EVAL_ACCURACY, quality, in_epoch)
         log.mark(schema.BLOCK_STOP, block)

@@ -110,9 +110,8 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, 
 def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, epoch: int, ids: Array) -> list[Array]:
     """Draw how the images `ids` are augmented in an epoch, the same on any number of ranks.
 
-    `sizes` [N, 2] are the images' heights and widths in pixels. An image is scaled by a drawn factor, and a window of
-    at most the crop's size is cut out of the scaled image at a drawn place. It is done in one go: the window's place is
-    returned in pixels of the unscaled image, with the size to which it is resized.
+    `sizes` [N, 2] are the images' heights and widths in pixels. All draws are uniform from 0 to 1, of which each image
+    has a row of its own (`sampling.uniform`).
 
     Returns, in the order of the pipeline's inputs: start and end [N, 2] of the window in the image; its size [N, 2] in
     the crop; whether to flip it [N]; factors of brightness, contrast and saturation, and a turn of hue in degrees, [N]
@@ -126,16 +125,41 @@ def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, 
         *drawn_colours,  # for each of the four colours: whether it changes, and by how much
     ) = sampling.uniform(seed, epoch, ids, 12).T
 
-    scale_count = round((augment.scale_max - augment.scale_min) / augment.scale_step) + 1
-    scale = augment.scale_min + augment.scale_step * np.floor(drawn_scale * scale_count)
-    scaled_sizes = np.rint(sizes * scale[:, None])
-
-    window_sizes = np.minimum(scaled_sizes, [crop.height, crop.width])
+    scale = _scales(augment, drawn_scale)
     drawn_corner = np.stack([drawn_top, drawn_left], axis=1)
+    window = _windows(crop, sizes, scale, drawn_corner)
+    flip = (drawn_flip < augment.flip).astype(np.int32)
+    return [*window, flip, *_colour_changes(augment, drawn_colours)]
+
+
+def _scales(augment: Augmentation, drawn: Array) -> Array:
+    """Return a factor of size for each drawn number: one of those from `scale_min` to `scale_max` by `scale_step`."""
+    scale_count = round((augment.scale_max - augment.scale_min) / augment.scale_step) + 1
+    scales: Array = augment.scale_min + augment.scale_step * np.floor(drawn * scale_count)
+    return scales
+
+
+def _windows(crop: ImageFormat, sizes: Array, scale: Array, drawn_corner: Array) -> list[Array]:
+    """Return which window of each image becomes its crop: start, end and size, [N, 2] float32 each.
+
+    An image is scaled by its `scale`, and a window of at most the crop's size is cut out of the scaled image, at the
+    place that `drawn_corner` [N, 2] (0 to 1) chooses. It is done in one go: start and end are in pixels of the
+    unscaled image, and the size is that to which the window is resized.
+    """
+    scaled_sizes = np.rint(sizes * scale[:, None])
+    window_sizes = np.minimum(scaled_sizes, [crop.height, crop.width])
     corner = np.floor(drawn_corner * (scaled_sizes - window_sizes + 1))  # of the window, in the scaled image
     start = corner * sizes / scaled_sizes
     end = (corner + window_sizes) * sizes / scaled_sizes
+    return [values.astype(np.float32) for values in (start, end, window_sizes)]
 
+
+def _colour_changes(augment: Augmentation, drawn_colours: list[Array]) -> list[Array]:
+    """Return factors of brightness, contrast and saturation, and a turn of hue in degrees: [N] float32 each.
+
+    `drawn_colours` has two numbers from 0 to 1 for each of the four, one after the other: whether it changes, and by
+    how much.
+    """
     most_changes = (augment.colour, augment.colour, augment.colour, augment.hue_degrees)
     unchanged = (1.0, 1.0, 1.0, 0.0)
     colours = []
@@ -143,10 +167,7 @@ def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, 
         drawn_whether, drawn_change = drawn_colours[2 * number : 2 * number + 2]
         change = np.where(drawn_whether < augment.colour_probability, (2 * drawn_change - 1) * most, 0.0)
         colours.append((neutral + change).astype(np.float32))
-
-    flip = (drawn_flip < augment.flip).astype(np.int32)
-    window = [values.astype(np.float32) for values in (start, end, window_sizes)]
-    return [*window, flip, *colours]
+    return colours
 
 
 def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> loader.Batch:

@@ -231,8 +231,15 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
         else:
             values[variable.name] = value
     if misfits:
-        named = "; ".join(sorted(misfits)[:NAMED])
-        if len(misfits) > NAMED:
-            named += f", and {len(misfits) - NAMED} more"
-        raise ValueError(f"{path}: {len(misfits)} layers do not fit: {named}: set PRETRAINED to weights of HRNet-W18")
+        raise ValueError(
+            f"{path}: {len(misfits)} layers do not fit: {_first_of(misfits)}: set PRETRAINED to weights of HRNet-W18"
+        )
     return values
+
+
+def _first_of(misfits: list[str]) -> str:
+    """Return the first NAMED of the misfits in alphabetic order, as "a is absent; b is absent, and 3 more"."""
+    named = "; ".join(sorted(misfits)[:NAMED])
+    if len(misfits) > NAMED:
+        named += f", and {len(misfits) - NAMED} more"
+    return named

@@ -155,21 +155,22 @@ def require_first_size(path: Path, size: Size, first: Size) -> None:
 
 
 def find(root: Path, part: str, classes: int) -> PairList:
-    """Return the pairs, an image and its label each, of `part` (train or val) of a segmentation set.
+    """Return the pairs, an image and its label each, of `part` (train or val) of the segmentation set below `root`.
 
-    They are those of the part's list or, without a list, all in Cityscapes' folders. Where a label of train ids is
-    absent, the one of Cityscapes' label ids is taken.
+    They are those of the part's list file or, without one, all in Cityscapes' folders. Cityscapes has two label images
+    of each image: of train ids, which are classes, and of label ids, which are turned into classes when they are read.
+    The second one is taken where the first one is absent. `classes` is the number of classes that the labels have.
 
     Raises ValueError where the folder or the list is absent or empty, a line has not two paths, or a file is absent.
     The message names the line.
     """
     folders = lists.Folders(root)
     list_file = _list_of(root, part)
-    listed_pairs = _in_folders(root, part) if list_file is None else _listed(list_file)
+    listed_pairs = _pairs_in_folders(root, part) if list_file is None else _pairs_in_list(list_file)
     pairs = []
     for where, listed_image, listed_label in listed_pairs:
         image = folders.relative(listed_image)
-        label = _label_that_is_there(folders, folders.relative(listed_label))
+        label = _existing_label(folders, folders.relative(listed_label))
         for path in (image, label):
             fault = folders.fault(path)
             if fault:
@@ -188,8 +189,8 @@ def _list_of(root: Path, part: str) -> Path | None:
     return None
 
 
-def _label_that_is_there(folders: lists.Folders, label: str) -> str:
-    """Take Cityscapes' label ids where a label of train ids is absent."""
+def _existing_label(folders: lists.Folders, label: str) -> str:
+    """Return the path of Cityscapes' label ids where the label of train ids at `label` is absent, else `label`."""
     if label.endswith(LABEL_END) and not folders.has(label):
         of_label_ids = label.removesuffix(LABEL_END) + LABEL_IDS_END
         if folders.has(of_label_ids):
@@ -197,7 +198,7 @@ def _label_that_is_there(folders: lists.Folders, label: str) -> str:
     return label
 
 
-def _listed(list_file: Path) -> Iterator[Listed]:
+def _pairs_in_list(list_file: Path) -> Iterator[Listed]:
     """Read the pairs of a list. Raises ValueError for a line that has not two paths."""
     for where, text in lists.lines(list_file):
         paths = text.split()
@@ -209,7 +210,7 @@ def _listed(list_file: Path) -> Iterator[Listed]:
         yield Listed(where, lists.unquoted(paths[0]), lists.unquoted(paths[1]))
 
 
-def _in_folders(root: Path, part: str) -> Iterator[Listed]:
+def _pairs_in_folders(root: Path, part: str) -> Iterator[Listed]:
     """Yield the pairs of `part` (train or val) in Cityscapes' folders, each with the image's path for messages.
 
     The label of leftImg8bit/PART/CITY/NAME_leftImg8bit.png is named like it below gtFine, with the ending of train

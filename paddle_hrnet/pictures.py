@@ -167,11 +167,14 @@ def inflated(content: bytes, rows: int) -> bytes:
 
 
 def _image_data(content: bytes) -> bytes | None:
-    """Return the compressed pixels of a PNG, joined from its IDAT chunks; None where a checksum is wrong."""
+    """Return the compressed pixels of a PNG, joined from its IDAT chunks; None where a checksum is wrong.
+
+    A chunk is the length of its body, its kind, the body, and a CRC-32 of kind and body. All but the body have 4 bytes.
+    """
     parts = []
     position = len(encoded.PNG_START)
     view = memoryview(content)  # of which a slice copies nothing
-    while position + encoded.PNG_CHUNK_EXTRA <= len(content):  # a chunk: length, kind, body, checksum
+    while position + encoded.PNG_CHUNK_EXTRA <= len(content):
         (length,) = struct.unpack_from(">I", content, position)
         kind_start = position + 4
         body_start = kind_start + 4

@@ -36,7 +36,11 @@ def write(folder: Path) -> None:
 
 
 def _write_part(folder: Path, part: str, digits: embedded.Digits, numbers: list[int], scenes: int) -> None:
-    """Write so many scenes of the digits with these numbers, and the list of them, PART.txt."""
+    """Write `scenes` scenes into a folder in Cityscapes' layout, and the list of them, PART.txt.
+
+    They show the digits that have these `numbers` among `digits`. A scene is drawn from random numbers of its own,
+    seeded by the count of scenes and its number.
+    """
     order = _order(numbers, scenes)  # DIGITS numbers for each scene
     lines = []
     for scene_number in range(scenes):
@@ -60,6 +64,15 @@ def _order(numbers: list[int], scenes: int) -> Array:
     return np.concatenate([rng.permutation(numbers) for _ in range(rounds)])
 
 
+def _ground(rng: np.random.Generator) -> Array:
+    """Draw the ground of a scene, [HEIGHT, WIDTH, 3] float64: a dark colour with smooth noise of three grain sizes."""
+    colour = rng.uniform(20, 100, 3)
+    grains = [rng.uniform(-1, 1, (HEIGHT // grain, WIDTH // grain)) for grain in (4, 8, 16)]
+    texture = np.sum([_enlarged(grain, HEIGHT, WIDTH) for grain in grains], axis=0) / np.sqrt(3)  # about -1 to 1
+    ground: Array = colour + texture[:, :, None] * rng.uniform(8, 20, 3)
+    return ground
+
+
 def scene(shown: list[tuple[Array, int]], rng: np.random.Generator) -> tuple[Array, Array]:
     """Draw a scene of DIGITS digits on textured ground, all at random; return its pixels and their labels.
 
@@ -67,14 +80,10 @@ def scene(shown: list[tuple[Array, int]], rng: np.random.Generator) -> tuple[Arr
     at another place and size in it and in another colour. Pixels [HEIGHT, WIDTH, 3] and labels [HEIGHT, WIDTH] are
     uint8; the order of the draws from `rng` is what makes a scene the same each time.
     """
-    # The ground: a dark colour, and smooth noise [HEIGHT, WIDTH] of three grain sizes, about -1 to 1.
-    ground_colour = rng.uniform(20, 100, 3)
-    grains = [rng.uniform(-1, 1, (HEIGHT // grain, WIDTH // grain)) for grain in (4, 8, 16)]
-    texture = np.sum([_enlarged(grain, HEIGHT, WIDTH) for grain in grains], axis=0) / np.sqrt(3)
-    pixels = ground_colour + texture[:, :, None] * rng.uniform(8, 20, 3)
+    pixels = _ground(rng)
     labels = np.full((HEIGHT, WIDTH), GROUND, dtype=np.uint8)
 
-    # The digits: brighter by a colour of their own where there is ink.
+    # Each digit is brighter than its ground by a colour of its own, where there is ink.
     for cell, (digit, digit_class) in enumerate(shown):
         row, column = divmod(cell, WIDTH // CELL)
         size = int(rng.integers(DIGIT_MIN, DIGIT_MAX + 1))

@@ -123,11 +123,22 @@ WARMUP_COUNTED = (3264, 13056, 32768, 49152, 58880)
 EVAL_EVERY, EVAL_OFFSET = 4, 3  # epochs
 
 
+def _steps_to_end_of_decay(point: ReferencePoint, global_batch: int, per_epoch: int) -> int:
+    """Return how many steps of training it takes to the end of the learning rate's decay.
+
+    A reference point's decay steps follow its warm-up, whose last step is the first of them. At the global batches of
+    WARMUP_COUNTED the decay steps are those of the whole training, warm-up included.
+    """
+    if global_batch in WARMUP_COUNTED:
+        return point.decay_steps
+    return point.decay_steps + point.warmup_epochs * per_epoch - 1
+
+
 def mlperf_lars(global_batch: int) -> Recipe:
     """Return the recipe of the closed division of MLPerf for a global batch, at one of its reference points.
 
-    The decay ends some steps after the warm-up, or at the points of WARMUP_COUNTED that many after the start. Training
-    goes on to the first evaluation at or after that, with the rate at its end.
+    A reference point says how long the learning rate decays (`_steps_to_end_of_decay`). Training goes on from there to
+    the next evaluation, which is every EVAL_EVERY epochs, at the rate that the decay ended with.
 
     Raises ValueError where there is no reference point for this batch.
     """
@@ -138,9 +149,7 @@ def mlperf_lars(global_batch: int) -> Recipe:
         )
     point = MLPERF_POINTS[global_batch]
     per_epoch = steps_per_epoch(IMAGENET_TRAIN, global_batch)
-    train_steps = point.decay_steps
-    if global_batch not in WARMUP_COUNTED:
-        train_steps += point.warmup_epochs * per_epoch - 1
+    train_steps = _steps_to_end_of_decay(point, global_batch, per_epoch)
     last_decay_epoch = round(train_steps / per_epoch)
     epochs_to_evaluation = (EVAL_OFFSET - last_decay_epoch) % EVAL_EVERY
     return Recipe(

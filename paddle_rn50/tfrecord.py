@@ -96,9 +96,9 @@ def parse(record: bytes) -> Parsed:
 def contents(records: Records, heads: Array) -> Contents:
     """Return the size in bytes of each record's message, from the records' first bytes; their labels stay unknown.
 
-    `heads` [records, LENGTH_BYTES] uint8 has those bytes, which are the message's length. It must be the one that the
-    index gives. The first record is read whole: as it is, all are taken to be. The labels lie inside the messages, and
-    would cost the reading of the whole data set.
+    `heads` [records, LENGTH_BYTES] uint8 has those bytes: the length of each record's message, which must be the one
+    that the index gives. The first record alone is read whole, to see that the records are of the right kind. The
+    labels lie inside the messages, so that to know them the whole data set would have to be read.
 
     Raises ValueError for the first record of another length, and where the first record is damaged or of another kind.
     """

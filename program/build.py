@@ -115,10 +115,12 @@ class TrainingProgram:
 def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedule, *, plan: Plan) -> TrainingProgram:
     """Make the forward program of `loss` a training program: add gradients, their all-reduce and the optimizer.
 
-    The all-reduce joins the ranks that the PADDLE_TRAINER variables name (`harness.ranks.connect`). The steps have an
-    order: `resnet_unit` is fused before gradients are added, as Paddle knows its gradient; our passes change what fleet
-    built; the proof reads what the passes left; and the program is fitted to CPU ranks after the proof, which so sees
-    the same program as on GPUs.
+    The all-reduce joins the ranks that the PADDLE_TRAINER variables name (`harness.ranks.connect`). The order is fixed:
+
+    1. `resnet_unit`, a fused operator, replaces parts of the forward program, as Paddle knows its gradient.
+    2. Paddle's fleet adds gradients, all-reduce and optimizer; our own passes change what it built.
+    3. The finished program is proved to be what was asked for. It is the same on GPUs and CPUs.
+    4. On CPUs, operators that have no CPU kernel are replaced.
 
     Returns the built program, with what was proved of it. Raises ValueError where the plan asks for what this Paddle
     cannot build, or the built program is not what was asked for.
@@ -140,21 +142,21 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
     _minimize_by_fleet(loss, startup, paddle_optimizer, plan)
     micro_step = _apply_passes(main, startup, plan)
     programs = [main]
-    update = [main]
+    update = (main,)
     if micro_step is not None:
         programs = [micro_step, main]
-        update = [micro_step] * (knobs.gradient_merge - 1) + [main]
-    rates = main.lr_scheduler
+        update = (*[micro_step] * (knobs.gradient_merge - 1), main)
+    paddle_schedule = main.lr_scheduler
     for program in programs:  # a program that has it gets the rate anew from Paddle's executor at each run
         vars(program).pop("lr_scheduler", None)
 
     # ---- prove, and fit to the device
-    verified = _verify(tuple(update), startup, optimizer, plan)
+    verified = _verify(update, startup, optimizer, plan)
     if plan.device == "cpu":
         _fit_to_cpu(programs, startup)
     for program in programs:
         kernels.check(program, plan.device)
-    return TrainingProgram(startup=startup, update=tuple(update), verified=tuple(verified), schedule=rates)
+    return TrainingProgram(startup=startup, update=update, verified=tuple(verified), schedule=paddle_schedule)
 
 
 def _minimize_by_fleet(loss: static.Variable, startup: static.Program, inner: Any, plan: Plan) -> None:

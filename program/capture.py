@@ -52,16 +52,17 @@ def prepare(main: static.Program, rate: str) -> None:
 def check(main: static.Program) -> str:
     """Prove that a step of this program can be captured as a CUDA graph and replayed; return the proof in words.
 
-    Every operator must be known to run on the GPU alone, on the stream that computes, and what a step is fed must lie
-    where it lay. Raises Refused for the first operator or variable of which that is not so.
+    Every operator must be known to run on the GPU alone, on the stream that computes. A replay reads each tensor at the
+    address that it had at the capture, so no variable may be fed anew at each step: inputs must be persistable ones.
+    Raises Refused for the first operator or variable of which that is not so.
     """
     block = main.global_block()
     for op in block.ops:
         obstacle = _obstacle(op)
         prove(not obstacle, f"STRATEGY: cuda_graph=1: {op.type}: {obstacle}: leave cuda_graph out")
     for variable in block.vars.values():
-        stays = variable.persistable or not variable.is_data
-        prove(stays, f"STRATEGY: cuda_graph=1: {variable.name} is fed, so a replay would not find it")
+        keeps_its_address = variable.persistable or not variable.is_data
+        prove(keeps_its_address, f"STRATEGY: cuda_graph=1: {variable.name} is fed, so a replay would not find it")
     return f"cuda_graph: {len(block.ops)} operators that a graph can hold"
 
 

@@ -75,12 +75,14 @@ class Work:
         product = self._product()
         self.flops = product.flops
         self.dtype = product.dtype  # of a product's arithmetic; empty for any other operator
-        self.turned_bytes = self._transposed_bytes()  # of transposes inside the kernel, which are in `moved_bytes` too
+        # Of transposes inside the kernel; `moved_bytes` has them too.
+        self.transposed_bytes = self._transposed_bytes()
         self.moved_bytes = 0
         if self.is_kernel:
-            self.moved_bytes = self._operand_bytes() + self.turned_bytes + self._bytes_between_kernels()
-        self.again_bytes = self._sizes_read_twice()  # of inputs that it must read twice where the chip cannot hold them
-        self.extra_bytes = self._reread_bytes()  # read by a second kernel of the operator, or added to
+            self.moved_bytes = self._operand_bytes() + self.transposed_bytes + self._bytes_between_kernels()
+        # Of inputs that it must read twice where the chip cannot hold them.
+        self.twice_read_sizes = self._sizes_read_twice()
+        self.reread_bytes = self._reread_bytes()  # read by a second kernel of the operator, or added to
 
     @property
     def kernel_class(self) -> str:
@@ -94,10 +96,14 @@ class Work:
         return "elementwise and others"
 
     def traffic_bytes(self, on_chip_bytes: int) -> int:
-        """Return the bytes that its kernels read and write on a chip that itself holds `on_chip_bytes`."""
+        """Return the bytes that its kernels read and write on a chip whose cache holds `on_chip_bytes`.
+
+        An input that must be read twice is counted twice where the cache cannot hold it for the second time, or where a
+        second kernel reads it.
+        """
         is_two_kernels = self._forward == "sync_batch_norm"  # its statistics and its output
-        again = sum(size for size in self.again_bytes if is_two_kernels or size > on_chip_bytes)
-        return self.moved_bytes + self.extra_bytes + again
+        again = sum(size for size in self.twice_read_sizes if is_two_kernels or size > on_chip_bytes)
+        return self.moved_bytes + self.reread_bytes + again
 
     def _bytes_in(self, *slots: str) -> list[int]:
         """Return the bytes of each variable in these slots."""
@@ -170,7 +176,6 @@ class Work:
         both; each costs as much as the forward pass. Any other operator has 0 FLOPs and an empty type.
         """
         block = self._op.block
-        is_gradient = self.kind != self._forward
         flops = 0
         dtype = ""
         for factors in ops.FACTORS.get(self._forward, ()):
@@ -179,12 +184,16 @@ class Work:
                 output = block.var(ops.operands(self._op, factors.output, f"{factors.output}@GRAD")[0])
                 channel_axis = -1 if self._forward in ops.PRODUCTS else 0  # of the output channels, in the weights
                 multiply_adds = math.prod(weights.shape) // weights.shape[channel_axis]  # of one output value
-                passes = 1
-                if is_gradient:
-                    passes = len(ops.operands(self._op, f"{factors.input}@GRAD", f"{factors.weights}@GRAD"))
-                flops += passes * 2 * math.prod(output.shape) * multiply_adds
+                flops += self._passes(factors) * 2 * math.prod(output.shape) * multiply_adds
                 dtype = ops.dtype_of(weights)
         return _Product(flops, dtype)
+
+    def _passes(self, factors: ops.Factors) -> int:
+        """Return how many products of the forward pass's size this operator computes for one of its products."""
+        is_gradient = self.kind != self._forward
+        if not is_gradient:
+            return 1
+        return len(ops.operands(self._op, f"{factors.input}@GRAD", f"{factors.weights}@GRAD"))
 
     def _reread_bytes(self) -> int:
         """Return the bytes that a gradient operator reads again by another of its kernels, however large the cache.
@@ -192,20 +201,21 @@ class Work:
         - A convolution's gradients by its input and by its weights are two calls of cuDNN that read the same incoming
           gradient. With addto it also reads the gradient that it adds to.
         - In `resnet_unit` that incoming gradient is the normalization's, as large as the convolution's output.
-        - Paddle's `sync_batch_norm_grad` has a third kernel, which reads the image and the incoming gradient.
+        - Paddle's `sync_batch_norm_grad` has a third kernel, which reads the image and the incoming gradient: the same
+          inputs that `_sizes_read_twice` returns.
 
         Any other operator reads nothing again: 0.
         """
         if self.kind == "conv2d_grad":
-            total = sum(self._sizes[name] for name in ops.added_to(self._op))
-            has_two_calls = len(ops.operands(self._op, "Input@GRAD", "Filter@GRAD")) > 1
-            if has_two_calls:
-                total += sum(self._bytes_in("Output@GRAD"))
-            return total
+            addto_bytes = sum(self._sizes[name] for name in ops.added_to(self._op))
+            has_both_gradients = len(ops.operands(self._op, "Input@GRAD", "Filter@GRAD")) > 1
+            if has_both_gradients:
+                return addto_bytes + sum(self._bytes_in("Output@GRAD"))
+            return addto_bytes
         if self.kind == "resnet_unit_grad":
             return sum(self._bytes_in("ConvX", "ConvZ"))
         if self.kind == "sync_batch_norm_grad":
-            return sum(self.again_bytes)
+            return sum(self.twice_read_sizes)
         return 0
 
 
@@ -307,7 +317,7 @@ def counts_of(main: static.Program) -> dict[str, Any]:
         "kernel_operators": sum(work.is_kernel for work in all_works),
         "all_operators": len(all_works),
         "transposes": transposes,
-        "hidden_transposes_gb": sum(work.turned_bytes for work in all_works) / 1e9,
+        "hidden_transposes_gb": sum(work.transposed_bytes for work in all_works) / 1e9,
         "casts": kinds["cast"],
         "products": dict(Counter(work.dtype for work in all_works if work.flops)),
         "all_reduces": kinds["c_allreduce_sum"],

@@ -48,7 +48,8 @@ def _build_lars(config: OptimizerConfig, rate: Any, program: Any, merged: bool) 
     """Return Paddle's LARS optimizer for the parameters of a program; `rate` is Paddle's learning rate or scheduler.
 
     Parameters that the recipe leaves without weight decay are named to Paddle, which leaves them without the trust
-    ratio, too.
+    ratio, too. `merged` is not read: it belongs to the signature of every optimizer's builder, and Paddle's LARS has no
+    merged operator (the knob `merged_lars` joins them by a pass afterwards).
     """
     import paddle
 

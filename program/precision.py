@@ -93,7 +93,7 @@ def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
     """
     if not precision.is_half:
         return optimizer
-    is_o2 = precision.level == "O2"
+    is_o2 = precision.level == "O2"  # parameters in float16, too, each with an FP32 master
     return static.amp.decorate(
         optimizer,
         amp_lists=_operator_lists(precision),

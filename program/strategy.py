@@ -107,13 +107,17 @@ def parse(text: str) -> Strategy:
 def _value(knob: Field[Any], text: str) -> bool | int | float:
     """Return the value that a text gives a knob: a bool, a whole number or a float, as the knob's type says.
 
+    The type is that of the field in Strategy, which may be one with None, as `bool | None`. A number has at least the
+    knob's `least`, and at most MOST.
+
     Raises ValueError where the text is no such value, or a number out of the knob's range.
     """
-    if "bool" in str(knob.type):
+    type_name = str(knob.type)
+    if "bool" in type_name:
         if text.lower() not in ("0", "1", "true", "false"):
             raise ValueError(f"STRATEGY: {knob.name}={text!r}: must be 0 or 1")
         return text.lower() in ("1", "true")
-    to_number = float if "float" in str(knob.type) else int
+    to_number = float if "float" in type_name else int
     try:
         number = to_number(text)
     except ValueError:
@@ -158,22 +162,28 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
     """
     on_gpu = device == "gpu"
     if not on_gpu:
-        for flag in strategy.flags:
-            knob = flag.removeprefix("FLAGS_")
-            raise ValueError(f"STRATEGY: {knob}: a CPU computes without cuDNN: leave it out, or set DEVICE=gpu")
+        _refuse_flags_of_cudnn(strategy)
 
     is_half_nhwc = dtype == "float16" and layout == "NHWC"
     decided: dict[str, bool] = {}
     for condition in _conditions(strategy, on_gpu=on_gpu, half_nhwc=is_half_nhwc):
-        wanted: bool | None = getattr(strategy, condition.knob)
-        if wanted and not condition.is_met:
+        users_choice: bool | None = getattr(strategy, condition.knob)
+        if users_choice and not condition.is_met:
             raise ValueError(f"STRATEGY: {condition.knob}=1: {condition.reason}")
-        if wanted is None:
-            wanted = condition.is_met
-        decided[condition.knob] = wanted
+        if users_choice is None:
+            decided[condition.knob] = condition.is_met
+        else:
+            decided[condition.knob] = users_choice
     # A CPU is left without sharing: it has memory, and its executor holds pairs of operators.
     decided["enable_inplace"] = on_gpu if strategy.enable_inplace is None else strategy.enable_inplace
     return replace(strategy, **decided)
+
+
+def _refuse_flags_of_cudnn(strategy: Strategy) -> None:
+    """Raise ValueError for the first knob that sets a flag of cuDNN, which a CPU does not have."""
+    for flag in strategy.flags:
+        knob = flag.removeprefix("FLAGS_")
+        raise ValueError(f"STRATEGY: {knob}: a CPU computes without cuDNN: leave it out, or set DEVICE=gpu")
 
 
 def _conditions(strategy: Strategy, *, on_gpu: bool, half_nhwc: bool) -> list[_Condition]:

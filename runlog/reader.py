@@ -29,6 +29,7 @@ _NO_TYPE = f"event_type is none of {', '.join(sorted(EVENT_TYPES))}"
 _ANSI_RESET = ("\x1b[0m", "\x1b[m", "\x1b[K")
 _PACKED = (b"\x1f\x8b", b"\xfd7zXZ", b"BZh", b"PK\3\4", b"\x28\xb5\x2f\xfd")  # gzip, xz, bzip2, zip, zstd
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+LARGEST_FLOAT = 1e300  # of a whole number that is taken as one: a float ends at 1.8e308
 LONGEST_PREFIX = 80  # bytes of what a launcher puts before a line
 _RANK = re.compile(rb"\s*(?:\[\d+,(\d+)\](?:<std\w+>)?:?|\[?(?:rank ?)?(\d+)\]?:)\s*\Z")
 
@@ -146,8 +147,8 @@ def _is_deeper(value: Any, depth: int) -> bool:
 def table_of(kind: type[T], value: Any) -> T | None:
     """Return the value of an event as `kind`, a dataclass of the schema with plain fields; None where it is not one.
 
-    Every field must have one of its declared types; a whole number serves as a float. A field that may be null may be
-    absent, too: older logs do not have all of them.
+    Every field must have one of its declared types; a whole number that a float can hold serves as a float. A field
+    that may be null may be absent, too: older logs do not have all of them.
     """
     if not isinstance(value, dict):
         return None
@@ -155,7 +156,7 @@ def table_of(kind: type[T], value: Any) -> T | None:
     for name, hint in hints_of(kind).items():  # type: ignore[arg-type]
         item = value.get(name)
         allowed_types = typing.get_args(hint) or (hint,)
-        is_whole_float = float in allowed_types and type(item) is int and abs(item) < 1e300
+        is_whole_float = float in allowed_types and type(item) is int and abs(item) < LARGEST_FLOAT
         if type(item) not in allowed_types and not is_whole_float:
             return None
         fields[name] = item
@@ -256,29 +257,28 @@ def _nul_problem(chunk: bytes, line: int, *, is_start: bool) -> Problem:
 
 
 def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
-    """Yield the events of a line, each with what is wrong with it, or the section of a header line; else nothing.
+    """Yield what a line of a log holds: the Header of a header line, or each Event; nothing for any other line.
 
     `raw` is the line with its end, `line` its number, and `offset` the place of its first byte in the file. An event
-    begins with TOKEN and ends with the line, or where another one begins. What stands before the first is a launcher's
-    prefix, which may name the rank that wrote the line.
+    begins with TOKEN, and ends with the line or where another one begins. What stands before the first is a launcher's
+    prefix, which may name the rank that wrote the line. What is wrong with an event is yielded as a Problem before it.
     """
-    token_start = raw.find(TOKEN)
-    if token_start < 0:
-        header_start = raw.find(HEADER)
-        if header_start >= 0:
-            header = _header(raw[:header_start], raw[header_start:].rstrip(b"\r\n"), line)
-            if header is not None:
-                yield header
-        return
     raw = raw.rstrip(b"\r\n")
+    starts = [token.start() for token in re.finditer(TOKEN, raw)]  # of the events
+    if not starts:
+        header = _header(raw, line)
+        if header is not None:
+            yield header
+        return
     if len(raw) > MAX_LINE_BYTES:
         yield Problem("oversized", f"an event on a line over {MAX_LINE_BYTES} bytes", line, _shown(raw))
         return
-    rank = _rank_of(raw[:token_start])
-    starts = [token.start() for token in re.finditer(TOKEN, raw)]
+
+    first_start = starts[0]
+    rank = _rank_of(raw[:first_start])
     if len(starts) > 1:
         message = "several events on one line: the official parser reads the last alone"
-        yield Problem("several-events", message, line, _shown(raw[token_start:]))
+        yield Problem("several-events", message, line, _shown(raw[first_start:]))
     for start, end in itertools.pairwise([*starts, len(raw)]):
         yield from _event(raw[start:end], line, offset + start, rank)
 
@@ -296,19 +296,22 @@ def _shown(text: bytes) -> str:
     return text[:200].decode("utf-8", "replace")
 
 
-def _header(prefix: bytes, raw: bytes, line: int) -> Header | None:
-    """Return the section of a header line, `# {"<section>": value}`; None for any other comment.
+def _header(raw: bytes, line: int) -> Header | None:
+    """Return the section of a header line, `# {"<section>": value}`; None for any other line.
 
-    `raw` is the line from its # on, and `prefix` what stands before it: nothing, or a launcher's prefix, as mpirun's
-    `[1,0]<stdout>:`.
+    `raw` is the line without its end. A launcher's prefix may stand before the #, as mpirun's `[1,0]<stdout>:`.
     """
-    prefix = prefix.removeprefix(_BYTE_ORDER_MARK).strip()
+    start = raw.find(HEADER)
+    if start < 0:
+        return None
+    prefix = raw[:start].removeprefix(_BYTE_ORDER_MARK).strip()
+    comment = raw[start:]
     is_bracketed = prefix.startswith(b"[") and prefix.endswith((b":", b"]", b">"))
     is_launchers = is_bracketed and len(prefix) < LONGEST_PREFIX
-    if (prefix and not is_launchers) or len(raw) > MAX_LINE_BYTES:
+    if (prefix and not is_launchers) or len(comment) > MAX_LINE_BYTES:
         return None
     try:
-        sections = parse_json(raw.removeprefix(b"# ").decode())
+        sections = parse_json(comment.removeprefix(b"# ").decode())
     except ValueError:
         return None
     if not isinstance(sections, dict) or len(sections) != 1:

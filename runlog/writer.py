@@ -52,15 +52,21 @@ class RunLog:
     """Rank 0's log; `RunLog(None)` is the one of every other rank and writes nothing."""
 
     def __init__(self, path: Path | None, *, append: bool = False) -> None:
-        """Open the log at `path`; with None, as on all ranks but the first, nothing is written.
+        """Create the log at `path`, or with `append` open the one that is there to add lines to it.
 
-        With `append` lines are added to a log that is there. Raises ValueError where the file exists otherwise (results
-        are never overwritten), or cannot be created.
+        With None, as on all ranks but the first, nothing is written. Events go through mllog, the logger of the MLPerf
+        benchmarks; the lines of the header and those for people are written directly, to the same file.
+
+        Raises ValueError where the file cannot be created, or exists and `append` is not set: results are never
+        overwritten.
         """
         from mlperf_logging.mllog.mllog import MLLogger  # only a training run has it
 
         logger = logging.Logger("run-log")
-        logger.addHandler(logging.NullHandler() if path is None else _lines_of(path, append=append))
+        if path is None:
+            logger.addHandler(logging.NullHandler())
+        else:
+            logger.addHandler(_lines_of(path, append=append))
         self._lines = logger
         self._mllogger = MLLogger(logger, default_stack_offset=OURS, root_dir=str(REPOSITORY))
 

@@ -42,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Write the runs of the logs in each form that was asked for: Parquet, TensorBoard, MLflow. Returns 0.
 
-    Raises InputError where none was asked for, or MLflow refuses the runs.
+    Parquet is one table of all runs, with a row for each window. The other two have an entry for each run, named by the
+    run's number and its log. Raises InputError where no form was asked for, or where MLflow refuses the runs.
     """
     if not (args.parquet or args.tensorboard or args.mlflow):
         raise InputError("export: no form given; name --parquet FILE, --tensorboard FOLDER or --mlflow URI")
@@ -57,11 +58,17 @@ def main(args: argparse.Namespace) -> int:
         if args.tensorboard:
             to_tensorboard(record, args.tensorboard / name)
         if args.mlflow:
-            try:
-                to_mlflow(record, args.mlflow, name)
-            except _package("mlflow").MlflowException as error:
-                raise InputError(f"{args.mlflow}: {error}") from error
+            _to_mlflow_or_refuse(record, args.mlflow, name)
     return 0
+
+
+def _to_mlflow_or_refuse(record: Record, uri: str, name: str) -> None:
+    """Write a run to a tracking server. Raises InputError where MLflow refuses it."""
+    mlflow = _package("mlflow")
+    try:
+        to_mlflow(record, uri, name)
+    except mlflow.MlflowException as error:
+        raise InputError(f"{uri}: {error}") from error
 
 
 def row(record: Record, window: Window) -> JsonObject:

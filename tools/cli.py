@@ -87,13 +87,15 @@ def main() -> int:
 
 
 def complete() -> int:
-    """Complete the name of a command, or have the command that the shell's line names complete its own words.
+    """Print completions for the word at the cursor of a shell's line, such as `paddle-reference sco<Tab>`.
 
-    Return an exit status, which the shell does not look at.
+    The first word after the program's name is completed to a command. Behind a command, that command is run, whose own
+    parser completes its words. Return an exit status, which the shell does not look at.
     """
     commands = PUBLISHING | TRAINING
     words = completion.words_before_cursor()
-    if len(words) < 2:
+    is_at_command = len(words) < 2  # the first of the words is the program
+    if is_at_command:
         parser = argparse.ArgumentParser(prog="paddle-reference")
         parser.add_argument("command", choices=list(commands))
         parser.add_argument("--version", action="version")
@@ -104,7 +106,7 @@ def complete() -> int:
         return 2
     module, _ = commands[name]
     if module not in WITH_SUBCOMMANDS:
-        completion.count_as_program(2)
+        completion.count_as_program(2)  # the command is what its parser takes for the program
     sys.argv[1:] = [name]
     return run(name)
 

@@ -36,27 +36,23 @@ def quoted(figure: Published) -> JsonObject:
 
 
 def estimates(update: Sequence[Any], job: env.Job, network_bytes_per_s: float | None = None) -> list[JsonObject]:
-    """Return for each known card the roofline of the job's update, the nearest published figure and the traffic.
+    """Return an estimate for each known card: how fast it could at best run a job's update, and what others published.
 
-    The roofline is {"roofline_images_per_s": None} where it cannot be estimated. The published figure is the one of the
-    same model, card and precision whose batch and devices are nearest, or None. Where the bytes/s of a node's network
-    are given, there is also what all-reduces cost on several nodes, beside published scaling.
+    `update` are the programs of one step. Each entry of the list is JSON: the card's name, the roofline (the images/s
+    that neither its arithmetic nor its memory allows to surpass, None where it cannot be estimated), the nearest
+    published figure and the bytes that move. Where the bytes/s of a node's network are given, an entry has also what
+    all-reduces cost on several nodes, beside published scaling.
     """
     operators = in_order(update)
     tf32 = job.model.precision == "tf32"
-    batch = job.model.batchsize
-    ranks = job.cluster.world_size
     entries: list[JsonObject] = []
     for card in read_cards():
+        bound = roofline(operators, tf32=tf32, batch=job.model.batchsize, ranks=job.cluster.world_size, card=card)
+        if bound is None:
+            bound = {"roofline_images_per_s": None}
         entry: JsonObject = {"device": f"{card.name} {card.memory_gib} GB"}
-        bound = roofline(operators, tf32=tf32, batch=batch, ranks=ranks, card=card)
-        entry.update(bound or {"roofline_images_per_s": None})
-
-        published = None
-        if not job.model.knobs.auto:  # Paddle chose that program, not who published
-            figures = figures_of(card, model=job.model.row.model, precision=job.model.precision)
-            published = nearest(figures, batch=batch, devices=ranks)
-        entry["published"] = None if published is None else quoted(published)
+        entry.update(bound)
+        entry["published"] = _nearest_published(card, job)
         entry["traffic_gb"] = traffic_gb(operators, card)
         if network_bytes_per_s is not None:
             entry["scaling"] = scaling(operators, tf32=tf32, card=card, network_bytes_per_s=network_bytes_per_s)
@@ -67,6 +63,18 @@ def estimates(update: Sequence[Any], job: env.Job, network_bytes_per_s: float | 
     return entries
 
 
+def _nearest_published(card: Card, job: env.Job) -> JsonObject | None:
+    """Return the published figure of the job's model, precision and card whose batch and devices are nearest, or None.
+
+    A program of Paddle's automatic mode has none: Paddle chose it, and not whoever published.
+    """
+    if job.model.knobs.auto:
+        return None
+    figures = figures_of(card, model=job.model.row.model, precision=job.model.precision)
+    published = nearest(figures, batch=job.model.batchsize, devices=job.cluster.world_size)
+    return None if published is None else quoted(published)
+
+
 def traffic_gb(operators: Operators, card: Card) -> dict[str, float]:
     """Return the GB that the kernels of each class move on `card`, the most first.
 
@@ -75,8 +83,8 @@ def traffic_gb(operators: Operators, card: Card) -> dict[str, float]:
     bytes_of_class: Counter[str] = Counter()
     for operation in operators:
         work = operation.work
-        bytes_of_class[work.kernel_class] += work.traffic_bytes(card.on_chip_bytes) - work.turned_bytes
-        bytes_of_class["transposes inside kernels"] += work.turned_bytes
+        bytes_of_class[work.kernel_class] += work.traffic_bytes(card.on_chip_bytes) - work.transposed_bytes
+        bytes_of_class["transposes inside kernels"] += work.transposed_bytes
     return {name: size / 1e9 for name, size in bytes_of_class.most_common() if size}
 
 
@@ -86,8 +94,9 @@ def traffic_gb(operators: Operators, card: Card) -> dict[str, float]:
 def build(job: env.Job) -> Any:
     """Build the training program of a job as its rank 0 has it, and return the `TrainingProgram`.
 
-    No GPU is needed and no other rank runs: the program is told of ranks on this machine, which are never started. The
-    job's schedule is made for a data set of SCHEDULED_STEPS steps, as its length changes no operator.
+    No GPU is needed and no other rank runs: Paddle is told of addresses on this machine, one for each rank, at which
+    nobody listens. The learning rate's schedule is made for a data set of SCHEDULED_STEPS steps: its length changes no
+    operator of the program.
 
     Raises ValueError where the job asks for what cannot be built.
     """
@@ -97,11 +106,11 @@ def build(job: env.Job) -> Any:
     env.export_trainer(0, endpoints)
     paddle.enable_static()
     model = workload.of_job(job)
-    model.plan = dataclasses.replace(model.plan, ranks_listen=False)
+    model.plan = dataclasses.replace(model.plan, ranks_listen=False)  # else the build would wait for them
     samples = job.global_batch * SCHEDULED_STEPS
     schedule = model.recipe.make_schedule(samples=samples, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=1)
-    kernels.sizes(training.main)  # refuses images that cuDNN does not take; a CPU's job too, whose rates are of GPUs
+    kernels.check_sizes(training.main)  # also of a CPU's job, as its rates below are those of GPUs
     return training
 
 

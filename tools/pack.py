@@ -243,9 +243,10 @@ def _shown(what: str, total: int, *, done: int = 0) -> Iterator[Array]:
 def write_lists(source: Path, labels: Path | None) -> list[str]:
     """Write train_list.txt and val_list.txt of a folder whose images lie in class folders, as train/n01440764/x.JPEG.
 
-    A val/ may hold its images without class folders: then `labels` is a file that names and labels them. Both lists are
-    made before one is written. Returns a line on each list for a person. Raises ValueError where a list is there
-    already, or nothing tells the labels.
+    ImageNet's val/ holds its images without class folders: for such a folder `labels` is a file of lines `name label`,
+    and None where val/ has class folders too. Both lists are made before one is written, so a fault leaves none.
+    Returns a line on each list for a person. Raises ValueError where a list is there already, where a folder that
+    should have class folders has none, or where an image has no label.
     """
     contents: dict[str, bytes] = {}
     for part in PARTS:

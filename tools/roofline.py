@@ -137,7 +137,7 @@ def _operator_time(work: Work, arithmetic_of: dict[str, str], card: Card) -> Ope
     flops_s = 0.0
     if work.flops:
         flops_s = work.flops / card.flops_per_s[arithmetic_of[work.dtype]]
-    again_bytes = sum(size for size in work.again_bytes if size > card.on_chip_bytes)
+    again_bytes = sum(size for size in work.twice_read_sizes if size > card.on_chip_bytes)
     return OperatorTime(flops_s, (work.moved_bytes + again_bytes) / card.memory_bytes_per_s)
 
 

@@ -28,7 +28,7 @@ from scoring.report.build import build, read_findings
 RULESET = "4.0.0"
 
 
-def _of_all(records: Sequence[Record], what: str, values: Sequence[float | None], form: str) -> str:
+def _median_and_range(records: Sequence[Record], what: str, values: Sequence[float | None], form: str) -> str:
     """Return a figure of each run as text: the figure of one, the median and range of several.
 
     `form` is of `str.format`. Where a run has no figure, the text names the logs without `what`.
@@ -61,8 +61,8 @@ def _training_rows(records: Sequence[Record], figure: Score) -> dict[str, str]:
     seconds = "s" if figure.standing is None else figure.standing.unit("s")
     times_s = [record.run_time_s for record in records]
     return {
-        "quality": _of_all(records, "evaluation", last_qualities, f"{{:.4f}} {metric}"),
-        "time to train": _of_all(records, "end", times_s, f"{{:.1f}} {seconds}"),
+        "quality": _median_and_range(records, "evaluation", last_qualities, f"{{:.4f}} {metric}"),
+        "time to train": _median_and_range(records, "end", times_s, f"{{:.1f}} {seconds}"),
     }
 
 
@@ -117,8 +117,8 @@ def _print_errors(report: Report) -> None:
 def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
     """Score and check the logs of a job's runs, write their report beside them, and print a table of it all.
 
-    Each log is read once and held in memory. The check's findings go to findings.json, and the report to report.html,
-    in the first log's folder. Runs of `throughput` are not checked: they are no training result.
+    Each log is read once and held in memory. The files findings.json (what the check found) and report.html are
+    written to the first log's folder. With `throughput` the logs are not checked: such runs are no training result.
 
     Returns the exit status: 1 where a log fails its check, else 0. Raises ValueError where a log measured nothing.
     """
@@ -128,28 +128,21 @@ def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
     rows = _rows(records, figure, throughput=throughput)
 
     folder = logs[0].parent
-    log_by_name = {str(log): log for log in logs}
+    page_file = folder / "report.html"
+    findings_file: Path | None = None
     checks: list[Report] = []
-    findings_by_file: dict[str, JsonObject] = {}
-    page_command = list(log_by_name)  # the words by which the page can be made again
     if throughput:
         rows["check"] = "not applicable: a throughput run is no training result"
     else:
-        checks = check_logs(logs, rules.load(RULESET), receipt=True)
         findings_file = folder / "findings.json"
+        checks = check_logs(logs, rules.load(RULESET), receipt=True)
         findings_file.write_text(as_json(checks), encoding="utf-8")
-        findings_by_file = read_findings(str(findings_file), records)
         verdicts = ["pass" if check.passed else "fail" for check in checks]
         rows["check"] = f"{', '.join(verdicts)} (ruleset {RULESET})"
-        page_command += ["--findings", str(findings_file)]
+    _write_page(page_file, logs, records, findings_file)
 
-    page_file = folder / "report.html"
-    rows["log"] = "\n".join(log_by_name)
+    rows["log"] = "\n".join(str(log) for log in logs)
     rows["report"] = str(page_file)
-    report = build(records, None, skip=None, findings=findings_by_file, logs=log_by_name, folders={})
-    page = render.page(report, [*page_command, "--html", str(page_file)])
-    page_file.write_text(render.html(page), encoding="utf-8")
-
     _print_table(rows)
     for warning in figure.warnings:
         print(f"warning: {warning.check}: {warning.found}")
@@ -158,6 +151,24 @@ def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
     for check in checks:
         _print_errors(check)
     return 0 if all(check.passed for check in checks) else 1
+
+
+def _write_page(
+    page_file: Path, logs: Sequence[HeldLog], records: Sequence[Record], findings_file: Path | None
+) -> None:
+    """Write the report of the runs as a page, which says by which words of the report's command it can be made again.
+
+    `findings_file` has what the check of the logs found; None where they were not checked.
+    """
+    log_by_name = {str(log): log for log in logs}
+    words = list(log_by_name)
+    findings_by_file: dict[str, JsonObject] = {}
+    if findings_file is not None:
+        findings_by_file = read_findings(str(findings_file), records)
+        words += ["--findings", str(findings_file)]
+    words += ["--html", str(page_file)]
+    report = build(records, None, skip=None, findings=findings_by_file, logs=log_by_name, folders={})
+    page_file.write_text(render.html(render.page(report, words)), encoding="utf-8")
 
 
 def main() -> int:

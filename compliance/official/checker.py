@@ -6,7 +6,7 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,10 +44,10 @@ class Judge:
         self._events.append(event)
 
     def finish(self) -> None:
-        """Apply common.yaml, and each rule file that the log's events name, one after the other.
+        """Apply the rule file common.yaml to the events, and then each file that a file before sends the log to.
 
-        common.yaml sends a log to its division's file, and that to its benchmark's, by what the log states. Where
-        several files have rules for a key, the last file's rules for it stand.
+        common.yaml sends a log to its division's file, and that to its benchmark's, by what the events state. Where
+        several files have rules for a key, those of the last one count for its single events and their number.
         """
         waiting = [f"training_{self._version}/common.yaml"]
         applied_names: set[str] = set()
@@ -64,23 +64,25 @@ class Judge:
                     waiting.append(further_file)
             last_by_key |= applied.keys
         for key in last_by_key.values():
-            key.finish_last(self._collected)
+            key.collect_in_last_file(self._collected)
 
-    def _refuse(self, key: "_Key", event: Event, name: str) -> None:
-        """Collect that an event asks for the rule file `name`, which mlperf-logging lacks or has applied already.
+    def _refuse(self, key: "_Key", event: Event, rule_file: str) -> None:
+        """Collect that the value of `event` leads to `rule_file`, which mlperf-logging lacks or has applied already.
 
-        A benchmark that the ruleset does not have is refused by a rule of its own, which names the rulesets that do.
+        An unknown benchmark breaks the rule known-benchmark, and the finding names the rulesets that have it. Any other
+        value fails as one of `key`, the events of the same key, unless one of these has failed already.
         """
         if event.key == schema.SUBMISSION_BENCHMARK.key:
-            having = [version for version in versions() if event.value in benchmarks(version)]
-            others = "no ruleset has it"
-            if having:
-                others = f"rulesets {', '.join(having)} have it"
-            benchmark = printable(event.value, 60)
-            actual = f"{event.key} {benchmark}: mlperf-logging {VERSION} has no {printable(name)}; {others}"
-            self._collected.breach("known-benchmark", event.line, actual)
+            self._refuse_benchmark(event, rule_file)
         elif not key.failed:
             key.fail(event, "value", "a value that has rules of its own", printable(event.value))
+
+    def _refuse_benchmark(self, event: Event, rule_file: str) -> None:
+        rulesets = [version for version in versions() if event.value in benchmarks(version)]
+        where_known = f"rulesets {', '.join(rulesets)} have it" if rulesets else "no ruleset has it"
+        benchmark = printable(event.value, 60)
+        actual = f"{event.key} {benchmark}: mlperf-logging {VERSION} has no {printable(rule_file)}; {where_known}"
+        self._collected.breach("known-benchmark", event.line, actual)
 
 
 class _Applied:
@@ -101,50 +103,54 @@ class _Applied:
             if key is not None:
                 key.take(event)
         for key in self.keys.values():
-            key.finish(collected)
+            key.collect_in_each_file(collected)
         if self.ended:
             collected.found.append(self.ended)
         for check in file.end:
-            self._check_end(check, collected)
+            self._check_listed_names(check, collected)
 
     def _aggregated(self, events: Iterable[Event]) -> list[Event]:
-        """Return one event for each evaluation of stable_diffusion, which logs its metrics in an event each.
+        """Return one event for each evaluation of stable_diffusion, which logs each of its metrics in an event.
 
-        The new event's value is a table such as {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}: the rule file joins
-        the metrics of the same samples_count so. Where an evaluation lacks the metadata for that, the official checker
-        ends, which is noted of the first one.
+        The new event's value is a table such as {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}. Its metrics are
+        those with the same samples_count in their metadata; `file.aggregates` has that name. Where an event lacks such
+        metadata the official checker ends, which is noted.
         """
-        joined: dict[Any, Event] = {}
+        by_evaluation: dict[Any, Event] = {}  # by the evaluation's samples_count
+        name = self.file.aggregates
         for event in events:
             try:
-                if event.key == schema.EVAL_ACCURACY.key and "metric" in event.metadata:
-                    evaluation = event.metadata[self.file.aggregates]
-                    values = {self.file.aggregates: evaluation}
-                    first = Event(_AGGREGATED, values, {}, time_ms=0, event_type="", line=event.line, offset=0)
-                    joined.setdefault(evaluation, first).value[event.metadata["metric"]] = event.value
+                if event.key != schema.EVAL_ACCURACY.key or "metric" not in event.metadata:
+                    continue
+                evaluation = event.metadata[name]
+                if evaluation not in by_evaluation:
+                    table = {name: evaluation}
+                    joined = Event(_AGGREGATED, table, {}, time_ms=0, event_type="", line=event.line, offset=0)
+                    by_evaluation[evaluation] = joined
+                by_evaluation[evaluation].value[event.metadata["metric"]] = event.value
             except (KeyError, TypeError):
-                wanted = f"{self.file.aggregates} and a metric in the metadata"
-                actual = _shown(event, "metadata")
-                self.end(self.keys[_AGGREGATED].finding("metadata", event.line, wanted, actual))
-        return list(joined.values())
+                wanted = f"{name} and a metric in the metadata"
+                self.end(self.keys[_AGGREGATED].finding("metadata", event.line, wanted, _shown(event, "metadata")))
+        return list(by_evaluation.values())
 
     def end(self, finding: Finding) -> None:
         """Note why the official checker ends; only the first reason counts."""
         if self.ended is None:
             self.ended = finding
 
-    def _check_end(self, check: Check, collected: Collected) -> None:
-        """Collect that the names which the events of a key listed are not those that the rule file wants.
+    def _check_listed_names(self, check: Check, collected: Collected) -> None:
+        """Collect that the names which a log's events listed are not those that the rule file wants.
 
-        The tensors of which a log says that it initialized them must be those of the reference model, for instance.
-        Where no event listed any, another finding says so.
+        For instance, the tensors that a log has initialized, one event each, must be those of the reference model. The
+        check's key is `check.other`, and its two sides compute the listed and the wanted names from what the events
+        left in the state. A log without events of the key is passed over: another finding says that they are missing.
         """
         key = self.keys[check.other]
         if not key.count or holds(check.code, None, self.state):
             return
-        listed_names, wanted_names = check.sides
-        listed = Counter(map(printable, listed_names(None, self.state)))
-        wanted = Counter(map(printable, wanted_names(None, self.state)))
+        compute_listed, compute_wanted = check.sides
+        listed = Counter(map(printable, compute_listed(None, self.state)))
+        wanted = Counter(map(printable, compute_wanted(None, self.state)))
         missing = list(wanted - listed)[:_NAMES_SHOWN]
         unknown = list(listed - wanted)[:_NAMES_SHOWN]
         actual = f"missing {missing}, unknown or twice {unknown}"
@@ -183,7 +189,7 @@ class _Key:
     def __init__(self, rule: Rule, file: _Applied) -> None:
         self.rule = rule
         self._file = file
-        self._once = "submission_" in rule.key  # whether only the first event is checked
+        self._only_first_is_checked = "submission_" in rule.key
         self.count = 0
         self.line = 0  # of the first event
         self.value: Any = None  # of the first event
@@ -194,18 +200,19 @@ class _Key:
         self._failures: list[Finding] = []  # dropped where a later file has rules for the key
 
     def take(self, event: Event) -> None:
-        """Apply the rule to the next event of the key, and count it.
+        """Apply the rule's checks to the next event of the key, and count it.
 
-        Of the submission_ keys the official checker checks the first event alone.
+        The value and the line of the first event are kept, and whether a later one has another value. Of the keys
+        submission_... the official checker checks the first event alone.
         """
         self.count += 1
         is_first = self.count == 1
         if is_first:
             self.value = event.value
             self.line = event.line
-        elif not self.differs:
-            self.differs = event.value not in (self.value,)  # one NaN is another's equal, as in list.count
-        if is_first or not self._once:
+        elif event.value not in [self.value]:  # like list.count of the official checker, for which NaN equals NaN
+            self.differs = True
+        if is_first or not self._only_first_is_checked:
             self._check_each(event)
         if self.rule.first_check and is_first:
             self._check(self.rule.first_check, event)
@@ -213,7 +220,10 @@ class _Key:
             self._look_for_any(self.rule.any_check, event)
 
     def _check_each(self, event: Event) -> None:
-        """Apply the checks of every event, then change the state as the rule says."""
+        """Apply the checks of every event, then run the rule's own code, which may change the state for later rules.
+
+        Where that code fails, the event is at fault, unless a check has blamed it already.
+        """
         failed_before = self.failed
         for check in self.rule.checks:
             self._check(check, event)
@@ -296,10 +306,11 @@ class _Key:
             official=True,
         )
 
-    def finish(self, collected: Collected) -> None:
-        """Collect what is wrong with the events of the key together, and stands whatever later rule files say of it.
+    def collect_in_each_file(self, collected: Collected) -> None:
+        """Collect the breaches by all events of the key that count whatever later rule files say of the key.
 
-        That is a missing key of which another one may take the place, and that no event met the check that one must.
+        One is that neither this key nor the other one that may take its place has an event. The other is that none of
+        the events met the check that at least one must meet.
         """
         rule = self.rule
         if rule.other and not self.count and not self._file.keys[rule.other].count:
@@ -313,10 +324,11 @@ class _Key:
             finding = self.finding("value", line, f"one event with {rule.any_check.words}", best)
             collected.found.append(replace(finding, fix="train until the target is reached, then log run_stop"))
 
-    def finish_last(self, collected: Collected) -> None:
-        """Collect the failed checks of single events, and a wrong number of events, by the last file with this key.
+    def collect_in_last_file(self, collected: Collected) -> None:
+        """Collect the breaches that count only in the last rule file with rules for the key.
 
-        Repeats of a key that must be there exactly once only warn where they are equal, as with the official checker.
+        These are the failed checks of single events, and a wrong number of events. Where a key must be there exactly
+        once, repeats with the same value only warn, as in the official checker.
         """
         rule = self.rule
         collected.found += self._failures
@@ -334,45 +346,51 @@ class _Key:
 
 # --- a log with damaged lines, as mlperf-logging's parser reads it ---
 
-_TOKEN = ":::MLLOG "
+_TOKEN = ":::MLLOG "  # by which mlperf-logging begins each event of a log
 _LONGEST = 1 << 24  # characters of a line; a longer one is refused unread
 
 
 def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
     """Return our findings of a log with damaged lines, each marked by whether the official checker has it, too.
 
-    Our reader passes over, or splits, what it cannot take as one event; the official parser takes some of it and ends
-    at the rest. So the log is read and judged once more as that parser reads it. A finding is official where it is
-    about a line at which the parser ends, or where its rule is broken by that reading. What only that reading breaks
-    is added.
+    Our reader skips a damaged line, or splits it into events. mlperf-logging's parser takes some such lines as events,
+    and ends with an error at the others. So the log is read and judged a second time in the parser's way. A finding of
+    ours is official if it is an error about a line at which the parser ends, or if the second judgement broke the same
+    rule. The findings of rules that only the second judgement broke are added.
     """
     if all(_is_about_a_line(finding) for finding in ours):
         last_line = max(finding.line or 0 for finding in ours)
-        bad_lines = _read(path, None, last_line)
-        if any(_is_bad(finding, bad_lines) for finding in ours):  # the rest can change nothing
-            return tuple(replace(finding, official=_is_bad(finding, bad_lines)) for finding in ours)
+        marked = _mark_official(ours, _bad_lines_of_official_parser(path, None, last_line), broken_rules=frozenset())
+        if any(finding.official for finding in marked):
+            return tuple(marked)  # the official checker ends there, so the rest of the log changes nothing
 
     collected = Collected(ruleset.strict)
     judge = Judge(ruleset.version, collected)
-    bad_lines = _read(path, judge)
+    bad_lines = _bad_lines_of_official_parser(path, judge)
     judge.finish()
     theirs = [finding for finding in collected.found if finding.official]
-    rules_of_theirs = {finding.rule for finding in theirs}
-    rules_of_ours = {finding.rule for finding in ours}
+    marked = _mark_official(ours, bad_lines, broken_rules={finding.rule for finding in theirs})
 
-    marked = []
-    for finding in ours:
-        is_theirs = _is_bad(finding, bad_lines) or finding.rule in rules_of_theirs
-        marked.append(replace(finding, official=is_theirs))
-    is_bad_line_named = any(_is_bad(finding, bad_lines) for finding in ours)
+    is_bad_line_named = any(_is_error_at(finding, bad_lines) for finding in ours)
     if bad_lines and not is_bad_line_named:
         about_lines = [finding for finding in marked if _is_about_a_line(finding)]
         marked.append(replace(about_lines[0], severity="error", line=min(bad_lines), official=True))
+
+    rules_of_ours = {finding.rule for finding in ours}
     marked += [finding for finding in theirs if finding.rule not in rules_of_ours]
     return tuple(marked)
 
 
-def _read(path: Path, judge: Judge | None, last_line: float = math.inf) -> set[int]:
+def _mark_official(findings: Iterable[Finding], bad_lines: set[int], broken_rules: Set[str]) -> list[Finding]:
+    """Return copies of the findings: official are errors at the bad lines, and findings of the broken rules."""
+    marked = []
+    for finding in findings:
+        is_official = _is_error_at(finding, bad_lines) or finding.rule in broken_rules
+        marked.append(replace(finding, official=is_official))
+    return marked
+
+
+def _bad_lines_of_official_parser(path: Path, judge: Judge | None, last_line: float = math.inf) -> set[int]:
     """Read a log to `last_line` as the official parser does, and give its events to `judge`, if there is one.
 
     Return the numbers of the lines at which that parser ends with an error. Reading ends at a line of 16 million
@@ -392,7 +410,7 @@ def _read(path: Path, judge: Judge | None, last_line: float = math.inf) -> set[i
             if _TOKEN not in line:
                 continue
             try:
-                event = _event(line[line.rfind(_TOKEN) :].strip(), number)
+                event = _parse_event(line[line.rfind(_TOKEN) :].strip(), number)
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 bad_lines.add(number)
                 continue
@@ -406,16 +424,19 @@ def _is_about_a_line(finding: Finding) -> bool:
     return finding.rule.startswith("line-")
 
 
-def _is_bad(finding: Finding, bad_lines: set[int]) -> bool:
+def _is_error_at(finding: Finding, bad_lines: set[int]) -> bool:
     """Return whether a finding is an error about a line that the official parser cannot read."""
     return _is_about_a_line(finding) and finding.severity == "error" and finding.line in bad_lines
 
 
-def _event(text: str, line: int) -> Event:
-    """Return the event of a text such as `:::MLLOG {"key": ...}`, which stands in `line`.
+def _parse_event(text: str, line: int) -> Event:
+    """Return the event of a text such as `:::MLLOG {"key": "seed", "value": 1, "metadata": {}, "time_ms": 5}`.
 
-    Raises KeyError for a field that is missing, ValueError for what is no JSON or no event, and what the official
-    parser raises for other types.
+    `line` is the number of its line in the log. The event has no type and no offset in the file, which no official
+    rule looks at.
+
+    Raises ValueError for what is no event or no JSON, KeyError for a field that is missing, TypeError for JSON that is
+    no table, TypeError or OverflowError for a time that is no number, and RecursionError for JSON nested too deep.
     """
     if not text.startswith(_TOKEN):
         raise ValueError("no event")

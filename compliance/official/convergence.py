@@ -166,10 +166,11 @@ def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceS
 
 
 def lower_envelope(reference: ReferenceSet) -> tuple[ReferencePoint, ...]:
-    """Return the lower convex envelope of all points, by batch and mean, from the batch of the fastest one on.
+    """Return the lower convex envelope of the reference points: those that no line between two others lies below.
 
-    rcp_checker's pruning means it and misses it: it compares each point with its neighbours once and never again
-    after a later point went (its own comment says so; mlcommons/logging #368).
+    A point's place is its batch and its mean time to the target. Points of a smaller batch than the fastest point's are
+    left out. rcp_checker's pruning is meant to give the same, but keeps points above the envelope: it compares each
+    point with its neighbours once, and not again after a later point was dropped (mlcommons/logging #368).
     """
     fastest = min(reference.all_points, key=lambda point: point.mean)
     hull: list[ReferencePoint] = []

@@ -4,7 +4,6 @@ It is parsed, and only the forms below are known; another one is a SyntaxError.
 """
 
 import ast
-import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
@@ -112,19 +111,29 @@ def _expression(node: ast.expr) -> Code:
 
 
 def _comparison(node: ast.Compare) -> Code:
-    """Return the function of a comparison, which may be a chain such as `0 < v['value'] <= 1`."""
+    """Return the function that computes a comparison, which may be a chain such as `0 < v['value'] <= 1`.
+
+    A chain holds if each of its comparisons does. As in Python, its sides are computed from left to right, and no
+    farther than the first comparison that does not hold: a side behind it could raise. Raises SyntaxError for an
+    operator that is not known.
+    """
     if not all(type(op) in _COMPARISONS for op in node.ops):
         raise SyntaxError
     compares = [_COMPARISONS[type(op)] for op in node.ops]
     sides = [_expression(side) for side in (node.left, *node.comparators)]
     if len(compares) == 1:
-        [compare] = compares
-        [left, right] = sides
-        return lambda event, s: compare(left(event, s), right(event, s))
+        [only_compare] = compares
+        [first, second] = sides
+        return lambda event, s: only_compare(first(event, s), second(event, s))
 
     def chain(event: Any, s: State) -> bool:
-        values = (side(event, s) for side in sides)  # as Python: only as far as they hold
-        return all(compare(*pair) for compare, pair in zip(compares, itertools.pairwise(values), strict=True))
+        left = sides[0](event, s)
+        for compare, right_side in zip(compares, sides[1:], strict=True):
+            right = right_side(event, s)
+            if not compare(left, right):
+                return False
+            left = right
+        return True
 
     return chain
 
@@ -153,23 +162,28 @@ def _arithmetic(node: ast.BinOp) -> Code:
 
 
 def _call(node: ast.Call) -> Code:
-    """Return the function of a call: of a known one, `isinstance(..., int)`, `s.get(...)` or `"...".format(...)`."""
+    """Return the function that computes a call in a rule's expression, from an event and the state `s` of the rules.
+
+    The known forms are `isinstance(X, int)`, `s.get(X)`, a text's `"...".format(X)`, and the functions of _FUNCTIONS,
+    such as `max(X, Y)`. Every X and Y is an expression itself. Raises SyntaxError for any other call.
+    """
+    if node.keywords:
+        raise SyntaxError
     match node:
-        case ast.Call(func=ast.Name(id="isinstance"), args=[ast.expr() as tested, ast.Name(id="int")]):
+        case ast.Call(func=ast.Name(id="isinstance"), args=[tested, ast.Name(id="int")]):
             value = _expression(tested)
             return lambda event, s: isinstance(value(event, s), int)
-        case ast.Call(keywords=[_, *_]):
-            raise SyntaxError
-    arguments = [_expression(argument) for argument in node.args]
-    match node.func, len(arguments):
-        case ast.Attribute(value=ast.Name(id="s"), attr="get"), 1:
-            return lambda event, s: s.get(arguments[0](event, s))
-        case ast.Attribute(value=ast.Constant(value=str() as text), attr="format"), 1:
-            return lambda event, s: text.format(arguments[0](event, s))
-    called = _FUNCTIONS.get(ast.unparse(node.func))
-    if called is None or not arguments:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="s"), attr="get"), args=[name]):
+            value = _expression(name)
+            return lambda event, s: s.get(value(event, s))
+        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str() as text), attr="format"), args=[filled_in]):
+            value = _expression(filled_in)
+            return lambda event, s: text.format(value(event, s))
+    function = _FUNCTIONS.get(ast.unparse(node.func))
+    if function is None or not node.args:
         raise SyntaxError
-    return lambda event, s: called(*(argument(event, s) for argument in arguments))
+    arguments = [_expression(argument) for argument in node.args]
+    return lambda event, s: function(*(argument(event, s) for argument in arguments))
 
 
 def _statement(node: ast.stmt) -> Code:

@@ -285,14 +285,23 @@ def _parsed(name: str, key: str, text: str, parse: Callable[[str], _Parsed]) -> 
 
 
 def _rule(name: str, fields: JsonObject, set_by: Mapping[str, str]) -> Rule:
-    """Return the rule of a KEY block. Raises ValueError for a form that is not known."""
+    """Return the rule that a KEY block of the rule file `name` has for a key. `fields` are those of the block.
+
+    NAME is the key, and REQ the number of its events: OPTIONAL, EXACTLY_ONE, AT_LEAST_ONE, AT_LEAST(3), or
+    AT_LEAST_ONE_OR(other_key), where an event of the other key does as well. The other fields hold checks, and POST the
+    code that runs after them.
+
+    Raises ValueError for a form that is not known.
+    """
     key = fields["NAME"]
     wanted = fields.get("REQ", "OPTIONAL")
     count = _COUNTS.fullmatch(wanted)
     if not count:
         raise ValueError(f"{name}: {key}: no meaning for {wanted!r}")
-    at_least, other = count.groups()
-    least = 1 if wanted in ("EXACTLY_ONE", "AT_LEAST_ONE") else int(at_least or 0)
+    least_number, other_key = count.groups()
+    least = int(least_number or 0)
+    if wanted in ("EXACTLY_ONE", "AT_LEAST_ONE"):
+        least = 1
     checks = _checks(name, key, fields.get("CHECK", []), set_by)
     first_checks = _checks(name, key, fields.get("FIRST_CHECK", []), set_by)
     any_checks = _checks(name, key, fields.get("ATLEAST_ONE_CHECK", []), set_by)
@@ -300,7 +309,7 @@ def _rule(name: str, fields: JsonObject, set_by: Mapping[str, str]) -> Rule:
         key=key,
         count=wanted,
         least=least,
-        other=other,
+        other=other_key,
         checks=checks,
         first_check=first_checks[0] if first_checks else None,
         any_check=any_checks[0] if any_checks else None,
@@ -319,22 +328,29 @@ def _checks(name: str, key: str, texts: str | list[str], set_by: Mapping[str, st
 
 
 def read_check(name: str, key: str, text: str, set_by: Mapping[str, str] = MappingProxyType({})) -> Check:
-    """Return the check of `key` that `text` asks for, an expression in the file `name` such as `v['value'] > 0`.
+    """Return the check that `text` makes of events of `key`; the text is an expression such as `v['value'] > 0`.
 
-    Events of other keys set flags and lists in the state `s`, and `set_by` says which key sets which. A check that is
-    a flag alone, such as `not s['run_started']`, asks for the order of two keys; any other for a value, metadata or a
-    time. Raises ValueError for a form that is not known.
+    In it `v` is the event and `s` the state, in which events of other keys have set flags and lists; `set_by` has the
+    key by which each name in the state is set. A check of one flag alone, such as `not s['run_started']`, is about the
+    order of two keys. Any other check is about the event's value, metadata or time.
+
+    `name` is the rule file, for the message of the ValueError that a form raises which is not known.
     """
     code = _parsed(name, key, text, expression)
     node = ast.parse(text.strip(), mode="eval").body
-    plain = ast.unparse(node)
-    states = [state for state in re.findall(r"s\['(\w+)'\]", plain) if state in set_by]
-    other = set_by[states[0]] if states else ""
-    flag = re.fullmatch(r"(not )?s\['\w+'\](?: == True)?", plain)
-    if other and flag:
-        is_denied = flag[1] is not None
-        return Check(node=node, code=code, aspect="order", other=other, before=is_denied)
-    return Check(node=node, code=code, aspect=_aspect(plain), other=other)
+    normal_text = ast.unparse(node)  # the expression with single quotes and normal blanks
+
+    other_key = ""  # the key that sets the first name of the state in the expression
+    for state_name in re.findall(r"s\['(\w+)'\]", normal_text):
+        if state_name in set_by:
+            other_key = set_by[state_name]
+            break
+
+    flag_alone = re.fullmatch(r"(?P<denied>not )?s\['\w+'\](?: == True)?", normal_text)
+    if other_key and flag_alone:
+        must_come_before = flag_alone["denied"] is not None
+        return Check(node=node, code=code, aspect="order", other=other_key, before=must_come_before)
+    return Check(node=node, code=code, aspect=_aspect(normal_text), other=other_key)
 
 
 def _aspect(expression_text: str) -> str:
@@ -368,9 +384,12 @@ _WORDS = (
 
 
 def in_words(node: ast.expr) -> str:
-    """Return in words what an expression asks: `v['value'] > 0` asks for a value `above 0`.
+    """Return the words for what an expression of a rule file wants: `v['value'] > 0` gives "above 0".
 
-    An expression that _WORDS has no words for is returned as its text, without the brackets around names.
+    An expression is put together from the words for its parts: `A and B`, `A or B`, and `A if B else True`, which gives
+    "A, where B". Two comparisons joined by `|`, as some rule files write their `or`, are read as `A or B`, with
+    "metadata has" said once. A part that _WORDS has no pattern for keeps its text, without the brackets around names:
+    `v['value'] in s['names']` gives "value in names".
     """
     match node:
         case ast.BoolOp(op=ast.And(), values=values):
@@ -381,10 +400,13 @@ def in_words(node: ast.expr) -> str:
             return f"{in_words(node.left)} or {in_words(node.right).removeprefix('metadata has ')}"
         case ast.IfExp(test=test, body=body, orelse=ast.Constant(value=True)):
             return f"{in_words(body)}, where {in_words(test)}"
-    text = ast.unparse(node)
+    return _words_for_text(ast.unparse(node))
+
+
+def _words_for_text(expression_text: str) -> str:
     for pattern, words in _WORDS:
-        match = re.fullmatch(pattern, text)
+        match = re.fullmatch(pattern, expression_text)
         if match:
             return match.expand(words).replace("'", "")
-    text = re.sub(r"\b[sv]\['(\w+)'\]", r"\1", text)
-    return re.sub(r"\['(\w+)'\]", r"'s \1", text)
+    text = re.sub(r"\b[sv]\['(\w+)'\]", r"\1", expression_text)  # v['value'] -> value
+    return re.sub(r"\['(\w+)'\]", r"'s \1", text)  # metadata['file'] -> metadata's file

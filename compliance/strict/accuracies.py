@@ -96,21 +96,21 @@ def _is_on_schedule_by_counts(run: LoggedRun, order: RunOrder, period: int) -> b
 
 
 def check_samples(run: LoggedRun, samples: int, collected: Collected) -> None:
-    """Collect accuracies that were not counted on `samples` samples, the size of the evaluation set.
+    """Collect a breach where a run's accuracies were not counted on `samples` samples, the size of the evaluation set.
 
-    An accuracy is a whole number of right samples over all: 0.76002 is 38,001 of 50,000. Where one is not, the number
-    of samples that explains all accuracies is looked for. A smaller one is a breach, as samples were left out. A larger
-    one only warns: the last batch may be padded. Where there is none, the accuracies are means over the workers'
-    shares, of which no text speaks.
+    An accuracy is the number of right samples over all: 0.76002 is 38,001 of 50,000. Where 0.76002 times `samples` is
+    no whole number, another number of samples is looked for that makes all accuracies whole. If it is smaller than
+    `samples`, some were left out, which is an error. If it is larger, the last batch may have been padded, which just
+    warns. If there is none, the accuracies are means over the workers' shares, which no rule forbids.
     """
-    off = [evaluation for evaluation in run.evaluations if not all_whole([evaluation.value], samples)]
-    if not off:
+    unexplained = [evaluation for evaluation in run.evaluations if not all_whole([evaluation.value], samples)]
+    if not unexplained:
         return
-    counted = _samples_counted(run, samples)
+    counted = _find_number_of_samples(run, samples)
     if counted is None:
         return
     whole = f"the accuracies are whole numbers of {counted} samples"
-    line = off[0].line
+    line = unexplained[0].line
     if counted > samples:
         actual = f"{whole}: {counted - samples} of padding count"
         collected.breach(SAMPLES, line, actual, severity="warning")
@@ -118,24 +118,27 @@ def check_samples(run: LoggedRun, samples: int, collected: Collected) -> None:
         collected.breach(SAMPLES, line, f"{whole}: {samples - counted} of {samples} are left out")
 
 
-def _samples_counted(run: LoggedRun, samples: int) -> int | None:
-    """Return the number of samples of which all accuracies of a run are whole numbers; None where there is none.
+def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
+    """Return the least number near `samples` that makes every accuracy of a run a whole number of right samples.
 
-    The candidates are the numbers up to a batch above and below `samples`. By accident each fits an accuracy with
-    a chance of 2.4 %, twice the tolerance, and n different accuracies with a chance of 0.024 to the power of n. None,
-    too, where by that some candidate may fit all of them by accident.
+    The candidates reach from a global batch below `samples` to one above it. Return None where none of them fits, or
+    where the accuracies are so few that some candidate may fit by accident: a wrong number comes within the tolerance
+    of a whole one with a chance of 2.4 % (0.012 below and above it) for each different accuracy.
     """
     batch = run.global_batch or 0
     if batch > samples:
         batch = 0
     candidates = range(max(samples - batch, 1), samples + batch)
+
     values = {evaluation.value for evaluation in run.evaluations}
     chance_of_one = (2 * _COUNT_TOLERANCE) ** len(values)
-    if len(candidates) * chance_of_one >= _CHANCE:
+    chance_of_any = len(candidates) * chance_of_one  # at most
+    if chance_of_any >= _CHANCE:
         return None
-    for count in candidates:
-        if all(_is_whole(value * count, _COUNT_TOLERANCE) for value in values):
-            return count
+
+    for candidate in candidates:
+        if all(_is_whole(value * candidate, _COUNT_TOLERANCE) for value in values):
+            return candidate
     return None
 
 
@@ -168,12 +171,17 @@ def check_curve(evaluations: Sequence[Evaluation], target: float, collected: Col
     place = place_of_target(evaluations, target)
     if place is None or place + 1 < bounds["evaluations"]:
         return
-    values = [evaluation.value for evaluation in evaluations[: place + 1]]
-    rises = sum(after > before for before, after in itertools.pairwise(values))
-    share_of_rises = rises / (len(values) - 1)
+    values = [evaluation.value for evaluation in evaluations[: place + 1]]  # up to the target
     line = evaluations[place].line
-    if values[-2] < target - bounds["last_rise"]:
-        collected.breach(CURVE, line, f"{values[-2]:.6g} at one evaluation, {values[-1]:.6g} at the next")
+    before_last = values[-2]
+    is_a_leap = before_last < target - bounds["last_rise"]
+    rises = 0
+    for before, after in itertools.pairwise(values):
+        if after > before:
+            rises += 1
+    share_of_rises = rises / (len(values) - 1)
+    if is_a_leap:
+        collected.breach(CURVE, line, f"{before_last:.6g} at one evaluation, {values[-1]:.6g} at the next")
     elif share_of_rises < bounds["share_of_rises"]:
         collected.breach(CURVE, line, f"{share_of_rises:.0%} of its evaluations are better than the one before")
 

@@ -191,9 +191,10 @@ def _equal_intervals(run: LoggedRun, other: LoggedRun, least_power: float) -> st
 def _coincidences(mine: Sequence[float], others: Sequence[float]) -> _Coincidences:
     """Count the places at which two runs have equal intervals, and estimate the chance of that at one place.
 
-    Places with an interval of no time are left out. The chance is the share of equal ones among the pairs of intervals
-    that lie one to three places apart, as a trend of the run hardly changes it. One pair more is taken to be equal, so
-    that the chance is never 0.
+    Places with an interval of no time are left out. The chance is learnt from pairs of one interval of each run that
+    lie one to three places apart: these are equal by accident alone, and a run that grows slower moves them little. So
+    it is the share of equal ones among these pairs. One equal pair is added to what was counted (and another pair, as
+    in Laplace's rule of succession), so that the chance is never 0.
     """
     count = min(len(mine), len(others))
     places = [place for place in range(count) if mine[place] > 0 and others[place] > 0]
@@ -204,9 +205,9 @@ def _coincidences(mine: Sequence[float], others: Sequence[float]) -> _Coincidenc
         for neighbour in range(max(0, place - _NEIGHBOURS), min(count, place + _NEIGHBOURS + 1)):
             if neighbour == place:
                 continue
-            pairs += 2
-            equal_pairs += mine[place] == others[neighbour]
-            equal_pairs += mine[neighbour] == others[place]
+            for one, other in ((mine[place], others[neighbour]), (mine[neighbour], others[place])):
+                pairs += 1
+                equal_pairs += one == other
     return _Coincidences(equal=equal, places=len(places), chance=(equal_pairs + 1) / (pairs + 2))
 
 

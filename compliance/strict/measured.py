@@ -56,6 +56,12 @@ class _Sums:
     time_s: float = 0.0
     wait_s: float = 0.0
 
+    def add(self, window: schema.StepWindow) -> None:
+        self.windows += 1
+        self.images += window.images
+        self.time_s += window.time_s
+        self.wait_s += window.data_wait_s
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
@@ -68,9 +74,10 @@ class _Plan:
     measured_end: int = 0
 
     def next_window(self, start: int, epoch: int) -> "_Window":
-        """Return the window that comes after step `start` in epoch `epoch`.
+        """Return the window that comes after step `start` in epoch `epoch`: its number of steps, and its phase.
 
-        It has as many steps as a window has at most, unless the epoch, or the phase of a measurement, ends before.
+        It has PRINT_STEPS steps, unless the epoch ends before. A run that measures the throughput alone has two phases
+        in place of epochs, "warmup" and "measured", at whose ends a window ends, too.
         """
         phase = "train"
         end = epoch * self.epoch_steps
@@ -204,7 +211,11 @@ class Measured:
             self._step = where.step - window.steps
 
     def _step_window(self, event: Event) -> None:
-        """Compare a window with the plan and the clock, and add it to the sums of its epoch."""
+        """Compare a window, the steps between two lines of progress, with the run's plan and with the log's clock.
+
+        Its images and seconds are added to the sums of its epoch. Nothing more is compared once there are as many
+        faults as are kept.
+        """
         window = table_of(schema.StepWindow, event.value)
         where = table_of(schema.InWindow, event.metadata)
         if len(self._run.losses) < LOSSES_KEPT:
@@ -220,10 +231,7 @@ class Measured:
         start = self._step
         self._step = where.step
         self.all_images += window.images
-        self._sums.windows += 1
-        self._sums.images += window.images
-        self._sums.time_s += window.time_s
-        self._sums.wait_s += window.data_wait_s
+        self._sums.add(window)
         self._compare_window(event.line, window, where, start)
         self._compare_clock(event)
         if window.time_s > 0:
@@ -284,10 +292,11 @@ class Measured:
     # --- throughputs ---
 
     def epoch_throughput(self, event: Event, number: int | None) -> None:
-        """Compare the images, seconds and images/s that this project states of epoch `number` with the rest of the log.
+        """Collect what contradicts the images, seconds and images/s that a log of this project states of an epoch.
 
-        They must agree with each other, with the sums of the epoch's windows, with the log's clock and with the data
-        set. The clock is asked at the epoch's end, which may come after this event.
+        They must agree with each other, with the sums of the epoch's windows, with the log's clock and with the size of
+        the data set. `number` is the epoch's; None where the log has none. The event may stand before the epoch's end:
+        then it is kept, and compared with the clock there.
         """
         line = event.line
         stated = table_of(schema.EpochThroughput, event.value)
@@ -295,17 +304,26 @@ class Measured:
             wanted = "epoch_throughput has images, time_s and images_per_s, numbers above 0"
             self._collected.breach(AGREES, line, f"epoch_throughput is {printable(event.value)}", wanted)
             return
+        self._compare_rate(stated, line)
+        self._compare_sums(line, number, stated)
+
+        throughput = _Throughput(line=line, epoch=number, time_s=stated.time_s)
+        is_epoch_open = self._epoch == number
+        if not is_epoch_open:
+            self._compare_time(throughput)
+        elif len(self._of_open_epoch) < FINDINGS_PER_RULE:
+            self._of_open_epoch.append(throughput)
+        self._compare_with_data_set(stated, line)
+
+    def _compare_rate(self, stated: schema.EpochThroughput, line: int) -> None:
+        """Compare the images/s of an epoch with its images over its seconds."""
         rate = stated.images / stated.time_s
         if abs(stated.images_per_s - rate) > self._share * rate:
             actual = f"{stated.images_per_s:.6g} images/s; its images over its time are {rate:.6g}"
             self._collected.breach(AGREES, line, actual)
-        self._compare_sums(line, number, stated)
-        throughput = _Throughput(line=line, epoch=number, time_s=stated.time_s)
-        if self._epoch != number:
-            self._compare_time(throughput)
-        elif len(self._of_open_epoch) < FINDINGS_PER_RULE:
-            self._of_open_epoch.append(throughput)
 
+    def _compare_with_data_set(self, stated: schema.EpochThroughput, line: int) -> None:
+        """Compare the images of an epoch with the samples of the data set: less than a batch may be left over."""
         samples = self._run.count(schema.TRAIN_SAMPLES)
         batch = self._run.count(schema.GLOBAL_BATCH_SIZE)
         if samples and batch and abs(stated.images - samples) > batch:
@@ -353,24 +371,27 @@ class Measured:
             self._short.append(_ShortTime(throughput.line, epoch, missing_ms - allowed_ms, actual))
 
     def _throughput_of_others(self, event: Event) -> None:
-        """Compare a throughput that another submitter logs behind an epoch with the log's clock.
+        """Collect a throughput in another submitter's log that the time of the epoch before it contradicts.
 
-        Its value is taken for images/s over the whole data set: a number, or a table with `throughput` or `imgs_sec`.
-        Other forms, and a throughput within an epoch, are passed over.
+        The event's value is taken as images/s over the whole data set: a number, or a table that has it as `throughput`
+        or `imgs_sec`. At that rate the data set must take as long as the last epoch did by the log's clock, within a
+        tolerance. Values of other forms, and events within an epoch, are passed over.
         """
-        rate = event.value
-        if isinstance(rate, dict):
-            rate = rate.get("throughput", rate.get("imgs_sec"))
-        samples = self._run.count(schema.TRAIN_SAMPLES)
+        images_per_s = event.value
+        if isinstance(images_per_s, dict):
+            images_per_s = images_per_s.get("throughput", images_per_s.get("imgs_sec"))
+        images = self._run.count(schema.TRAIN_SAMPLES)
         epoch_ms = self._last_epoch_ms
-        if self._epoch is not None or epoch_ms is None or epoch_ms <= 0:
+        is_within_epoch = self._epoch is not None
+        if is_within_epoch or epoch_ms is None or epoch_ms <= 0:
             return
-        if not is_number(rate) or not samples:
+        if not is_number(images_per_s) or not images:
             return
+
         allowed_ms = self._share * epoch_ms + self._run.clock_tolerance_ms
-        if rate <= 0 or abs(samples / rate * 1000 - epoch_ms) > allowed_ms:
-            by_clock = samples / epoch_ms * 1000
-            actual = f"{rate:.6g} images/s; {samples} images in {epoch_ms / 1000:.3f} s are {by_clock:.6g}"
+        if images_per_s <= 0 or abs(images / images_per_s * 1000 - epoch_ms) > allowed_ms:
+            by_clock = images / epoch_ms * 1000
+            actual = f"{images_per_s:.6g} images/s; {images} images in {epoch_ms / 1000:.3f} s are {by_clock:.6g}"
             self._collected.breach(AGREES, event.line, actual)
 
 

@@ -5,6 +5,7 @@ A slow epoch condemns no other: a machine may throttle, storage may stall, data 
 
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from compliance.logged_run import LoggedRun
 from compliance.rules import Benchmark, Collected
@@ -52,29 +53,43 @@ def _fast_between_slower(
     return [part for part in between_slower if part.epoch_ms < share * median_ms]
 
 
-def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collected: Collected) -> None:
-    """Collect steps of ResNet that are shorter than launching its 500 kernels takes.
+class _EpochTime(NamedTuple):
+    """A time of an epoch, where it comes from, and the bound of the rule for a step of it."""
 
-    A log states no step's time, so it is computed from three times of an epoch, each with a bound of its own: the run's
-    time over its epochs, the median epoch and the fastest one.
+    epoch_ms: float
+    origin: str
+    bound: str
+
+
+def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collected: Collected) -> None:
+    """Collect a breach where a training step of ResNet is shorter than launching its 500 kernels takes.
+
+    A log states no step's time, so it is computed as an epoch's time over its steps. There are up to three times of an
+    epoch, each with a bound of its own: the run's time over its epochs, the median epoch and the fastest one.
     """
     samples = run.count(schema.TRAIN_SAMPLES)
     batch = run.count(schema.GLOBAL_BATCH_SIZE)
     if not samples or not batch or run.stop is None:
         return
-    epochs_ms = sorted(part.epoch_ms for part in trained)
-    times_of_an_epoch = []
+    for time in _times_of_an_epoch(run, order, trained):
+        step_ms = time.epoch_ms / samples * batch
+        if step_ms < collected.strict[RULE].bounds[time.bound]:
+            actual = f"{step_ms:.3g} ms a step of {batch} images, by {time.origin}"
+            collected.breach(RULE, run.stop.line, actual)
+
+
+def _times_of_an_epoch(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]) -> list[_EpochTime]:
+    """Return the mean, median and least time of an epoch, as far as the log has them."""
+    times = []
     mean_ms = _mean_epoch_ms(run, order)
     if mean_ms:
-        times_of_an_epoch.append(("mean_step_ms", mean_ms, "the run's time and epochs"))
-    if epochs_ms:
-        times_of_an_epoch.append(("median_step_ms", epochs_ms[len(epochs_ms) // 2], "the median epoch"))
-        times_of_an_epoch.append(("epoch_step_ms", epochs_ms[0], "the fastest epoch"))
-    for bound, epoch_ms, origin in times_of_an_epoch:
-        step_ms = epoch_ms / samples * batch
-        if step_ms < collected.strict[RULE].bounds[bound]:
-            actual = f"{step_ms:.3g} ms a step of {batch} images, by {origin}"
-            collected.breach(RULE, run.stop.line, actual)
+        times.append(_EpochTime(mean_ms, "the run's time and epochs", bound="mean_step_ms"))
+    if trained:
+        epochs_ms = sorted(part.epoch_ms for part in trained)
+        median_ms = statistics.median_high(epochs_ms)
+        times.append(_EpochTime(median_ms, "the median epoch", bound="median_step_ms"))
+        times.append(_EpochTime(epochs_ms[0], "the fastest epoch", bound="epoch_step_ms"))
+    return times
 
 
 def _check_evaluations(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collected: Collected) -> None:

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from compliance import passports
-from compliance.logged_run import COUNT, LoggedRun, has_type, is_number, own_metadata
+from compliance.logged_run import COUNT, Evaluation, LoggedRun, has_type, is_number, own_metadata
 from compliance.official.language import State, holds
 from compliance.official.rule_files import read_check
-from compliance.rules import Benchmark, Collected, Finding, Ruleset
+from compliance.rules import Benchmark, Collected, Finding, Ruleset, WrittenRule
 from compliance.strict.accuracies import (
     check_curve,
     check_samples,
@@ -38,27 +38,27 @@ class Policy:
     collected: Collected
 
     def check(self, benchmark_asked: str | None) -> None:
-        """Collect what is against the run as a whole. The rules that do not hold for it are collected as notes.
+        """Collect the breaches of the rules about the run as a whole, after those of its single events.
 
-        `benchmark_asked` is the benchmark that the log must be of; None for any. What was collected before, event by
-        event, of rules that do not hold for the run's benchmark and division, is dropped.
+        `benchmark_asked` is the benchmark that the log must be of; None allows any. At the end, the breaches of rules
+        that do not hold for the run's benchmark and division are dropped, those of single events as well. A note that
+        the rule was not applied takes their place.
         """
         run = self.run
         name = run.text(schema.SUBMISSION_BENCHMARK)
         division = run.text(schema.SUBMISSION_DIVISION)
-        benchmark = self.ruleset.benchmarks.get(name)
-        if benchmark_asked and name and name != benchmark_asked:
-            line = run.of(schema.SUBMISSION_BENCHMARK).line
-            self._breach("benchmark-asked", line, printable(name), f"benchmark {benchmark_asked}")
+        benchmark = self.ruleset.benchmarks.get(name)  # None: it is none of this project's
+        self._check_benchmark_asked(benchmark_asked)
         self._check_status(ours=benchmark is not None)
         self._check_summary()
         self._check_caches()
         self._check_seeds()
         if benchmark is not None:
             self._check_benchmark(benchmark, division)
-        if run.is_project_log:  # before rules of other benchmarks are dropped: its writer is the same for each
+        if run.is_project_log:
+            # Our writer logs every benchmark in one form, so this looks at all breaches of form before any is dropped.
             self._check_own_log(benchmark)
-        self.collected.keep_applicable(name if benchmark is not None else "", division)
+        self.collected.keep_applicable("" if benchmark is None else name, division)
         if division == "closed":
             self._note_data()
 
@@ -66,6 +66,12 @@ class Policy:
         self.collected.breach(rule, line, actual, expected)
 
     # --- rules of every benchmark ---
+
+    def _check_benchmark_asked(self, asked: str | None) -> None:
+        name = self.run.text(schema.SUBMISSION_BENCHMARK)
+        if asked and name and name != asked:
+            line = self.run.of(schema.SUBMISSION_BENCHMARK).line
+            self._breach("benchmark-asked", line, printable(name), f"benchmark {asked}")
 
     def _check_status(self, *, ours: bool) -> None:
         """Collect a run that did not end with success; others than `ours` have words of their own for success."""
@@ -141,22 +147,26 @@ class Policy:
         self._check_target(benchmark, division)
 
         is_closed = division == "closed"
-        is_resnet = benchmark.name == "resnet"
-        on_own_data = is_own_data(run, benchmark)
+        is_closed_resnet = is_closed and benchmark.name == "resnet"
+        on_own_data = is_own_data(run, benchmark)  # the benchmark's own
         if run.is_project_log and on_own_data:
             self._check_distributed(benchmark)
-        if is_closed and is_resnet:
+        if is_closed_resnet:
             self.collected.found += self._written_findings()
         if is_closed and not on_own_data:
             on_own_data = self._check_closed_data(benchmark)
-        if is_closed and on_own_data and is_resnet:
-            # "at least as frequently" in version 0.7 of the rules, "at the same frequency" from 1.0 on
-            exact = self.ruleset.version > "0.7.0"
-            check_schedule(run, self.order, exact=exact, collected=self.collected)
-            check_samples(run, benchmark.eval_samples, self.collected)
-            check_curve(run.evaluations, benchmark.targets["closed"], self.collected)
-        elif run.is_project_log and is_resnet and has_type(run.of(schema.EVAL_SAMPLES).value, COUNT):
+        if is_closed_resnet and on_own_data:
+            self._check_closed_evaluations(benchmark)
+        elif run.is_project_log and benchmark.name == "resnet" and has_type(run.of(schema.EVAL_SAMPLES).value, COUNT):
             check_samples(run, int(run.count(schema.EVAL_SAMPLES)), self.collected)
+
+    def _check_closed_evaluations(self, benchmark: Benchmark) -> None:
+        """Collect what is against the evaluations of a closed ResNet run: when, on how many samples, which curve."""
+        # "at least as frequently" in version 0.7 of the rules, "at the same frequency" from 1.0 on
+        exact = self.ruleset.version > "0.7.0"
+        check_schedule(self.run, self.order, exact=exact, collected=self.collected)
+        check_samples(self.run, benchmark.eval_samples, self.collected)
+        check_curve(self.run.evaluations, benchmark.targets["closed"], self.collected)
 
     def _check_distributed(self, benchmark: Benchmark) -> None:
         """Collect files that the benchmark's data set cannot have, by the sums of their bytes in the header."""
@@ -167,9 +177,10 @@ class Policy:
             self._breach("data-distributed", None, difference)
 
     def _check_closed_data(self, benchmark: Benchmark) -> bool:
-        """Collect that a closed run states other data than the benchmark's. Return whether it is on these all the same.
+        """Collect that a closed run states another data set than the benchmark's; return whether it used that one.
 
-        It is where only its eval_samples is wrong, as the accuracies show: that warns.
+        It did, and the finding only warns, if the accuracies show that just the number of evaluation samples was logged
+        wrong. Otherwise the finding is an error.
         """
         train = self.run.of(schema.TRAIN_SAMPLES)
         evaluation = self.run.of(schema.EVAL_SAMPLES)
@@ -206,56 +217,49 @@ class Policy:
             return
         if not run.evaluations or run.stop is None:
             return
-        last = run.evaluations[-1]
         place = place_of_target(run.evaluations, target)
-        if place is None:
-            if run.status == "success":
-                actual = f"status success; the last evaluation gave {last.value:.6g}, the target is {target}"
-                self._breach("target-status", last.line, actual)
-            return
+        if place is not None:
+            self._check_reached(run.evaluations[place], division)
+        elif run.status == "success":
+            last = run.evaluations[-1]
+            actual = f"status success; the last evaluation gave {last.value:.6g}, the target is {target}"
+            self._breach("target-status", last.line, actual)
 
-        first = run.evaluations[place]
+    def _check_reached(self, first: Evaluation, division: str) -> None:
+        """Collect that a run is no success although its evaluation `first` reached the target, or reached it too late.
+
+        A closed run may go on after it has reached the target: that is only noted.
+        """
+        run = self.run
+        assert run.stop is not None
         reached = f"epoch {first.epoch} reached {first.value:.6g}"
         late_ms = first.time_ms - run.stop.time_ms
         if run.status != "success":
             self._breach("target-status", first.line, f"status {printable(run.status)}, although {reached}")
         elif late_ms > self.collected.strict["target-status"].bounds["after_stop_ms"]:
             self._breach("target-status", first.line, f"{reached} {late_ms:.10g} ms after run_stop")
-        elif division == "closed" and first is not last:
+        elif division == "closed" and first is not run.evaluations[-1]:
             self.collected.note("target-status", f"{reached} already and the run went on, as it may")
 
     # --- the written rules of single values ---
 
     def _written_findings(self) -> list[Finding]:
-        """Return a finding for each check of written.yaml that the first event of its key does not meet.
+        """Return a finding for each check of written.yaml that the run does not meet: rules of the texts for one value.
 
-        Checks of another optimizer than the run's, and of a key that the log lacks, are passed over. So are checks of a
-        value that is no number, which `log-form` and `value-type` judge.
+        A check looks at the first event of its key. It is passed over where the log has no such event, and where it is
+        for another optimizer than the run's.
         """
-        first_values = State(self.run.values.items())  # which the checks may name
-        first_values["epochs_trained"] = self.order.epochs_counted
+        state = State(self.run.values.items())  # the first value of each key, which a check may name
+        state["epochs_trained"] = self.order.epochs_counted
         findings = []
         for rule in self.ruleset.written:
             event = self.run.first.get(rule.key)
             is_of_optimizer = rule.opt_name in (None, self.run.text(schema.OPT_NAME))
             if event is None or not is_of_optimizer:
                 continue
-            check = read_check("written.yaml", rule.key, rule.check)
-            is_of_value = check.aspect == "value"
-            if is_of_value and not is_number(event.value):
-                continue
-            if holds(check.code, event, first_values):
-                continue
-            finding = Finding(
-                rule=f"{rule.key}.{check.aspect}",
-                severity=rule.severity,
-                line=event.line,
-                expected=f"{rule.key}: {check.words}",
-                actual=printable(event.value if is_of_value else own_metadata(event.metadata)),
-                fix=f"make {rule.key} {check.words}",
-                source=rule.source,
-            )
-            findings.append(finding)
+            finding = _written_finding(rule, event, state)
+            if finding is not None:
+                findings.append(finding)
         return findings
 
     # --- a log of this project ---
@@ -267,6 +271,28 @@ class Policy:
         for finding in list(self.collected.found):
             if finding.kind == "form" and finding.severity != "info":
                 self._breach("own-log", finding.line, f"{finding.rule}: {finding.actual}")
+
+
+def _written_finding(rule: WrittenRule, event: Event, state: State) -> Finding | None:
+    """Return the breach of a rule of written.yaml by an event; None where it meets the rule.
+
+    None, too, for a value that is no number, which `log-form` and `value-type` judge.
+    """
+    check = read_check("written.yaml", rule.key, rule.check)
+    is_of_value = check.aspect == "value"
+    if is_of_value and not is_number(event.value):
+        return None
+    if holds(check.code, event, state):
+        return None
+    return Finding(
+        rule=f"{rule.key}.{check.aspect}",
+        severity=rule.severity,
+        line=event.line,
+        expected=f"{rule.key}: {check.words}",
+        actual=printable(event.value if is_of_value else own_metadata(event.metadata)),
+        fix=f"make {rule.key} {check.words}",
+        source=rule.source,
+    )
 
 
 def _why_not_cleared(event: Event) -> str:

@@ -43,6 +43,13 @@ def _rows() -> _Rows:
     return _Rows(**read_rules("own_log.yaml"))
 
 
+class _InLog(NamedTuple):
+    """A value that the log states, and its line; None where there is none to blame."""
+
+    line: int | None
+    value: Any
+
+
 class _SaidTwice(NamedTuple):
     """A value that the log says in two places: the name of one, and of the other with what it says."""
 
@@ -67,20 +74,20 @@ class ProjectLog:
         """
         misfits = self._misfits()
         yield from misfits
-        yield from self._events()
+        yield from self._missing_events()
         summary = self.run.of(schema.RUN_SUMMARY)
         if summary.line and not fits(schema.RunSummary, summary.value):
             yield Fault(summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}")
         elif self.run.summary and not misfits:
             yield from self._contradictions(self.run.summary)
-        yield from self._ending()
+        yield from self._wrong_ending()
         yield from self.order.measured.faults
         yield from self._too_fast()
         yield from self._too_short()
         yield from self._telemetry_samples()
         yield from self._accuracies()
         if not misfits:
-            yield from self._program()
+            yield from self._missing_convolutions()
 
     # --- what must be there ---
 
@@ -96,32 +103,33 @@ class ProjectLog:
                 misfits.append(Fault(None, what))
         return misfits
 
-    def _events(self) -> Iterator[Fault]:
-        """Yield events that are missing, or there more often than a run writes them."""
+    def _missing_events(self) -> Iterator[Fault]:
+        """Yield a fault for each event that the log lacks, or has more often than a run of this project writes it."""
         run = self.run
-        for once in (schema.RUN_SUMMARY, schema.SEED):
-            count = run.number(once)
+        for written_once in (schema.RUN_SUMMARY, schema.SEED):
+            count = run.number(written_once)
             if count > 1:
-                yield Fault(run.of(once).line, f"{count} {once.key}; a run writes one")
+                yield Fault(run.of(written_once).line, f"{count} {written_once.key}; a run writes one")
         epochs = run.number(schema.EPOCH_STOP)
         if run.number(schema.EPOCH_THROUGHPUT) != epochs:
             yield Fault(None, f"{run.number(schema.EPOCH_THROUGHPUT)} epoch_throughput of {epochs} epochs")
 
-        due = list(_rows().events_of_a_run)
+        needed = list(_rows().events_of_a_run)
         is_training = run.summary is not None and run.summary.mode == "train"
         if run.status == "success" and is_training:
-            due += _rows().events_of_a_training
-        if run.settings.get("STRATEGY") != "auto":  # else the optimizer is Paddle's choice
-            kind = run.text(schema.OPT_NAME)
-            if kind in schema.OPTIMIZER:
-                due += [schema.WARMUP_EPOCHS[kind].key, *(event.key for event in schema.OPTIMIZER[kind].values())]
-            else:
-                yield Fault(run.of(schema.OPT_NAME).line or None, f"opt_name is {printable(kind) or 'absent'}")
-        for key in due:
+            needed += _rows().events_of_a_training
+        optimizer_is_paddles = run.settings.get("STRATEGY") == "auto"  # which logs no opt_name
+        optimizer = run.text(schema.OPT_NAME)
+        if optimizer in schema.OPTIMIZER and not optimizer_is_paddles:
+            needed.append(schema.WARMUP_EPOCHS[optimizer].key)
+            needed += [event.key for event in schema.OPTIMIZER[optimizer].values()]
+        elif not optimizer_is_paddles:
+            yield Fault(run.of(schema.OPT_NAME).line or None, f"opt_name is {printable(optimizer) or 'absent'}")
+        for key in needed:
             if not run.counts[key]:
                 yield Fault(None, f"no {key}")
 
-    def _ending(self) -> Iterator[Fault]:
+    def _wrong_ending(self) -> Iterator[Fault]:
         """Yield an abort_reason or a telemetry_summary that does not belong to the status with which the run ended.
 
         A run that succeeded has no reason to abort. It sums up its telemetry once, after run_stop, if TELEMETRY_S asked
@@ -229,7 +237,7 @@ class ProjectLog:
             what = f"{samples} samples of telemetry; {due:.0f} were due by TELEMETRY_S and the run's time"
             yield Fault(summary.line, f"{what}, and there was time for {most:.0f}")
 
-    def _program(self) -> Iterator[Fault]:
+    def _missing_convolutions(self) -> Iterator[Fault]:
         """Yield a program that lacks convolutions of the benchmark's model.
 
         Those of the backward pass do not count. Passes may fuse half of the others with what follows them.
@@ -261,12 +269,12 @@ class ProjectLog:
             yield Fault(None, f"the header section config lacks {', '.join(missing)}")
             return
 
-        yield from self._machine(summary)
+        yield from self._impossible_sizes(summary)
         for said in self._said_twice(summary):
-            line, value = self._stated(said.name)
-            if value != said.other_value:
+            in_log = self._value_in_log(said.name)
+            if in_log.value != said.other_value:
                 other = f"by {said.other_place} it is {printable(said.other_value)}"
-                yield Fault(line, f"{said.name} is {printable(value)}; {other}")
+                yield Fault(in_log.line, f"{said.name} is {printable(in_log.value)}; {other}")
 
     def _missing_settings(self) -> list[str]:
         """Return the settings that the header lacks of those that each run, its recipe and its optimizer have."""
@@ -277,22 +285,27 @@ class ProjectLog:
             needed |= {*of_recipe, *self._hyperparameters().values()}
         return sorted(needed - settings.keys())
 
-    def _stated(self, name: str) -> tuple[int | None, Any]:
-        """Return line and value of a setting, a `section.field`, a `run_summary.field` or an event.
+    def _value_in_log(self, name: str) -> _InLog:
+        """Return a value that the log states, and its line.
 
-        A value of the header has the line of run_summary. Without such an event both are None.
+        `name` is a setting ("BATCHSIZE"), a field of a section of the header ("dataset.samples"), an event ("seed") or
+        a field of an event's value ("run_summary.devices"). Settings and the header have the line of run_summary. Of
+        an event that is not there both are None.
         """
+        line_of_summary = self.run.of(schema.RUN_SUMMARY).line
         if name in self.run.settings:
-            return self.run.of(schema.RUN_SUMMARY).line, self.run.settings[name]
+            return _InLog(line_of_summary, self.run.settings[name])
         place, _, field = name.partition(".")
         if place in self.run.headers:
-            return self.run.of(schema.RUN_SUMMARY).line, self.run.headers[place][field]
+            return _InLog(line_of_summary, self.run.headers[place][field])
         event = self.run.first.get(place)
         if event is None:
-            return None, None
-        return event.line, event.value[field] if field else event.value
+            return _InLog(None, None)
+        if field:
+            return _InLog(event.line, event.value[field])
+        return _InLog(event.line, event.value)
 
-    def _machine(self, summary: schema.RunSummary) -> Iterator[Fault]:
+    def _impossible_sizes(self, summary: schema.RunSummary) -> Iterator[Fault]:
         """Yield numbers of nodes, devices and GPUs that cannot be those of one run."""
         nodes = self._nodes()
         devices = summary.devices

@@ -103,15 +103,21 @@ class RunOrder:
         """
         if event.key in _OF_OTHER_RANKS:
             return
+        rule = ORDER
+        allowed_ms = 0.0
         is_of_the_clock = event.key in OF_THE_CLOCK
-        back_ms = 0.0 if self._last_ms is None else self._last_ms - event.time_ms
-        allowed_ms = self._collected.strict["time-order"].bounds["back_ms"] if is_of_the_clock else 0.0
+        if is_of_the_clock:
+            rule = "time-order"
+            allowed_ms = self._collected.strict[rule].bounds["back_ms"]
+        last_ms = event.time_ms if self._last_ms is None else self._last_ms
+        back_ms = last_ms - event.time_ms
         if back_ms > allowed_ms:
             actual = f"{printable(event.key)} at {event.time_ms} ms, {back_ms:.10g} ms before an event above it"
-            self._breach("time-order" if is_of_the_clock else ORDER, event, actual)
+            self._breach(rule, event, actual)
         if not is_of_the_clock:
             return
-        self._last_ms = event.time_ms if self._last_ms is None else max(self._last_ms, event.time_ms)
+
+        self._last_ms = max(last_ms, event.time_ms)
         stop = self.run.stop
         if stop is not None and event.key != schema.RUN_STOP.key:
             self._breach(ORDER, event, f"{event.key} after the run_stop of line {stop.line}")
@@ -132,18 +138,15 @@ class RunOrder:
             self._not_before_start(self._early, event.time_ms)
 
     def _run_stop(self, event: Event) -> None:
-        """Collect what is wrong with the end of the run.
+        """Collect what is wrong with the end of the run, a run_stop event.
 
-        It must be later than the start. Where another node logs an end, too, both must have the same status, at about
-        the same time. A run that succeeded must have stopped all of its parts, and have an accuracy of each evaluation.
+        It must be later than the start. A run that succeeded must have stopped all of its blocks, epochs and
+        evaluations, and have an accuracy of each evaluation. A second run_stop is another node's, which is compared
+        with the first.
         """
         first = self.run.of(schema.RUN_STOP)
         if event is not first:
-            self._repeated(event, first)
-            status = event.metadata.get("status")
-            if status != self.run.status:
-                that = f"that of line {first.line} is {printable(self.run.status)}"
-                self._collected.breach("run-status", event.line, f"status {printable(status)}; {that}")
+            self._compare_stops(event, first)
             return
         if self.run.start_ms is not None and event.time_ms <= self.run.start_ms:
             self._breach("run-time", event, f"run_stop {self.run.start_ms - event.time_ms} ms before run_start")
@@ -154,6 +157,14 @@ class RunOrder:
             self._breach(ORDER, event, f"{part} is open")
         if self._unscored is not None:
             self._breach(ORDER, event, f"{self._unscored} has no accuracy")
+
+    def _compare_stops(self, event: Event, first: Event) -> None:
+        """Collect that another node's run_stop has another status than the first, or is at another time."""
+        self._repeated(event, first)
+        status = event.metadata.get("status")
+        if status != self.run.status:
+            that = f"that of line {first.line} is {printable(self.run.status)}"
+            self._collected.breach("run-status", event.line, f"status {printable(status)}; {that}")
 
     def _repeated(self, event: Event, first: Event) -> None:
         """Collect a second run_start or run_stop at another time; close to the first it is another node's and warns."""
@@ -168,7 +179,8 @@ class RunOrder:
     def _part_starts(self, event: Event) -> None:
         """Open a block, an epoch or an evaluation, and collect what is wrong with its place, its time and its label.
 
-        It may not start before run_start, nor while another part is open that must be over by then.
+        It may not start before run_start, nor while another part is open that must be over by then. A block is a row of
+        epochs, of which it announces the first number and the count.
         """
         kind = _kind(event)
         if self.run.start_ms is None:
@@ -180,20 +192,23 @@ class RunOrder:
                 self._breach(ORDER, event, f"{self._open[other]} is still open")
 
         number = self._number(event, "first_epoch_num" if kind == "block" else "epoch_num")
-        epochs = 1
         if kind != "eval":
             self._expect(event, f"{event.key} of epoch", number, self._next_epoch())
-        if kind == "block":
-            stated_epochs = self._number(event, "epoch_count")
-            epochs = 1 if stated_epochs is None else stated_epochs
-            if not self._epochs_seen:
-                self.epochs_counted += epochs
-        part = _Open(event, number, epochs)
+        part = self._block_starts(event, number) if kind == "block" else _Open(event, number)
         if kind == "epoch":
             self._epoch_starts(part)
         elif kind == "eval":
             self._evaluation_starts(part)
         self._open[kind] = part
+
+    def _block_starts(self, event: Event, first_number: int | None) -> _Open:
+        """Return the block that starts at an event, and count its epochs while none has events of its own."""
+        epochs = self._number(event, "epoch_count")
+        if epochs is None:
+            epochs = 1
+        if not self._epochs_seen:
+            self.epochs_counted += epochs
+        return _Open(event, first_number, epochs)
 
     def _epoch_starts(self, epoch: _Open) -> None:
         """Count an epoch; from the first one on, what blocks announced no longer counts."""
@@ -213,10 +228,10 @@ class RunOrder:
         self._unscored = evaluation
 
     def _part_stops(self, event: Event) -> None:
-        """Close a block, an epoch or an evaluation, and record how long it took.
+        """Close the block, epoch or evaluation that stops at `event`, and record how long it took.
 
-        The time of a block counts only where its epochs have no events of their own: it is shared out among them. The
-        evaluations within an epoch are no part of its training.
+        Where the epochs of a block have events of their own, these have the times, and only the place of the block's
+        end is checked.
         """
         kind = _kind(event)
         number = self._number(event, "first_epoch_num" if kind == "block" else "epoch_num")
@@ -228,17 +243,26 @@ class RunOrder:
         if kind == "block" and self._epochs_seen:
             self._block_of_epochs_stops(event, part)
             return
+
         took_ms = event.time_ms - part.start.time_ms
-        self._took(event, took_ms)
+        self._record_time(event, took_ms)
         if kind == "eval":
-            if "epoch" in self._open:
-                self._eval_in_epoch_ms += took_ms
+            self._evaluation_stops(took_ms)
             return
-        self.last_epoch = part.last
-        if len(self.trained) < EVENTS_KEPT:
-            self.trained.append(TrainedPart(epoch_ms=took_ms / max(part.epochs, 1), line=event.line))
+        self._keep_trained(part, took_ms, event.line)
         if kind == "epoch":
             self.measured.epoch_stops(part.number, took_ms - self._eval_in_epoch_ms)
+
+    def _evaluation_stops(self, took_ms: float) -> None:
+        """Add the time of an evaluation within an epoch to what the epoch did not train."""
+        if "epoch" in self._open:
+            self._eval_in_epoch_ms += took_ms
+
+    def _keep_trained(self, part: _Open, took_ms: float, line: int) -> None:
+        """Keep the time of an epoch, or the mean time of the epochs of a block, which ended in `line`."""
+        self.last_epoch = part.last
+        if len(self.trained) < EVENTS_KEPT:
+            self.trained.append(TrainedPart(epoch_ms=took_ms / max(part.epochs, 1), line=line))
 
     def _block_of_epochs_stops(self, event: Event, block: _Open) -> None:
         """Collect that a block whose epochs have events of their own ends before, or behind, the last of them."""
@@ -246,8 +270,8 @@ class RunOrder:
             announced = f"{block} announces epochs {block.number} to {block.last}"
             self._breach(ORDER, event, f"{announced}; the last one done is {self.last_epoch}")
 
-    def _took(self, event: Event, took_ms: float) -> None:
-        """Record an interval. It must take time, where the clock counts in ms."""
+    def _record_time(self, event: Event, took_ms: float) -> None:
+        """Record the time of the part that stops at `event`. It must be above 0, or 0 where the clock counts in s."""
         self.run.took(event.key, took_ms)
         if took_ms < 0 or (took_ms == 0 and self.run.tick_ms == 1):
             self._breach("epoch-time", event, f"{event.key} {took_ms} ms after its start")

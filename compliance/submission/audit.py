@@ -1,59 +1,40 @@
 """`python -m compliance audit`: a whole results repository, a row a submission."""
 
 import argparse
-import functools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
 
-from compliance.check import NOTHING, Report, check_file
+from compliance.check import NOTHING, Report
 from compliance.forms import check_replaceable
-from compliance.logged_run import is_number
 from compliance.mlperf import Standing
 from compliance.official import convergence
-from compliance.official.rule_files import versions
-from compliance.rules import Finding, Ruleset, load
+from compliance.rules import Finding, Ruleset
 from compliance.strict.copies import marks
 from compliance.submission import audit_forms, results_tree
 from compliance.submission.audit_forms import Envelope, Question, Submission
-from compliance.submission.description import over_peak, read_description
+from compliance.submission.audited_tree import Folder, find_description, find_scaling, question_for_submitter, read_tree
+from compliance.submission.description import over_peak
 from compliance.submission.group import ConvergenceTest, convergence_test, standing_of
 from compliance.submission.package import template_text
-from compliance.submission.results_tree import Owner, TreeFile
 from compliance.submission.runs import check_between
 from compliance.submission.score import Score, score_runs
 from compliance.submission.selection import Candidate, unusual
 from runlog import schema
-from runlog.json_types import JsonObject
 from runlog.text import printable
 
-NEWEST = "4.0.0"  # with rules of ResNet
 SCORE_DIGITS = 1e-9  # a relative difference of two factors that is none
-T = TypeVar("T")
-
-
-@dataclass
-class _Folder:
-    """The logs of one SUBMITTER/results/SYSTEM/BENCHMARK, with what the tree holds of them."""
-
-    name: PurePosixPath
-    ruleset: Ruleset
-    logs: list[Report] = field(default_factory=list)
-    description: JsonObject = field(default_factory=dict)
-    scaling: float | None = None  # of scaling.json
-    owner: Owner = field(default_factory=lambda: Owner(round="", submitter="", system="", benchmark=""))
-    other_form: set[str] = field(default_factory=set)  # logs of v0.5 and v0.6, which are not judged
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
     """Where a run, or its times or accuracies alone, stood first."""
 
-    folder: _Folder
+    folder: Folder
     file: str
     what: str
 
@@ -89,133 +70,36 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
     NEWEST for logs of this project, which are of no round. `envelope` asks for the second reading of the reference
     points. Raises ValueError for an archive that cannot be read, and for others' logs of a round that no name says.
     """
-    tree = _read_tree(path, ruleset)
+    tree = read_tree(path, ruleset)
     seen: dict[tuple[object, ...], _Place] = {}  # the runs of the submissions so far
     submissions = []
     candidates = []
     for name, folder in sorted(tree.folders.items()):
         folder.owner = results_tree.owner_of(path, name, _organisation(folder.logs))
-        of_all = [*_described(folder, tree.descriptions), *_scaled(folder, tree.scalings)]
+        of_files = (find_description(folder, tree.descriptions), find_scaling(folder, tree.scalings))
+        of_all_logs = [asked for asked in of_files if asked is not None]
         asked = _elsewhere(folder, seen)
         for report in folder.logs:
             peak = over_peak(report.run, folder.description, folder.ruleset.strict["system-description"])
-            asked.setdefault(report.path.name, []).extend((*of_all, *peak))
+            asked.setdefault(report.path.name, []).extend((*of_all_logs, *peak))
         submissions.append(_submission(folder, asked, envelope=envelope))
         candidates.append(_candidate(folder))
     return _screened(submissions, candidates)
 
 
-@dataclass
-class _Tree:
-    """The files of a results repository: its logs by their folder, its descriptions by name, its factors by folder.
-
-    In the place of a file that cannot be read stands a text that says why.
-    """
-
-    folders: dict[PurePosixPath, _Folder] = field(default_factory=dict)
-    descriptions: dict[PurePosixPath, JsonObject | str] = field(default_factory=dict)
-    scalings: dict[PurePosixPath, float | str] = field(default_factory=dict)
-
-
-def _read_tree(path: Path, ruleset: str | None) -> _Tree:
-    """Read the files of a results repository, and check each log by itself. Raises ValueError as `audit` does."""
-    tree = _Tree()
-    load_once = functools.cache(load)
-    for file in results_tree.files_of(path):
-        folder_name = file.name.parent
-        if file.name.match(results_tree.SYSTEM):
-            tree.descriptions[file.name] = _tried(read_description, file.content)
-        elif file.name.match(results_tree.SCALING):
-            tree.scalings[folder_name] = _tried(_read_scaling, file.content)
-        else:
-            version = ruleset or results_tree.ruleset_named(path, folder_name)
-            if folder_name not in tree.folders:
-                tree.folders[folder_name] = _Folder(folder_name, load_once(version or NEWEST))
-            _add_log(tree.folders[folder_name], file, path, known_round=version is not None)
-    return tree
-
-
-# --- what the tree holds of a submission ---
-
-
-def _tried(read: Callable[[Path], T], content: Path | str) -> T | str:
-    """Return what `read` makes of a file, or why it cannot be read."""
-    try:
-        return content if isinstance(content, str) else read(content)
-    except (ValueError, OSError) as error:
-        return printable(str(error))
-
-
-def _add_log(folder: _Folder, file: TreeFile, root: Path, *, known_round: bool) -> None:
-    """Check a log of the tree `root`, and add its report to its folder.
-
-    A log that cannot be read gets a report that says so. One of v0.5 or v0.6, whose events have another form, is noted
-    as such. Raises ValueError for a log of others if no name says its round (`known_round`): by which rules is it read?
-    """
-    report = _tried(lambda path: check_file(path, folder.ruleset), file.content)
-    if isinstance(report, str):
-        report = Report(path=Path(), findings=(_asked("log", report, "ask for the log", severity="error"),))
-    report = replace(report, path=Path(file.name.name))
-    if report.run is NOTHING and results_tree.has_another_form(root, file):
-        folder.other_form.add(file.name.name)
-    elif not known_round and report.run is not NOTHING and not report.run.is_project_log:
-        raise ValueError(
-            f"{root}: of which round is {file.name}? No folder above it names one that has rules; give --ruleset, "
-            f"one of {', '.join(versions())}"
-        )
-    folder.logs.append(report)
-
-
-def _read_scaling(path: Path) -> float:
-    """The factor in a scaling.json. Raises ValueError where it holds none."""
-    factor: Any = read_description(path).get("scaling_factor")
-    if not is_number(factor) or factor <= 0:
-        raise ValueError(f"{path.name}: no scaling_factor above 0")
-    return float(factor)
-
-
 def _organisation(logs: Sequence[Report]) -> str:
-    stated = (one.run.text(schema.SUBMISSION_ORG) for one in logs)
-    return next(filter(None, stated), "")
-
-
-def _described(folder: _Folder, described: Mapping[PurePosixPath, JsonObject | str]) -> Iterator[Finding]:
-    """Find the folder's system description; a question where the tree has some and lacks or garbles this one."""
-    if not described or len(folder.name.parts) < 3:  # a tree without any, or one that begins below SUBMITTER
-        return
-    file = folder.name.parents[2] / "systems" / f"{folder.name.parent.name}.json"
-    description = described.get(file, f"{file}: missing")
-    if isinstance(description, str):
-        yield _asked("system-description", description, "ask for the description")
-    else:
-        folder.description = description
-
-
-def _scaled(folder: _Folder, scalings: Mapping[PurePosixPath, float | str]) -> Iterator[Finding]:
-    """Find the folder's scaling.json; a question where it cannot be read."""
-    scaling = scalings.get(folder.name)
-    if isinstance(scaling, str):
-        yield _asked("scaling-file", scaling, "ask for the factor that the review committee set")
-    else:
-        folder.scaling = scaling
-
-
-def _asked(rule: str, actual: str, fix: str, *, severity: str = "warning") -> Finding:
-    return Finding(
-        rule=rule,
-        severity=severity,
-        actual=actual,
-        fix=fix,
-        kind="plausibility",
-        source="this project",
-        official=severity == "error",
-    )
+    """Return the organisation that the first of the logs to state one states; empty if none does."""
+    for report in logs:
+        stated = report.run.text(schema.SUBMISSION_ORG)
+        if stated:
+            return stated
+    return ""
 
 
 # --- runs that stand in two submissions ---
 
 
-def _elsewhere(folder: _Folder, seen: dict[tuple[object, ...], _Place]) -> dict[str, list[Finding]]:
+def _elsewhere(folder: Folder, seen: dict[tuple[object, ...], _Place]) -> dict[str, list[Finding]]:
     """Return, by the name of its log, a question about each run that stands in a submission before this one, too.
 
     A run is known again by its marks: its start, end and accuracies, or its times or accuracies alone. `seen` has the
@@ -234,7 +118,7 @@ def _elsewhere(folder: _Folder, seen: dict[tuple[object, ...], _Place]) -> dict[
     return questions
 
 
-def _of_two_places(report: Report, folder: _Folder, place: _Place) -> Finding:
+def _of_two_places(report: Report, folder: Folder, place: _Place) -> Finding:
     """Return the question about a run that stands in `folder` and, before that, in the submission of `place`.
 
     Two ways are allowed. A submission with power logs holds the runs of the one without them: that is a note alone. A
@@ -258,13 +142,13 @@ def _of_two_places(report: Report, folder: _Folder, place: _Place) -> Finding:
             f": a resubmission is allowed where system.json is identical (here: {same}) and the log passes the "
             f"new round's checker (it {passes}); training_rules.adoc, section Results Resubmission"
         )
-    return _asked("run-elsewhere", actual, "ask which system ran it", severity=severity)
+    return question_for_submitter("run-elsewhere", actual, "ask which system ran it", severity=severity)
 
 
 # --- runs that were selected ---
 
 
-def _candidate(folder: _Folder) -> Candidate:
+def _candidate(folder: Folder) -> Candidate:
     """Return the runs of a submission for the screen of selected runs: how far each trained to the target.
 
     Only closed runs that pass the official checker and converged are screened. They are compared with others of the
@@ -310,30 +194,35 @@ def _screened(submissions: Sequence[Submission], candidates: Sequence[Candidate]
 # --- a row ---
 
 
-def _submission(folder: _Folder, asked: Mapping[str, list[Finding]], *, envelope: bool) -> Submission:
+def _submission(folder: Folder, asked: Mapping[str, list[Finding]], *, envelope: bool) -> Submission:
+    """Return the row of one submission: its verdicts, both scores, the convergence test and the questions to ask.
+
+    `asked` has the questions that the tree around it raises, by the name of the log. With `envelope` the row also has
+    the second reading of the reference points.
+    """
     ruleset = folder.ruleset
-    checked = sorted(folder.logs, key=lambda one: (len(one.path.name), one.path.name))
-    compared = check_between(checked, ruleset)
-    reports = [replace(one, findings=(*one.findings, *asked[one.path.name])) for one in compared]
-    judged = [one for one in reports if one.path.name not in folder.other_form]
-    first = next((one.run for one in checked if one.run is not NOTHING), NOTHING)
+    checked = sorted(folder.logs, key=_by_number)
+    judged = _judged(folder, checked, asked)
+    unknown_benchmarks = sum(_is_unknown_benchmark(report) for report in judged)
+
     official, official_problem = _scored(checked, ruleset, "official")
     strict, strict_problem = _scored(checked, ruleset, "strict")
     problem = strict_problem or official_problem or _of_number(checked, official)
     if not judged:
         problem = "logs of v0.5 and v0.6 have another form"
 
+    readable = [report for report in checked if report.run is not NOTHING]
+    first = NOTHING
     standing: Standing | None = None
     test: ConvergenceTest | None = None
-    if first is not NOTHING:
-        of_runs = [one for one in checked if one.run is not NOTHING]
-        standing = standing_of(of_runs, ruleset)
-        test = convergence_test(of_runs, ruleset) if len(of_runs) == len(checked) and official else None
-    scaling = test.scaling if test else None
-    official_minutes = _official_minutes(official, folder.scaling)
-    if folder.scaling is not None and scaling is not None and abs(folder.scaling / scaling - 1) > SCORE_DIGITS:
-        actual = f"scaling.json says {folder.scaling!r}, the test gives {scaling!r}; the file's factor is applied"
-        judged = [_with(judged[0], _asked("scaling-file", actual, "ask who set it")), *judged[1:]] if judged else []
+    if readable:
+        first = readable[0].run
+        standing = standing_of(readable, ruleset)
+        if official and len(readable) == len(checked):
+            test = convergence_test(readable, ruleset)
+    if test is not None and judged:
+        judged[0] = _with(judged[0], *_other_factor(folder.scaling, test.scaling))
+
     return Submission(
         round=printable(folder.owner.round),
         submitter=printable(folder.owner.submitter),
@@ -342,14 +231,14 @@ def _submission(folder: _Folder, asked: Mapping[str, list[Finding]], *, envelope
         division=printable(first.values.get(schema.SUBMISSION_DIVISION.key, "")),
         ruleset=ruleset.version,
         logs=len(checked),
-        not_judged=sum(one.path.name in folder.other_form or _is_unknown_benchmark(one) for one in reports),
+        not_judged=len(folder.other_form) + unknown_benchmarks,
         global_batch=first.global_batch,
         official_passes=sum(report.official for report in judged),
         strict_passes=sum(report.strict for report in judged),
-        official_minutes=official_minutes,
+        official_minutes=_official_minutes(official, folder.scaling),
         strict_minutes=None if strict is None else strict.minutes,
         rcp=test.status if test else "not known",
-        scaling=scaling,
+        scaling=test.scaling if test else None,
         scaling_file=folder.scaling,
         convergence=test.in_words() if test else "",
         standing=standing,
@@ -357,6 +246,34 @@ def _submission(folder: _Folder, asked: Mapping[str, list[Finding]], *, envelope
         problem=problem,
         questions=tuple(_questions(judged)),
     )
+
+
+def _by_number(report: Report) -> tuple[int, str]:
+    """Return what sorts result_2.txt before result_10.txt."""
+    name = report.path.name
+    return len(name), name
+
+
+def _judged(folder: Folder, checked: Sequence[Report], asked: Mapping[str, list[Finding]]) -> list[Report]:
+    """Return the reports of a submission with what the rules between its runs and `asked` add to each.
+
+    Logs of v0.5 and v0.6, whose events have another form, are left out.
+    """
+    judged = []
+    for report in check_between(checked, folder.ruleset):
+        name = report.path.name
+        if name not in folder.other_form:
+            judged.append(_with(report, *asked[name]))
+    return judged
+
+
+def _other_factor(scaling_file: float | None, scaling: float | None) -> Iterator[Finding]:
+    """Yield a question where the factor of scaling.json is not the one that the convergence test gives."""
+    if scaling_file is None or scaling is None:
+        return
+    if abs(scaling_file / scaling - 1) > SCORE_DIGITS:
+        actual = f"scaling.json says {scaling_file!r}, the test gives {scaling!r}; the file's factor is applied"
+        yield question_for_submitter("scaling-file", actual, "ask who set it")
 
 
 def _scored(checked: Sequence[Report], ruleset: Ruleset, by: str) -> tuple[Score | None, str]:
@@ -378,6 +295,7 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
 
 
 def _of_number(checked: Sequence[Report], scored: Score | None) -> str:
+    """Say that a submission has more or fewer logs than its benchmark has runs; empty where it has as many."""
     if scored is None or len(checked) == scored.runs_wanted:
         return ""
     return f"{len(checked)} logs; a submission has {scored.runs_wanted}"
@@ -387,8 +305,9 @@ def _is_unknown_benchmark(report: Report) -> bool:
     return any(finding.rule == "known-benchmark" for finding in report.findings)
 
 
-def _with(report: Report, finding: Finding) -> Report:
-    return replace(report, findings=(*report.findings, finding))
+def _with(report: Report, *findings: Finding) -> Report:
+    """Return the report with further findings behind its own."""
+    return replace(report, findings=(*report.findings, *findings))
 
 
 def _envelope(test: ConvergenceTest) -> Envelope | None:

@@ -68,10 +68,11 @@ class _LoggedField(NamedTuple):
 
 
 def _logged_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
-    """Return the fields of a system description as the log says them, each with the log's key.
+    """Return the fields of a system description for which the log has a value, with that value and the log's key.
 
-    Of the hardware, and the framework, only those are returned that the description contradicts: both may write a name
-    in a way of their own, so they cannot be compared as texts.
+    The caller compares these values with the description's as texts. That is not possible for hardware and framework,
+    whose names log and description may write in ways of their own: of these only fields are returned that the
+    description was found to contradict.
     """
     fields = [
         _LoggedField("submission_org", "submitter", run.values.get("submission_org")),
@@ -83,13 +84,12 @@ def _logged_fields(run: LoggedRun, description: Description) -> list[_LoggedFiel
 
     nodes = hardware_nodes(run)
     fields += _fields_of_summary(run, description, nodes)
-    differing: dict[str, str] = {}  # of several nodes that differ in a field the last one stands
+    contradicted: dict[str, str] = {}  # by a field's name, the value of the last node that contradicts it
     for node in nodes:
-        for name, value in _machine_differs(node, description):
-            differing[name] = value
-    fields += [_LoggedField(schema.HARDWARE.name, name, value) for name, value in differing.items()]
-    other_gpu = _other_gpu(nodes, description)
-    fields.append(_LoggedField(schema.HARDWARE.name, "accelerator_model_name", other_gpu))
+        contradicted |= _machine_differs(node, description)
+    contradicted_gpu = _other_gpu(nodes, description)
+    fields += [_LoggedField(schema.HARDWARE.name, name, value) for name, value in contradicted.items()]
+    fields.append(_LoggedField(schema.HARDWARE.name, "accelerator_model_name", contradicted_gpu))
     return [field for field in fields if field.value is not None]
 
 
@@ -153,14 +153,16 @@ def _accelerators(description: Description) -> int:
 def _machine_differs(node: Node, description: Description) -> Iterator[tuple[str, str]]:
     """Yield the name of each field of the description that a node of the log contradicts, and the node's value.
 
-    Compared are the processor, its cores, the memory and the operating system, as far as both state them.
+    Compared are the processor, its cores, the memory and the operating system, as far as both state them. A log counts
+    the cores or threads that the job may use, which may be half of the node's: anything from half the cores to all
+    threads agrees.
     """
     if _is_other_processor(node, description):
         yield "host_processor_model_name", str(node["cpu"])
 
     cores = _number(description, "host_processors_per_node") * _number(description, "host_processor_core_count")
     threads = max(_number(description, "host_processor_vcpu_count"), 2 * cores)
-    usable = node.get("cores")  # a job may be given half of a node, and counts threads or cores
+    usable = node.get("cores")
     if cores and has_type(usable, COUNT) and not cores / 2 <= usable <= threads:  # type: ignore[operator]
         yield "host_processor_core_count", f"{usable} cores a node that the job may use"
 

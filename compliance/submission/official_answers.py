@@ -21,28 +21,35 @@ def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / folder.name
         shutil.copytree(folder, copy)
-        asked = ("training", ruleset)
         description = copy / "systems" / f"{manifest['system']}.json"
         of_any = [
-            official.ask("system_desc_checker", str(description), *asked),
-            official.ask("repo_checker", str(copy), *asked),
+            official.ask("system_desc_checker", str(description), "training", ruleset),
+            official.ask("repo_checker", str(copy), "training", ruleset),
         ]
-        if not mlperf.is_mlperf_benchmark(benchmark):  # the official package tools skip others, or die
-            of_any += [_of_log(copy / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
-            not_applied = f"not applied: {benchmark} is no MLPerf benchmark"
-            for tool in ("package_checker", "rcp_checker", "result_summarizer"):
-                of_any.append(Verdict(check=tool, status=UNKNOWN, found=not_applied))
-            return of_any
-        convergence = Verdict(check="rcp_checker", status=UNKNOWN, found="not applied: not a closed submission")
-        if manifest["division"] == "closed":  # its points are for that, and package_checker asks it for no other
-            results = copy / "results" / manifest["system"] / benchmark
-            convergence = official.ask("rcp_checker", str(results), "--rcp_version", ruleset)
-        packaged = official.ask("package_checker", str(copy), *asked)
-        score = official.summary(copy, ruleset, benchmark, manifest["minutes"])
-        return [packaged, *of_any, convergence, score]
+        if mlperf.is_mlperf_benchmark(benchmark):
+            convergence = _check_convergence(copy, manifest)
+            packaged = official.ask("package_checker", str(copy), "training", ruleset)
+            score = official.summary(copy, ruleset, benchmark, manifest["minutes"])
+            return [packaged, *of_any, convergence, score]
+        of_logs = [_check_log(copy / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
+
+    # These tools pass over the folder of another benchmark, or end with an error.
+    not_applied = f"not applied: {benchmark} is no MLPerf benchmark"
+    not_asked = []
+    for tool in ("package_checker", "rcp_checker", "result_summarizer"):
+        not_asked.append(Verdict(check=tool, status=UNKNOWN, found=not_applied))
+    return of_any + of_logs + not_asked
 
 
-def _of_log(log: Path, run: JsonObject, ruleset: str, benchmark: str) -> Verdict:
+def _check_convergence(folder: Path, manifest: JsonObject) -> Verdict:
+    """Return what rcp_checker says of how soon the runs of a package converged; it has points for closed ones alone."""
+    if manifest["division"] != "closed":
+        return Verdict(check="rcp_checker", status=UNKNOWN, found="not applied: not a closed submission")
+    results = folder / "results" / manifest["system"] / manifest["benchmark"]
+    return official.ask("rcp_checker", str(results), "--rcp_version", manifest["ruleset"])
+
+
+def _check_log(log: Path, run: JsonObject, ruleset: str, benchmark: str) -> Verdict:
     """Return what mlperf-logging's checker says of one log; a run that may be dropped need not pass."""
     passed, messages = official.check_log(log, ruleset, benchmark)
     message = f"{log.parent.name}/{log.name}: {'SUCCESS' if passed else '; '.join(messages[:2])}"

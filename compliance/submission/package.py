@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import tarfile
 import tempfile
@@ -129,7 +130,7 @@ def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ru
 
 def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
     system = description_path.stem
-    copies = _copied(stage / "incoming", logs, ruleset)
+    copies = _copy_and_check(stage / "incoming", logs, ruleset)
     checked = copies.checked
     log_of = copies.log_of
     reasons = copies.reasons
@@ -172,7 +173,7 @@ class _Copies(NamedTuple):
     reasons: list[str]
 
 
-def _copied(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> _Copies:
+def _copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> _Copies:
     """Copy the logs into a new folder, and check the copies: what is handed in is what was checked.
 
     An earlier `check --receipt` may have left a log's hash beside it; a log that differs from that is a reason against
@@ -236,12 +237,13 @@ def contents_of(
     """
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
-    reasons = [*_of_description(description_file.name, description), *_of_runs(checked, description, ruleset)]
+    reasons = list(_reasons_of_description(description_file.name, description))
+    reasons += _reasons_of_runs(checked, description, ruleset)
     score = score_runs(checked, ruleset)
     if score.minutes is None and not reasons:
         reasons.append(Reason("score", score.problem))
     first = checked[0].run
-    reasons += [Reason("logs", text) for text in _of_origin(first, folder.name)]
+    reasons += [Reason("logs", text) for text in _reasons_of_origin(first, folder.name)]
     manifest = {
         "organisation": first.of(schema.SUBMISSION_ORG).value,
         "system": system,
@@ -260,7 +262,7 @@ def contents_of(
     return Content(manifest=manifest, report=_report(manifest, score, first, description)), reasons
 
 
-def _of_description(file: str, description: JsonObject) -> Iterator[Reason]:
+def _reasons_of_description(file: str, description: JsonObject) -> Iterator[Reason]:
     """Yield each field that the system description lacks, or has in another form than the text that the tools want."""
     for name in FIELDS:
         if not isinstance(description.get(name), str):
@@ -268,18 +270,20 @@ def _of_description(file: str, description: JsonObject) -> Iterator[Reason]:
             yield Reason(file, f"{name} is {problem}")
 
 
-def _of_runs(checked: Sequence[Report], description: JsonObject, ruleset: Ruleset) -> Iterator[Reason]:
-    """Yield what is against the logs: their errors, and where they contradict each other or the system description.
+def _reasons_of_runs(checked: Sequence[Report], description: JsonObject, ruleset: Ruleset) -> Iterator[Reason]:
+    """Yield the reasons against a package that its logs give.
 
-    One run may have failed to reach the target: if nothing else is wrong with it, that is no reason.
+    These are the errors of each log, and where the logs contradict each other or the system description. One run may
+    have failed to reach the target: if its log has no other error, that is no reason, but a second such run is.
     """
-    lost = []
-    for report, compared in zip(checked, check_between(checked, ruleset), strict=True):
+    not_converged: list[str] = []  # names of logs
+    for report, report_between in zip(checked, check_between(checked, ruleset), strict=True):
         errors = [finding for finding in report.findings if finding.severity == "error"]
         if errors and all(finding.rule in NOT_CONVERGED for finding in errors):
-            lost.append(report.path.name)
+            not_converged.append(report.path.name)
             errors = []
-        between_runs = compared.findings[len(report.findings) :]
+
+        between_runs = report_between.findings[len(report.findings) :]  # they follow the log's own
         of_description = compare_description(report.run, description, ruleset.strict["system-description"])
         for finding in (*between_runs, *of_description):
             if finding.severity == "error" or finding.rule == "same-configuration":
@@ -287,13 +291,21 @@ def _of_runs(checked: Sequence[Report], description: JsonObject, ruleset: Rulese
         for finding in errors:
             where = f" line {finding.line}" if finding.line else ""
             yield Reason(report.path.name, f"{finding.rule}{where}: {finding.actual}; {finding.fix}")
-    if len(lost) > 1:
-        yield Reason(", ".join(lost), "did not reach the target; one run of a submission may fail to")
+    if len(not_converged) > 1:
+        yield Reason(", ".join(not_converged), "did not reach the target; one run of a submission may fail to")
 
 
 def _run_in_manifest(report: Report, folder: Path) -> JsonObject:
-    """Return what the manifest of the package at `folder` says of a run; None for what its log does not state."""
-    last = report.run.evaluations[-1] if report.run.evaluations else None
+    """Return what the manifest of the package at `folder` says of a run; None for a figure that its log does not state.
+
+    `epochs` and `quality` are those of the run's last evaluation.
+    """
+    epochs = None
+    quality = None
+    if report.run.evaluations:
+        last = report.run.evaluations[-1]
+        epochs = last.epoch
+        quality = last.value
     return {
         "file": report.path.relative_to(folder).as_posix(),
         "sha256": sha256(report.path),
@@ -301,8 +313,8 @@ def _run_in_manifest(report: Report, folder: Path) -> JsonObject:
         "verdict": verdict(report.strict),
         "minutes": report.run.minutes,
         "seed": [seed.value for seed in report.run.kept[schema.SEED.key]],
-        "epochs": last and last.epoch,
-        "quality": last and last.value,
+        "epochs": epochs,
+        "quality": quality,
     }
 
 
@@ -312,7 +324,7 @@ def _sha256_of_framework_log(log: Path) -> str | None:
     return sha256(path) if path.is_file() else None
 
 
-def _of_origin(run: LoggedRun, org: str) -> list[str]:
+def _reasons_of_origin(run: LoggedRun, org: str) -> list[str]:
     """Return why the logs cannot be published as those of the organisation `org`, with the code that made them.
 
     They must be of this project, name the organisation, and be of a commit without local changes: a package holds that
@@ -389,7 +401,10 @@ class CodeFile(NamedTuple):
 
 
 def code_of(commit: str) -> dict[str, CodeFile]:
-    """Return the files of a commit by their names; hidden ones are left out, as repo_checker refuses them.
+    """Return the files of a commit of this repository by their names: each file's content, and whether it can be run.
+
+    Hidden files and names with a blank are left out, as mlperf-logging's repo_checker refuses them. The files come from
+    `git archive`, so that changes in the checkout do not count.
 
     Raises UnknownCommitError if this checkout lacks the commit, ValueError if there is no git to ask, or a file is one
     that repo_checker refuses.
@@ -408,13 +423,14 @@ def code_of(commit: str) -> dict[str, CodeFile]:
     files = {}
     with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
         for member in archive.getmembers():
-            is_hidden = re.search(r"(^|/)\.| ", member.name)  # or has a blank in its name
-            if member.isdir() or is_hidden:
+            has_refused_name = re.search(r"(^|/)\.| ", member.name)  # hidden, or with a blank
+            if member.isdir() or has_refused_name:
                 continue
             content = archive.extractfile(member) if member.isfile() else None
             if content is None or member.size > LARGEST_BYTES:
                 raise ValueError(f"{member.name}: a link or over 50 MB, which repo_checker refuses: leave it out")
-            files[member.name] = CodeFile(content.read(), bool(member.mode & 0o100))
+            is_executable = bool(member.mode & stat.S_IXUSR)
+            files[member.name] = CodeFile(content.read(), is_executable)
     return files
 
 

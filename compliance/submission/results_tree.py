@@ -134,7 +134,11 @@ def ruleset_named(root: Path, folder: PurePosixPath) -> str | None:
 
 
 def has_another_form(root: Path, file: TreeFile) -> bool:
-    """Return whether a log without a readable event is of v0.5 or v0.6, whose events have another form."""
+    """Return whether a log is of round v0.5 or v0.6, whose events have a form that this checker does not read.
+
+    The caller asks this of a log in which it found no event. The round is the one that the folders above the file name,
+    else the beginning of the file shows it. False for a file that could not be read.
+    """
     if _round_named(root, file.name.parent) in _OTHER_FORM_ROUNDS:
         return True
     if isinstance(file.content, HeldLog):
@@ -161,7 +165,8 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
     names_above_tree = root.resolve().parts if root.is_dir() else ()
     names = (*names_above_tree, *folder.parts)
     results_at = _last_index(names, "results")
-    if results_at is None or len(names) - results_at != 3:
+    has_layout = results_at is not None and len(names) - results_at == 3  # results, SYSTEM and BENCHMARK end it
+    if results_at is None or not has_layout:
         return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
 
     system, benchmark = names[results_at + 1 :]

@@ -87,7 +87,7 @@ def check_logs(
             differs = compare_description(report.run, description, ruleset.strict["system-description"])
             report = replace(report, findings=(*report.findings, *differs))
         if official:
-            report = _beside(report, ruleset, official)
+            report = _with_official_verdict(report, ruleset, official)
         if receipt or hashed:
             report = replace(report, sha256=sha256(report.path))
         if receipt:
@@ -118,42 +118,44 @@ def check_between(checked: Sequence[Report], ruleset: Ruleset) -> list[Report]:
     Compared are the seeds, the course of the runs (no two may be copies), their configurations and their convergence.
     """
     of_report: dict[int, list[Finding]] = {id(report): [] for report in checked}  # a path may name two of them
-    for members in _groups(checked):
-        for compare in (_shared_seeds, _copies, _configurations, _convergence):
+    for members in _group_by_submission(checked):
+        for compare in (_shared_seeds, _equal_runs, _differing_configurations, _against_reference_points):
             for blamed in compare(members, ruleset):
                 of_report[id(blamed.report)].append(blamed.finding)
     return [replace(report, findings=(*report.findings, *of_report[id(report)])) for report in checked]
 
 
-def _groups(checked: Sequence[Report]) -> list[list[Report]]:
-    """Return the logs grouped by the submissions that they are runs of.
+def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
+    """Return the reports in groups, one for each submission, in the order of the submissions' first logs.
 
-    A log is of the submission of an earlier one that states the same benchmark, division, organisation and platform,
-    blanks and case left out; else of an earlier one of the same benchmark in the same folder: a name that differs makes
-    no other submission of a run.
+    A log joins the group of an earlier log that states the same benchmark, division, organisation and platform, blanks
+    and case left out. Failing that, it joins the group of the first earlier log of the same benchmark in the same
+    folder: a run does not become another submission's by a name that is spelt otherwise.
     """
     groups: list[list[Report]] = []
     group_of_names: dict[tuple[str, ...], list[Report]] = {}
     group_of_folder: dict[tuple[str, Path], list[Report]] = {}
     for report in checked:
         names = tuple(" ".join(name.casefold().split()) for name in submission_of(report.run))
-        benchmark_and_folder = (names[0], report.path.parent)
-        group = group_of_names.get(names)
-        if group is None:
-            group = group_of_folder.get(benchmark_and_folder)
-        if group is None:
+        benchmark = names[0]
+        folder_key = (benchmark, report.path.parent)
+        if names in group_of_names:
+            group = group_of_names[names]
+        elif folder_key in group_of_folder:
+            group = group_of_folder[folder_key]
+        else:
             group = []
             groups.append(group)
         group.append(report)
         group_of_names.setdefault(names, group)
-        group_of_folder.setdefault(benchmark_and_folder, group)
+        group_of_folder.setdefault(folder_key, group)
     return groups
 
 
 def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield, for each run of a submission, the seeds that a run before it has, too; of one run the first ten.
+    """Yield a breach for each seed of a run that an earlier run of the submission has, too; of one run the first ten.
 
-    Open runs of other benchmarks are passed over: the rules expect no seed of them.
+    Open runs of benchmarks that this project has not are passed over: the rules expect no seed of them.
     """
     rule = ruleset.strict["seeds-differ"]
     first_with_seed: dict[tuple[str, ...], Report] = {}
@@ -165,16 +167,19 @@ def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[Blame
         shared = 0
         for seed in report.run.kept[schema.SEED.key]:
             key = seed_key(seed, ruleset, benchmark)
-            other = report if key is None else first_with_seed.setdefault(key, report)
-            if other is report:
+            if key is None:
+                continue
+            first = first_with_seed.setdefault(key, report)
+            is_shared = first is not report
+            if not is_shared:
                 continue
             shared += 1
             if shared <= FINDINGS_PER_RULE:
-                actual = f"seed {printable(seed.value, 60)} is that of {printable(other.path.name)} too"
+                actual = f"seed {printable(seed.value, 60)} is that of {printable(first.path.name)} too"
                 yield BlamedRun(report, breach(rule, actual, line=seed.line))
 
 
-def _copies(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
+def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield each run of a submission that is the same run as one before it, and many runs that end at one accuracy.
 
     Of the runs before it the first one that is the same is named.
@@ -189,7 +194,7 @@ def _copies(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
                 yield BlamedRun(report, breach(rule, actual, line=line))
                 break
     if members[0].run.text(schema.SUBMISSION_BENCHMARK) == "resnet":
-        yield from _one_end(members, rule)
+        yield from _runs_at_one_accuracy(members, rule)
 
 
 def _what_is_shared(run: LoggedRun, other: LoggedRun, ruleset: Ruleset) -> str:
@@ -202,7 +207,7 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, ruleset: Ruleset) -> str:
     return resemblance(run, other, least_power) or _hosts_at_once(run, other)
 
 
-def _one_end(members: Sequence[Report], rule: StrictRule) -> Iterator[BlamedRun]:
+def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterator[BlamedRun]:
     """Yield each run but the first that ends at the accuracy at which too many runs of the submission end."""
     value = accuracy_of_many([report.run for report in members], int(rule.bounds["runs_at_one_accuracy"]))
     for report in members[1:]:
@@ -228,7 +233,7 @@ def _start_before_end(run: LoggedRun, other: LoggedRun) -> bool:
 # --- one configuration ---
 
 
-def _configurations(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
+def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield each run whose configuration is not that of the submission's first run, with what differs.
 
     A hyperparameter that differs breaks `same-hyperparameters` where that rule holds for both runs; any other
@@ -290,27 +295,30 @@ def _holds_for(rule: StrictRule, run: LoggedRun) -> bool:
 # --- reference convergence points ---
 
 
-def _convergence(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield what the reference convergence points say against the closed runs of a submission.
+def _against_reference_points(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
+    """Yield what the reference convergence points (RCPs) say against the runs of one closed submission.
 
-    Each run is compared with the hyperparameters of the points. The test of how fast all converged is about all of
-    them, so its finding is yielded once a run. Benchmarks that strict does not know are passed over.
+    A point has the hyperparameters of the reference at one global batch, and the epochs to the target that it took.
+    The hyperparameters of each run are compared with those of its point. Whether the runs converged too fast is tested
+    over all of them together, so the finding of that test is yielded for each run. An open submission, and one of a
+    benchmark without such points, yields nothing: the check of each log has a note on it.
     """
-    run = members[0].run
+    run = members[0].run  # all runs of a submission state the same benchmark and division
     benchmark = ruleset.benchmarks.get(run.text(schema.SUBMISSION_BENCHMARK))
     is_closed = run.of(schema.SUBMISSION_DIVISION).value == "closed"
     if benchmark is None or not benchmark.reference_points or not is_closed:
-        return  # check says so for each log
+        return
     test = convergence_test(members, ruleset)
     if test.reference is not None:
+        rule = ruleset.strict["rcp-hyperparameters"]
         for report in members:
-            rule = ruleset.strict["rcp-hyperparameters"]
             for finding in _other_hyperparameters(report.run, test.reference.points, rule):
                 yield BlamedRun(report, finding)
-    of_all = _finding_of_test(test, members, benchmark, ruleset.strict["rcp-convergence"])
-    if of_all is not None:
+
+    finding_of_test = _finding_of_test(test, members, benchmark, ruleset.strict["rcp-convergence"])
+    if finding_of_test is not None:
         for report in members:
-            yield BlamedRun(report, of_all)
+            yield BlamedRun(report, finding_of_test)
 
 
 def _finding_of_test(
@@ -355,8 +363,12 @@ def _other_hyperparameters(
 # --- the official checker ---
 
 
-def _beside(report: Report, ruleset: Ruleset, official: OfficialChecker) -> Report:
-    """Return the report with mlperf-logging's own verdict, and a breach where that is not the one that we call so."""
+def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialChecker) -> Report:
+    """Run mlperf-logging's checker on a report's log, and return the report with its verdict and messages.
+
+    The report's own official verdict is what this project says that checker would say. Where it says otherwise, a
+    breach of `official-disagrees` is added.
+    """
     passed, messages = official(report.path, ruleset.version, report.run.text(schema.SUBMISSION_BENCHMARK))
     rule = ruleset.strict["official-disagrees"]
     findings = list(report.findings)

@@ -118,7 +118,11 @@ def command(options: argparse.Namespace) -> int:
 def nearest_the_median(
     checked: Sequence[Report], ruleset: Ruleset, by: str | None = None
 ) -> tuple[Sequence[Report], str]:
-    """Choose the runs that are scored where there are more than a submission has; say in a line which they are."""
+    """Return the runs that are scored, and a line that says how they were chosen, which is empty if all are scored.
+
+    Where there are more runs than a submission has, they are put in the order of their start. The rules then score the
+    consecutive runs whose score is the median of all such sets (see `median_set`). `by` is the verdict that drops runs.
+    """
     benchmark = checked[0].run.text(schema.SUBMISSION_BENCHMARK)
     wanted = mlperf.submission_runs(benchmark, ruleset.version)
     if wanted is None or len(checked) <= wanted.runs:
@@ -139,23 +143,28 @@ def _start_and_name(report: Report) -> tuple[float, str]:
 
 
 def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = None) -> Score:
-    """Return the score of a submission; `by` None is strict for our own logs and official for others.
+    """Return the score of a submission: the mean minutes of its runs, scaled by the test of convergence.
 
-    A submission may drop a run that did not converge (training_rules.adoc, section Benchmark Results), of unet3d four.
-    official drops what mlperf-logging's checker refuses, as its result_summarizer does; strict gives no score where a
-    run has another fault. Raises ValueError if the logs are not of one submission of a benchmark that is scored.
+    A submission may drop one run that did not converge, of unet3d four (training_rules.adoc, section Benchmark
+    Results). `by` is the verdict that decides: "official" drops the runs that mlperf-logging's checker refuses, as its
+    result_summarizer does; "strict" gives no score where a run has any other error. None stands for strict for logs of
+    this project, and for official for others. Without a score `minutes` is None and `problem` says why.
+
+    Raises ValueError if the logs are not of one submission of a benchmark that is scored.
     """
     first = checked[0]
     benchmark = one_submission(checked, ruleset)
     by = by or first.by
     _refuse_mixed_batches(checked, by)
-    runs, faults = _judged(checked, ruleset, by)
+    runs, faults = _judge_runs(checked, ruleset, by)
     kept = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
     dropped = len(runs) - len(kept)
     mean = _mean(kept, dropped, benchmark.runs)
     test = convergence_test(checked, ruleset)
 
-    problem = _problem_of_runs(runs, dropped, mean, benchmark.runs, faults if by == "strict" else set())
+    problem = _problem_of_runs(runs, dropped, mean, benchmark.runs)
+    if not problem and by == "strict":
+        problem = _problem_of_faults(faults, benchmark.runs)
     if not problem and test.status == FAILED:
         problem = _problem_of_convergence(test, len(runs) >= benchmark.runs.runs, by)
     minutes = None
@@ -202,7 +211,7 @@ class _Judged(NamedTuple):
     faults: set[str]
 
 
-def _judged(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _Judged:
+def _judge_runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _Judged:
     """Return each run with the rules that drop it, and the broken rules that forbid a strict score.
 
     `by` is the verdict: strict drops a run for each error, official for those of mlperf-logging's checker. A run may
@@ -245,26 +254,36 @@ def _mean(minutes: Sequence[float], dropped: int, runs: SubmissionRuns) -> _Mean
     return _Mean(minutes=sum(counted) / len(counted), reduction=reduction, olympic=olympic)
 
 
-def _problem_of_runs(
-    runs: Sequence[ScoredRun], dropped: int, mean: _Mean, wanted: SubmissionRuns, faults: set[str]
-) -> str:
-    """Return why the runs give no score; empty if they give one. `faults` are rules that forbid a strict score."""
-    allowed = "one" if wanted.dropped == 1 else str(wanted.dropped)
-    if dropped > wanted.dropped:
-        broken: set[str] = set()
+def _problem_of_runs(runs: Sequence[ScoredRun], dropped: int, mean: _Mean, submission: SubmissionRuns) -> str:
+    """Return why there are no runs left to score; empty if there are.
+
+    `dropped` of the runs do not count, of which `submission` says how many may be. The message names their rules.
+    """
+    if dropped > submission.dropped:
+        broken_rules: set[str] = set()
         for run in runs:
-            broken.update(run.broken_rules)
-        rules = ", ".join(sorted(broken))
-        problem = f"{dropped} runs fail their check ({rules}); a submission may drop {allowed}"
-        if "weights_initialization" in rules:
+            broken_rules.update(run.broken_rules)
+        shown_rules = ", ".join(sorted(broken_rules))
+        allowed = _allowed_to_drop(submission)
+        problem = f"{dropped} runs fail their check ({shown_rules}); a submission may drop {allowed}"
+        if "weights_initialization" in shown_rules:
             problem += "; today's tool asks for MXNet's names of tensors, so the round may have published a score"
         return problem
     if mean.minutes is None:
         return "no run is left"
-    if faults:
-        broken_rules = ", ".join(sorted(faults))
-        return f"a run breaks {broken_rules}; a submission may drop {allowed} that did not converge, no other"
     return ""
+
+
+def _problem_of_faults(faults: set[str], submission: SubmissionRuns) -> str:
+    """Return why broken rules other than those of convergence forbid a strict score; empty if none is broken."""
+    if not faults:
+        return ""
+    allowed = _allowed_to_drop(submission)
+    return f"a run breaks {', '.join(sorted(faults))}; a submission may drop {allowed} that did not converge, no other"
+
+
+def _allowed_to_drop(submission: SubmissionRuns) -> str:
+    return "one" if submission.dropped == 1 else str(submission.dropped)
 
 
 def _problem_of_convergence(test: ConvergenceTest, enough_runs: bool, by: str) -> str:

@@ -60,18 +60,23 @@ def _runs_of_others(candidate: Candidate, group: Sequence[Candidate]) -> list[fl
 
 
 def chance_of_sooner(runs: Sequence[float], others: Sequence[float]) -> float:
-    """Return the chance by which as many runs, drawn from all, took no longer to the target than `runs` did together.
+    """Return the chance of a random choice of as many runs to reach the target as soon as `runs` did, or sooner.
 
-    This is a Monte Carlo permutation test: of `runs` and `others` as many are drawn 5,000 times, and those draws are
-    counted whose sum is no larger. After 200 draws it ends where the chance is clearly large. The observed draw counts
-    as one, so the chance is never 0 and the test is valid for any number of draws.
+    Both arguments have the epochs (or samples) that each run took. This is a Monte Carlo permutation test: from `runs`
+    and `others` together as many are drawn 5,000 times, and the draws are counted whose sum is no larger than that of
+    `runs`. After 200 draws it ends where the chance is clearly large. The runs themselves count as one draw, so that
+    the chance is never 0 and the test is valid for any number of draws.
     """
     draw = random.Random(_SEED)
     pool = [*runs, *others]
     observed = sum(runs)
+    draws = 1  # `runs` themselves
     as_soon = 1
-    for done in range(1, _ALL_DRAWS + 1):
-        as_soon += sum(draw.sample(pool, len(runs))) <= observed
-        if done == _FIRST_DRAWS and as_soon / (done + 1) > _CLEAR:
-            return as_soon / (done + 1)
-    return as_soon / (_ALL_DRAWS + 1)
+    while draws <= _ALL_DRAWS:
+        draws += 1
+        if sum(draw.sample(pool, len(runs))) <= observed:
+            as_soon += 1
+        is_clear = as_soon / draws > _CLEAR
+        if draws == _FIRST_DRAWS + 1 and is_clear:
+            break
+    return as_soon / draws

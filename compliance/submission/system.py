@@ -28,6 +28,7 @@ CHOICES = {"status": tuple(STATUS_WORDS.values()), "division": ("closed", "open"
 # The official summarizer computes with these.
 WHOLE_NUMBERS = ("number_of_nodes", "host_processors_per_node", "accelerators_per_node")
 _FIRST_CPU = "sys/devices/system/cpu/cpu0"
+_SECTOR_BYTES = 512  # in which sys/block counts, whatever the sectors of the disk
 
 
 def command(options: argparse.Namespace) -> int:
@@ -203,17 +204,24 @@ def _caches(root: Path) -> list[str]:
 
 
 def _storage(root: Path) -> dict[str, str | None]:
-    """Return the type and the capacity of the disks that are built in."""
-    disks = {}
+    """Return the type and the capacities of the disks that are built in, as the fields of a system description.
+
+    They are read from sys/block below `root`. The type is known of NVMe disks alone, by their names: what a virtual
+    disk says of itself (`rotational`) means nothing. A field that is not known is None.
+    """
+    capacities = {}
     for disk in sorted((root / "sys/block").glob("*")):
         sectors = int(_read(disk / "size") or 0)
-        if (disk / "device").exists() and sectors and _read(disk / "removable") == "0":
-            disks[disk.name] = f"{sectors * 512 / 1e9:.0f} GB"
-    # A virtual disk's `rotational` says nothing; NVMe names itself.
-    are_nvme = all(name.startswith("nvme") for name in disks)
+        is_device = (disk / "device").exists()
+        is_built_in = _read(disk / "removable") == "0"
+        if is_device and is_built_in and sectors:
+            capacities[disk.name] = f"{sectors * _SECTOR_BYTES / 1e9:.0f} GB"
+    if not capacities:
+        return {"host_storage_type": None, "host_storage_capacity": None}
+    are_nvme = all(name.startswith("nvme") for name in capacities)
     return {
-        "host_storage_type": "NVMe SSD" if disks and are_nvme else None,
-        "host_storage_capacity": ", ".join(disks.values()) or None,
+        "host_storage_type": "NVMe SSD" if are_nvme else None,
+        "host_storage_capacity": ", ".join(capacities.values()),
     }
 
 

@@ -6,7 +6,6 @@ Of a published folder, every package is checked, and its table and page are made
 import argparse
 import itertools
 import json
-import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,10 +16,11 @@ from compliance import mlperf
 from compliance.check import check_file
 from compliance.rules import Ruleset, load, verdict
 from compliance.submission import package
-from compliance.submission.description import LARGEST_JSON_BYTES, read_description
+from compliance.submission.description import read_description
 from compliance.submission.group import SubmittedBenchmark
 from compliance.submission.official_answers import official_answers
-from compliance.submission.package import FRAMEWORK_LOG, HASHES, LARGEST_BYTES, MANIFEST, REPORT, code_folder, hashes
+from compliance.submission.package import FRAMEWORK_LOG, HASHES, MANIFEST, REPORT, code_folder, hashes
+from compliance.submission.package_files import Problems, hash_by_name, judge_differences, read_stated, strange_files
 from compliance.submission.runs import sha256
 from runlog import schema
 from runlog.json_types import JsonObject
@@ -52,10 +52,6 @@ _OF_SYSTEM = {  # column: field of the description
     "accelerator": "accelerator_model_name",
     "framework": "framework",
 }
-MOST_BYTES = 4 << 30  # of all files: more takes minutes to hash
-_HASH_DIGITS = 64  # of a line of sha256sum
-_NAME_AT = 66
-_PATH = re.compile(r"(?!\.)[A-Za-z0-9_+.-]+(/(?!\.)[A-Za-z0-9_+.-]+)*")
 
 
 def command(options: argparse.Namespace) -> int:
@@ -97,12 +93,12 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
     unreadable manifest or missing files. `ask_official` runs mlperf-logging's tools on a copy, too.
     """
     folder = folder.resolve()  # its name is the organisation's
-    strange = _strange_files(folder)
+    strange = strange_files(folder)
     if strange:
         return strange
     answers = _check_hashes(folder)
     try:
-        stated = _stated(folder)
+        stated = _read_manifest(folder)
     except (ValueError, KeyError, OSError) as error:
         message = f"not readable as a package's: {printable(str(error))}"
         return [*answers, judged(MANIFEST, False, message)]
@@ -114,8 +110,12 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
     return answers + _check_figures(folder, stated, ask_official)
 
 
-def _stated(folder: Path) -> _Stated:
-    """Read the package's manifest. Raises ValueError, KeyError or OSError for one of another form."""
+def _read_manifest(folder: Path) -> _Stated:
+    """Read the manifest of the package at `folder`, and return it with what it states for the other checks.
+
+    Nothing of it is checked but its form: the system's name, and a benchmark that its ruleset scores. Raises
+    ValueError, KeyError or OSError for a manifest of another form.
+    """
     manifest = read_description(folder / MANIFEST)
     system = str(manifest["system"])
     name = str(manifest["benchmark"])
@@ -153,7 +153,11 @@ def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
 
 
 def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Verdict]:
-    """Check the logs anew, and compare the manifest and the report with those that the logs give."""
+    """Return verdicts on the logs, and on whether the manifest and the report are the ones that the logs give.
+
+    The logs are checked anew, and both files are made anew from them. `ask_official` adds the answers of
+    mlperf-logging's tools. Where the package cannot be made again, the only verdict says why.
+    """
     checked = [check_file(folder / log, stated.ruleset) for log in stated.logs]
     try:
         content, reasons = package.contents_of(folder, checked, stated.system, stated.benchmark, stated.ruleset)
@@ -163,18 +167,20 @@ def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Ve
     if not reasons:
         answers.append(judged("logs", True, f"{len(checked)} logs meet ruleset {stated.ruleset.version}"))
 
-    manifest = content.manifest
-    is_manifest = _read(folder / MANIFEST) == package.as_bytes(manifest)
-    message = f"score {manifest['minutes']!r} min, from the logs"
-    if not is_manifest:
-        message = _difference(manifest, stated.manifest)
-    answers.append(judged(MANIFEST, is_manifest, message))
-    is_report = _read(folder / REPORT) == content.report.encode()
-    message = "every figure is the logs'" if is_report else "differs from the report that the logs give"
-    answers.append(judged(REPORT, is_report, message))
+    answers.append(_check_manifest(folder, content.manifest, stated.manifest))
+    is_same_report = read_stated(folder / REPORT) == content.report.encode()
+    message = "every figure is the logs'" if is_same_report else "differs from the report that the logs give"
+    answers.append(judged(REPORT, is_same_report, message))
     if ask_official:
-        answers += official_answers(folder, manifest)
+        answers += official_answers(folder, content.manifest)
     return answers
+
+
+def _check_manifest(folder: Path, wanted: JsonObject, stated: JsonObject) -> Verdict:
+    """Compare the bytes of the package's manifest with those of the wanted one, which the logs give."""
+    if read_stated(folder / MANIFEST) == package.as_bytes(wanted):
+        return judged(MANIFEST, True, f"score {wanted['minutes']!r} min, from the logs")
+    return judged(MANIFEST, False, _difference(wanted, stated))
 
 
 def _difference(wanted: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
@@ -185,126 +191,74 @@ def _difference(wanted: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
     return f"differs from what the logs say in: {printable(', '.join(names))}"
 
 
-def _strange_files(folder: Path) -> list[Verdict]:
-    """Return links, pipes, empty folders, names and sizes that no package has: nothing of such a package is read."""
-    answers = []
-    total_bytes = 0
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        reason = _why_strange(path, name)
-        if reason:
-            answers.append(judged("files", False, f"{printable(name)} {reason}"))
-        elif path.is_file():
-            total_bytes += path.stat().st_size
-    if total_bytes > MOST_BYTES:
-        answers.append(judged("files", False, f"{total_bytes} bytes in all; {MOST_BYTES} are the most that is read"))
-    return answers
-
-
-def _why_strange(path: Path, name: str) -> str:
-    """Return why no package has a file or folder like this one; empty where a package may have it."""
-    if path.is_symlink() or not (path.is_file() or path.is_dir()):
-        return "is no regular file"
-    if path.is_dir() and not any(path.iterdir()):
-        return "is an empty folder"
-    if not _PATH.fullmatch(name):
-        return "is a name that no package holds"
-    if path.is_file() and path.stat().st_size > LARGEST_BYTES:
-        return f"is over {LARGEST_BYTES >> 20} MiB, which no file of a package is"
-    return ""
-
-
-def _read(file: Path) -> bytes:
-    """Return the bytes of a file that states figures or hashes; empty where it is absent or larger than any of them."""
-    if not file.is_file() or file.stat().st_size > LARGEST_JSON_BYTES:
-        return b""
-    return file.read_bytes()
-
-
-class _Words(NamedTuple):
-    """The words for the ways in which files can differ from the wanted ones."""
-
-    only_there: str
-    missing: str
-    altered: str
-
-
 def _check_code(folder: Path, commit: str) -> list[Verdict]:
-    """Compare the package's code with the files of the commit that its logs name.
+    """Compare the package's code, in `folder`, with the files of the commit that its logs name.
 
-    Return a failed verdict for each file that differs, or a good one where none does. A commit that this checkout does
-    not have fails. Where there is no git, or no checkout, the verdict is that this is not known.
+    Return a failed verdict for each file that differs, or one good verdict where none does.
     """
     try:
         files = package.code_of(commit)
     except ValueError as error:
-        if not (folder / "run_and_time.sh").is_file():
-            return [judged("code", False, "there is no run_and_time.sh")]
-        is_commit_missing = isinstance(error, package.UnknownCommitError)
-        message = f"not compared: {printable(str(error), 500)}"
-        return [judged("code", False, message, bad=FATAL if is_commit_missing else UNKNOWN)]
+        return [_code_not_compared(folder, error)]
     wanted = {name: file.content for name, file in files.items()}
-    there = {}
+    present = {}
     for path in folder.rglob("*"):
         if path.is_file():
             name = path.relative_to(folder).as_posix()
-            there[name] = path.read_bytes() if name in wanted else b""
-    words = _Words(f"is none of commit {commit}", f"is missing from commit {commit}", f"differs from commit {commit}")
-    differences = _compared("code", wanted, there, words)
+            present[name] = path.read_bytes() if name in wanted else b""  # an unwanted file is not read
+
+    problems = Problems(
+        unwanted=f"is none of commit {commit}",
+        missing=f"is missing from commit {commit}",
+        altered=f"differs from commit {commit}",
+    )
+    differences = judge_differences("code", wanted, present, problems)
     if differences:
         return differences
-    return [judged("code", True, f"{len(there)} files, those of commit {commit}")]
+    return [judged("code", True, f"{len(present)} files, those of commit {commit}")]
+
+
+def _code_not_compared(folder: Path, error: ValueError) -> Verdict:
+    """Return the verdict on code whose commit could not be had, for which `error` has the reason.
+
+    Code without its script, and a commit that this checkout lacks, are fatal. Without git, or outside a checkout,
+    nothing is known.
+    """
+    if not (folder / "run_and_time.sh").is_file():
+        return judged("code", False, "there is no run_and_time.sh")
+    is_commit_missing = isinstance(error, package.UnknownCommitError)
+    message = f"not compared: {printable(str(error), 500)}"
+    return judged("code", False, message, bad=FATAL if is_commit_missing else UNKNOWN)
 
 
 def _check_hashes(folder: Path) -> list[Verdict]:
-    """Compare the hashes of the package's files with those that it lists."""
-    text = _read(folder / HASHES)
-    there = hashes(folder).encode()
-    if text == there:
-        files = there.count(b"\n")
+    """Compare the hashes of the package's files with those that it lists in the file HASHES.
+
+    Return a failed verdict for each file that is not listed, is missing or was altered, or one good verdict.
+    """
+    listed = read_stated(folder / HASHES)
+    computed = hashes(folder).encode()
+    if listed == computed:
+        files = computed.count(b"\n")  # a line a file
         return [judged(HASHES, True, f"{files} files; the id of the package is {sha256(folder / HASHES)}")]
-    words = _Words("is not listed", "is missing", "was altered")
-    differences = _compared(HASHES, _sums(text), _sums(there), words)
+    problems = Problems(unwanted="is not listed", missing="is missing", altered="was altered")
+    differences = judge_differences(HASHES, hash_by_name(listed), hash_by_name(computed), problems)
     if differences:
         return differences
     return [judged(HASHES, False, "not in the order or form that it was written in")]
-
-
-def _sums(text: bytes) -> dict[str, str]:
-    """Return the hashes that `sha256sum` printed, by the names of the files."""
-    sums = {}
-    for line in text.decode("utf-8", "replace").split("\n"):
-        if line:
-            sums[line[_NAME_AT:]] = line[:_HASH_DIGITS]
-    return sums
-
-
-def _compared(check: str, wanted: Mapping[str, object], there: Mapping[str, object], words: _Words) -> list[Verdict]:
-    """Return a failed verdict for each name that is in one of two places alone, or has another content."""
-    answers = []
-    for name in sorted({*wanted, *there}):
-        if wanted.get(name) == there.get(name):
-            continue
-        if name not in wanted:
-            problem = words.only_there
-        elif name not in there:
-            problem = words.missing
-        else:
-            problem = words.altered
-        answers.append(judged(check, False, f"{printable(name)} {problem}"))
-    return answers
 
 
 # --- a published folder ---
 
 
 def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = False) -> list[Verdict]:
-    """Check a published folder anew: its signature, hashes, each package, its table and its page.
+    """Check a published folder anew, and return the verdicts: on its signature, hashes, packages, table and page.
 
     `signers` is a file of allowed signers (ssh-keygen(1)); without it the signature shows only that some key signed.
+    A verdict on a package has its folder as its place. After a fatal verdict the table and the page are not looked at.
     """
     folder = folder.resolve()
-    strange = _strange_files(folder)
+    strange = strange_files(folder)
     if strange:
         return strange
     answers = [signed(folder, signers), _check_site_hashes(folder)]
@@ -316,7 +270,7 @@ def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = Fals
         return answers
 
     for file, text in pages_of(folder).items():
-        is_same = _read(folder / file) == text.encode()
+        is_same = read_stated(folder / file) == text.encode()
         message = "equal to what the packages say" if is_same else "differs from what the packages say"
         answers.append(judged(file, is_same, message))
     others = {path.name for path in folder.iterdir()} - {TABLE, PAGE, HASHES, SIGNATURE, PACKAGES}
@@ -331,7 +285,7 @@ def _check_site_hashes(folder: Path) -> Verdict:
     for line in hashes(folder).splitlines(keepends=True):
         if not line.endswith(f"  {SIGNATURE}\n"):
             lines.append(line)
-    is_listed = _read(folder / HASHES) == "".join(lines).encode()
+    is_listed = read_stated(folder / HASHES) == "".join(lines).encode()
     count = f"{len(lines)} files"
     return judged(HASHES, is_listed, count if is_listed else f"{count}, not those that it lists")
 

@@ -160,7 +160,8 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
     arrays = _as_stored(start.arrays, main)
     if ranks.is_first:
         _restore_first_rank(start.path, arrays, main, statistics)
-    state.broadcast_parameters(main, ranks)  # before the statistics, of which it gives every rank those of rank 0
+    # The broadcast overwrites every rank's BN statistics by those of rank 0, so a rank's own must be set after it.
+    state.broadcast_parameters(main, ranks)
     _restore_statistics(start.position.ranks, arrays, main, statistics, ranks)
     training.schedule.step(start.position.step)
 
@@ -297,8 +298,9 @@ class Keeper(Hook):
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
         """Write a checkpoint of `main` if one is due; return the seconds that the training waited for it.
 
-        One is due when CHECKPOINT_MINUTES have passed, or when a rank was sent a signal. The ranks agree on it by the
-        largest of their numbers: NOT_DUE, DUE or the signal's. Every rank must call this after the same step.
+        One is due when CHECKPOINT_MINUTES have passed, or when a rank was sent a signal. The ranks agree on it by an
+        all-reduce, the largest of their numbers: NOT_DUE, DUE or the signal's. Every rank must call this after the same
+        step.
 
         Raises RunError, with the checkpoint on the disk, where a signal asked for the end.
         """
@@ -316,7 +318,7 @@ class Keeper(Hook):
         if due_or_signal == DUE:
             self._save(main, step=step, epoch=epoch, epoch_step=epoch_step)
             return time.perf_counter() - started
-        self._join()  # else this checkpoint would be left out while the one before is being written
+        self._join()  # else `_save` would leave this checkpoint out while the one before is being written
         self._save(main, step=step, epoch=epoch, epoch_step=epoch_step)
         self._join()
         self._report()

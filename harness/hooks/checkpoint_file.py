@@ -18,6 +18,7 @@ from program.arrays import Array
 
 # {safetensors' name of a type: NumPy's}, of those that a state has
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "BOOL": "|b1"}
+LENGTH_BYTES = 8  # at the file's start: the header's length, little-endian
 _NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
 
 
@@ -35,25 +36,19 @@ def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> Non
 
     Raises OSError where it cannot be written.
     """
-    header: dict[str, Any] = {"__metadata__": {name: json.dumps(value) for name, value in metadata.items()}}
-    begin = 0
-    for name, array in arrays.items():
-        assert array.flags.c_contiguous
-        end = begin + array.nbytes
-        header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [begin, end]}
-        begin = end
+    header = _header(arrays, metadata)
     contents = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
     digest = hashlib.sha256(_canonical(header))
     for content in contents:
         digest.update(content)
     header["__metadata__"]["sha256"] = digest.hexdigest()
     header_text = _canonical(header)
-    header_text += b" " * (-len(header_text) % 8)  # the arrays begin at a multiple of 8 bytes
+    header_text += b" " * (-len(header_text) % LENGTH_BYTES)  # the arrays begin at a multiple of 8 bytes
 
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(len(header_text).to_bytes(8, "little") + header_text)
+            file.write(len(header_text).to_bytes(LENGTH_BYTES, "little") + header_text)
             file.writelines(contents)
             file.flush()
             os.fsync(file.fileno())
@@ -61,6 +56,18 @@ def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> Non
         _flush_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _header(arrays: dict[str, Array], metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return the header of a checkpoint file, but for its checksum: the metadata, and what each array is and where."""
+    header: dict[str, Any] = {"__metadata__": {name: json.dumps(value) for name, value in metadata.items()}}
+    begin = 0
+    for name, array in arrays.items():
+        assert array.flags.c_contiguous
+        end = begin + array.nbytes
+        header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [begin, end]}
+        begin = end
+    return header
 
 
 def _flush_folder(folder: Path) -> None:
@@ -82,16 +89,19 @@ class Contents(NamedTuple):
 def read(path: Path) -> Contents:
     """Return the arrays and the metadata of a checkpoint file that `write` has written.
 
-    The checksum in the header is compared with that of the rest of the header and of the arrays. The arrays are views
-    of the file's bytes. Raises ValueError where the file is damaged or no checkpoint, OSError where it cannot be read.
+    The checksum in the header is compared with that of the rest of the header and of the arrays. The arrays are
+    read-only views of the file's bytes.
+
+    Raises ValueError where the file is damaged or no checkpoint, OSError where it cannot be read.
     """
     data = path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or not 2 <= length <= len(data) - 8:
+    length = int.from_bytes(data[:LENGTH_BYTES], "little")
+    header_end = LENGTH_BYTES + length
+    if len(data) < LENGTH_BYTES or length < len("{}") or header_end > len(data):
         raise ValueError("its header is cut short")
-    body = memoryview(data)[8 + length :]
+    body = memoryview(data)[header_end:]
     try:
-        header = json.loads(data[8 : 8 + length])
+        header = json.loads(data[LENGTH_BYTES:header_end])
         wanted = header["__metadata__"].pop("sha256")  # which is of all but itself
         digest = hashlib.sha256(_canonical(header))
         digest.update(body)

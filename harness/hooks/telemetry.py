@@ -158,9 +158,11 @@ class Sampler(Hook):
         return _sum([nvidia.energy_j(handle) for handle, _ in self._gpus[: self._job_gpus]])
 
     def summary(self) -> dict[str, Any]:
-        """Return what this node has measured since the run began: peaks of the job's GPUs, their energy, the images.
+        """Return what this node has measured since the run began, in the form that `summarize` takes of each node.
 
-        `summarize` makes the run's summary of those of all nodes. The energy is None where a GPU does not tell it.
+        That is the number of samples taken, the peaks of the job's GPUs (`peak_gpu_...`), the energy in joules that
+        these GPUs used (None where one of them does not tell it), the images trained on, the CPU time that sampling
+        cost, and the time since the beginning, both in seconds.
         """
         begin_j = self._energy_begin_j
         end_j = self._energy_j()

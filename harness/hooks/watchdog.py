@@ -68,16 +68,18 @@ class Clock:
         self._offset_s = self._read_offset_s()
 
     def _read_offset_s(self) -> float:
-        """Return the wall clock's time less the steady one's.
+        """Return the wall clock's time less the steady clock's, in seconds; it changes when the wall clock is set.
 
-        The wall clock is read between two readings of the steady one, and again where this process was held between
-        them: the time that it was held would look like a clock that was set.
+        The wall clock is read between two readings of the steady one. If the kernel stopped this process in between,
+        for example on a busy machine, these lie far apart, and the pause would look like a clock that was set: then
+        all three are read again, MOST_READINGS times at most.
         """
         for _ in range(self.MOST_READINGS):
             before_s = self._steady()
             wall_s = self._wall()
             after_s = self._steady()
-            if after_s - before_s < self.TOLERANCE_S / 10:
+            pause_s = after_s - before_s
+            if pause_s < self.TOLERANCE_S / 10:  # so it moves the offset by a twentieth of the tolerance at most
                 break
         return wall_s - (before_s + after_s) / 2
 

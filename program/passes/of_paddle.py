@@ -22,8 +22,8 @@ FUSIONS = {
 def chosen(knobs: Strategy) -> AbstractContextManager[None]:
     """Return a context in which fleet applies the fusion passes that the strategy's knobs ask for, and no others.
 
-    Fleet's own function for that is replaced while the context lasts. It calls it after it has added the optimizer's
-    update and before it adds the all-reduces.
+    Fleet applies fusion passes by a function of its own, `apply_build_strategy`. While the context lasts that function
+    is replaced. Fleet calls it after adding the optimizer's update and before adding the all-reduces.
     """
     passes = [pass_name for knob, pass_name in FUSIONS.items() if getattr(knobs, knob)]
 

@@ -103,36 +103,41 @@ class _Writer:
     def forward(self, share: str) -> list[Step]:
         """Return the steps of a forward batch normalization over all ranks.
 
-        Each rank computes its own mean and variance; mean and E[x^2] are averaged over the ranks, which gives those of
-        the joined batch; the image is normalized by them; and the running statistics move towards them by the share
-        that the variable `share` holds. The steps change `self.mean` and `self.variance` in place.
+        Each rank computes its own mean and variance, which the ranks join to those of the whole batch; the image is
+        normalized by them; and the running statistics move towards them by the share that the variable `share` holds.
+        The operators write the statistics to the variables `self.mean` and `self.variance`.
         """
         scale, bias, out, reserve = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))
 
-        # 1. Paddle's batch norm is the fastest way to a rank's mean and 1 / sqrt(variance + epsilon), here with an
-        # epsilon of 0. Its normalized image is overwritten in step 4.
+        # Paddle's batch norm is the fastest way to a rank's mean and 1 / sqrt(variance + epsilon), here with an epsilon
+        # of 0. The image that it writes to `out` is replaced below.
         saved = {"SavedMean": self.mean, "SavedVariance": self.variance, "ReserveSpace": reserve}
         self._batch_norm(running, saved, scale, bias, out, is_test=False, use_global_stats=False, epsilon=0.0)
+        self._apply("pow", self.variance, to=self.variance, factor=-2.0)  # from 1 / sqrt(variance) to the variance
 
-        # 2. From 1 / sqrt(variance) to the variance, and to E[x^2] = variance + mean^2.
-        square = self._var("square", self.channels)
-        self._apply("pow", self.variance, to=self.variance, factor=-2.0)
-        self._apply("square", self.mean, to=square)
-        self._apply("elementwise_add", self.variance, square, to=self.variance, axis=-1)
-
-        # 3. The averages over the ranks, and back to the variance, now of all ranks.
-        both = self._sum_over_ranks(self.mean, self.variance)
-        self._apply("scale", both, to=both, scale=1 / self.ranks)
-        self._unstack(both, self.mean, self.variance)
-        self._apply("square", self.mean, to=square)
-        self._apply("elementwise_sub", self.variance, square, to=self.variance, axis=-1)
-
-        # 4. The normalized image, and the running statistics.
+        self._join_statistics()
         self._normalize(scale, bias, out)
         self._apply("lerp", running.mean, self.mean, share, to=running.mean)
         self._apply("lerp", running.variance, self.variance, share, to=running.variance)
         return self.steps
+
+    def _join_statistics(self) -> None:
+        """Append the operators that turn mean and variance of each rank's images into those of all ranks' images.
+
+        Variances have no mean of their own, but E[x^2] = variance + mean^2 has: it and the mean are averaged over the
+        ranks, and the variance of all is E[x^2] - mean^2 again. Both are changed in place.
+        """
+        square = self._var("square", self.channels)  # of the mean: first the rank's, then that of all
+        self._apply("square", self.mean, to=square)
+        self._apply("elementwise_add", self.variance, square, to=self.variance, axis=-1)
+
+        both = self._sum_over_ranks(self.mean, self.variance)
+        self._apply("scale", both, to=both, scale=1 / self.ranks)
+        self._unstack(both, self.mean, self.variance)
+
+        self._apply("square", self.mean, to=square)
+        self._apply("elementwise_sub", self.variance, square, to=self.variance, axis=-1)
 
     def backward(self) -> list[Step]:
         """Return the steps of the gradient of a batch normalization over all ranks.

@@ -108,33 +108,38 @@ def merge_gradients(main: static.Program, startup: static.Program, *, steps: int
 def _add_accumulators(block: Block, startup: Block) -> None:
     """Have a training program add an accumulator to each parameter's gradient, and set it back to zero.
 
-    Both operators stand behind the one that completes the gradient. The accumulator is called after its gradient, with
-    `ops.MERGED` at the end. It is created in both programs, and filled with zeros by the start-up program.
+    Both operators are inserted behind the one that completes the gradient. The accumulator is called after its
+    gradient, with `ops.MERGED` at the end. It is created in both programs, and filled with zeros by `startup`.
     """
     parameters = ops.parameters_by_gradient(block)
-    made_by: dict[str, int] = {}  # by gradient: index of the operator after which it is complete
-    for name, indices in ops.writers(block).items():
-        if name in parameters:
-            made_by[name] = max(index for index in indices if _makes_gradient(block.ops[index]))
-
-    # From the last one to the first, so that the indices in `made_by` stay true.
-    for name in sorted(made_by, key=lambda name: -made_by[name]):
-        accumulator = f"{name}{ops.MERGED}"
-        shape = block.var(parameters[name]).shape
-        dtype = block.var(name).dtype
+    completed_at = _completing_operators(block)
+    last_first = sorted(completed_at, key=lambda gradient: -completed_at[gradient])
+    for gradient in last_first:  # an insertion leaves the indices before it as they are
+        accumulator = f"{gradient}{ops.MERGED}"
+        shape = block.var(parameters[gradient]).shape
+        dtype = block.var(gradient).dtype
         for owner in (block, startup):
             owner.create_var(name=accumulator, shape=shape, dtype=dtype, persistable=True, stop_gradient=True)
         zero = {"shape": list(shape), "dtype": dtype, "value": 0.0}
         insert(startup, len(startup.ops), "fill_constant", {}, {"Out": [accumulator]}, **zero)
-        steps = [
-            Step("elementwise_add", {"X": [name], "Y": [accumulator]}, {"Out": [name]}, {"axis": -1}),
-            Step("fill_constant", {}, {"Out": [accumulator]}, zero),
-        ]
-        insert_all(block, made_by[name] + 1, steps, op_role=ops.BACKWARD)
+        add = Step("elementwise_add", {"X": [gradient], "Y": [accumulator]}, {"Out": [gradient]}, {"axis": -1})
+        clear = Step("fill_constant", {}, {"Out": [accumulator]}, zero)
+        insert_all(block, completed_at[gradient] + 1, [add, clear], op_role=ops.BACKWARD)
     startup._sync_with_cpp()
 
 
+def _completing_operators(block: Block) -> dict[str, int]:
+    """Map each parameter's gradient to the index of the last operator that computes it, before its all-reduce."""
+    parameters = ops.parameters_by_gradient(block)
+    completed_at = {}
+    for name, indices in ops.writers(block).items():
+        if name in parameters:
+            completed_at[name] = max(index for index in indices if _makes_gradient(block.ops[index]))
+    return completed_at
+
+
 def _makes_gradient(op: Operator) -> bool:
+    """Tell whether an operator computes a gradient that it writes, and does not sum it over ranks or use it up."""
     return not ops.is_optimizer(op) and op.type not in TRANSPORT
 
 

@@ -1,6 +1,7 @@
 """Whether Paddle has a kernel for each operator of a program in the types of its data, and what a program is fed."""
 
 import math
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +37,7 @@ MOST_ELEMENTS = 2**31 - 1
 SlotTypes = dict[str, dict[str, str]]  # slot: the tensors in it, each with the name of its type
 
 
-def sizes(main: static.Program) -> None:
+def check_sizes(main: static.Program) -> None:
     """Prove that cuDNN can take the input and the output of each convolution.
 
     Raises Refused for one of more than MOST_ELEMENTS elements, which a smaller batch would mend.
@@ -64,17 +65,14 @@ def check(main: static.Program, device: str) -> None:
     """
     block = main.global_block()
     if device == "gpu":
-        sizes(main)
+        check_sizes(main)
     registry = _Registry(device)
     for op in block.ops:
         if op.type in NO_KERNEL:
             continue
-        declared = _declared(op, block)
+        declared = _declared_types(op, block)
         selected = _selected_type(op, declared)
-        kernel_types = registry.kernel_types(op.type)
-        has_kernel = _called(selected) in kernel_types
-        if not selected:  # an operator without tensors: a kernel of any type will do
-            has_kernel = bool(kernel_types)
+        has_kernel = _has_kernel(registry.kernel_types(op.type), selected)
         prove(has_kernel, f"this Paddle has no {device} kernel of {op.type} for {selected or 'any type'}")
         _check_agreement(op, declared, selected)
 
@@ -96,11 +94,21 @@ class _Registry:
                 types.add(kernel.partition("[")[2].partition("]")[0])
         for kernel in self._phi.get(kind, []):
             if kernel.startswith(self._phi_prefix):
-                types.add(_called(kernel.rpartition(", ")[2].rstrip(")")))
+                types.add(_type_in_cpp(kernel.rpartition(", ")[2].rstrip(")")))
         return types
 
 
-def _declared(op: Operator, block: Block) -> SlotTypes:
+def _has_kernel(kernel_types: Collection[str], selected: str) -> bool:
+    """Say whether an operator with kernels of these types, as C++ calls them, has one of the selected type.
+
+    For an operator without tensors no type is selected (empty): a kernel of any type will do.
+    """
+    if not selected:
+        return bool(kernel_types)
+    return _type_in_cpp(selected) in kernel_types
+
+
+def _declared_types(op: Operator, block: Block) -> SlotTypes:
     """Map each slot of an operator to its tensors and their declared types."""
     declared: SlotTypes = {}
     for slot in (*op.input_names, *op.output_names):
@@ -124,7 +132,7 @@ def _selected_type(op: Operator, declared: SlotTypes) -> str:
     return ""
 
 
-def _called(dtype: str) -> str:
+def _type_in_cpp(dtype: str) -> str:
     """Return the name of a type in C++."""
     return _CALLED.get(dtype, f"{dtype}_t")
 

@@ -38,38 +38,45 @@ def gradients(update: Sequence[static.Program], *, ranks: int, scale: float = 1.
     """Prove that an update trains every parameter by the mean of its gradients over all ranks and micro-steps.
 
     The programs of `update`, run in this order, are one update. Each gradient is followed through their operators from
-    the loss to the optimizer, with the sums and factors that are applied to it. The optimizer must read it summed over
-    the ranks exactly once, scaled by 1 / (ranks x micro-steps), and with the loss scale taken off again. `scale` is
-    the fixed loss scale, at which the gradients start and which the optimizer takes off by `rescale_grad`.
+    the loss to the optimizer, with the sums and factors that are applied to it. The optimizer must read it merged of
+    all micro-steps, summed over the ranks exactly once (not at all on one rank), scaled by 1 / (ranks x micro-steps),
+    and with the loss scale taken off again. `scale` is the fixed loss scale, at which the gradients start and which the
+    optimizer takes off by `rescale_grad`.
 
     Returns, by parameter, the history of the gradient that the optimizer reads. Raises Refused where one of them has
     another history, is written again after its sum, or where no optimizer updates a trainable parameter.
     """
-    histories = _Follower(update, ranks, scale).used
+    histories = _Follower(update, ranks, scale).read_by_optimizer
     trainable = {parameter.name for parameter in update[-1].all_parameters() if parameter.trainable}
     not_updated = sorted(trainable - histories.keys())
     if not_updated:
         raise Refused(f"no optimizer updates {not_updated[0]} and {len(not_updated) - 1} more")
 
-    parts = len(update)
-    sums = 1 if ranks > 1 else 0
-    factor = 1 / (ranks * parts)
     for parameter, gradient in histories.items():
-        subject = f"the gradient of {parameter}"
-        prove(gradient.parts == parts, f"{subject} is merged of {gradient.parts} micro-steps, not {parts}")
-        prove(gradient.sums == sums, f"{subject} is summed over the ranks {gradient.sums} times, not {sums}")
-        prove(
-            _is_close(gradient.factor, factor), f"{subject} is scaled by {gradient.factor:g}, not by 1/{ranks * parts}"
-        )
-        prove(gradient.scaled == 0, f"{subject} still has the loss scale on it ({gradient.scaled:+d})")
+        _check_history(parameter, gradient, ranks=ranks, micro_steps=len(update))
     return histories
+
+
+def _check_history(parameter: str, gradient: Gradient, *, ranks: int, micro_steps: int) -> None:
+    """Prove that a parameter's gradient, as the optimizer reads it, is the mean over all ranks and micro-steps.
+
+    Raises Refused where it is merged, summed or scaled otherwise.
+    """
+    subject = f"the gradient of {parameter}"
+    prove(gradient.parts == micro_steps, f"{subject} is merged of {gradient.parts} micro-steps, not {micro_steps}")
+    sums = 1 if ranks > 1 else 0
+    prove(gradient.sums == sums, f"{subject} is summed over the ranks {gradient.sums} times, not {sums}")
+    divisor = ranks * micro_steps
+    is_mean = _is_close(gradient.factor, 1 / divisor)
+    prove(is_mean, f"{subject} is scaled by {gradient.factor:g}, not by 1/{divisor}")
+    prove(gradient.scaled == 0, f"{subject} still has the loss scale on it ({gradient.scaled:+d})")
 
 
 class _Follower:
     """Follows the gradients of an update, operator by operator."""
 
     def __init__(self, update: Sequence[static.Program], ranks: int, scale: float) -> None:
-        self.used: dict[str, Gradient] = {}  # parameter: its gradient as the optimizer reads it
+        self.read_by_optimizer: dict[str, Gradient] = {}  # parameter: its gradient as the optimizer reads it
         self._values: dict[str, Gradient] = {}  # variable: the gradient in it
         self._members: dict[str, list[str]] = {}  # buffer: the gradients that lie in it
         self._summed: set[str] = set()
@@ -202,9 +209,9 @@ class _Follower:
         rescaled = op.attr("rescale_grad") if op.has_attr("rescale_grad") else 1.0
         for parameter, gradient in zip(op.input("Param"), op.input("Grad"), strict=True):
             prove(gradient in self._values, f"the optimizer reads {gradient}, which no gradient of the loss reaches")
-            prove(parameter not in self.used, f"{parameter} is updated twice")
+            prove(parameter not in self.read_by_optimizer, f"{parameter} is updated twice")
             value = self._values[gradient]
-            self.used[parameter] = replace(value, factor=value.factor * rescaled)
+            self.read_by_optimizer[parameter] = replace(value, factor=value.factor * rescaled)
 
 
 # ---- the optimizer
@@ -230,14 +237,19 @@ def optimizer(main: static.Program, config: OptimizerConfig) -> dict[str, int]:
         _check_attributes(op, config)
         if op.type == "lars_momentum":
             _check_lists(op)
-        for index, name in enumerate(parameters):
-            decay = _decay(op, index)
-            expected = config.weight_decay if config.decays(name) else 0.0
-            prove(_is_close(decay, expected, least=1e-3), f"weight decay of {name} is {decay:g}, not {expected:g}")
+        _check_decays(op, config)
         is_half = any(type_in(block, name) == "float16" for name in parameters)
         has_masters = len(ops.operands(op, "MasterParam")) == len(parameters) and op.attr("multi_precision")
         prove(not is_half or has_masters, f"{parameters[0]} is in half precision and has no FP32 master")
     return dict(parameters_by_operator)
+
+
+def _check_decays(op: Operator, config: OptimizerConfig) -> None:
+    """Prove that an update operator decays each of its parameters as the recipe asks: by its weight decay, or not."""
+    for index, name in enumerate(op.input("Param")):
+        decay = _decay(op, index)
+        expected = config.weight_decay if config.decays(name) else 0.0
+        prove(_is_close(decay, expected, least=1e-3), f"weight decay of {name} is {decay:g}, not {expected:g}")
 
 
 class _Attribute(NamedTuple):

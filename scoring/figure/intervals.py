@@ -4,9 +4,10 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scoring.figure import spread
-from scoring.figure.calibration import calibration, kind_of, width_for
+from scoring.figure.calibration import Width, calibration, kind_of, width_for
 from scoring.figure.levels import hosts_of_runs, independent_values
 from scoring.figure.protocols import Protocol
 from scoring.figure.run import RunFigure
@@ -46,34 +47,44 @@ def of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
 
 
 def _calibrated(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
-    """Return the intervals of a run by the widths that were calibrated for its `kind` of windows and their number."""
+    """Return the intervals of a run by the widths that published logs gave for its kind and number of windows.
+
+    There are none, and `method` says why, for fewer windows than were calibrated, and where the windows are so uneven
+    that the interval would begin below 0 or that the windows alone have none. The interval of another run is None
+    where only that of the run itself was calibrated.
+    """
     windows = len(run.rates)
-    run_width = width_for(calibration().run[kind], windows)
-    repeat_width = width_for(calibration().repeat[kind], windows)
-    if run_width is None:
-        method = f"none: widths are not calibrated for {kind}"
-        if calibration().run[kind]:
-            least = min(width.windows for width in calibration().run[kind])
-            method = f"none: fewer than {least} windows of one run"
-        return Intervals(deviation=deviation, method=method)
+    widths_of_run = calibration().run[kind]
+    width_of_run = width_for(widths_of_run, windows)
+    if width_of_run is None:
+        return Intervals(deviation=deviation, method=_why_no_width(widths_of_run, kind))
 
     times = [1 / rate for rate in run.rates]  # not rates, as a stall makes one time very long
-    run_half = run_width.half(spread.relative_sd(times))
-    if run_half > 1 or run.windows_interval_95 is None:
+    half_width = width_of_run.half_width(spread.relative_sd(times))
+    if half_width > 1 or run.windows_interval_95 is None:
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
 
-    run_95 = spread.around(run.value, run_half)
-    repeat_95 = None
-    if repeat_width is not None:
-        repeat_half = repeat_width.half(spread.half_share(run.windows_interval_95))
-        repeat_95 = spread.around(run.value, repeat_half)
+    interval_of_run = spread.around(run.value, half_width)
+    interval_of_repeat = None
+    width_of_repeat = width_for(calibration().repeat[kind], windows)
+    if width_of_repeat is not None:
+        by_windows_alone = spread.half_share(run.windows_interval_95)
+        interval_of_repeat = spread.around(run.value, width_of_repeat.half_width(by_windows_alone))
     return Intervals(
         deviation=deviation,
-        interval_95=run_95,
+        interval_95=interval_of_run,
         method=f"from {windows} windows of one run",
-        run_95=run_95,
-        repeat_95=repeat_95,
+        run_95=interval_of_run,
+        repeat_95=interval_of_repeat,
     )
+
+
+def _why_no_width(widths: Sequence[Width], kind: str) -> str:
+    """Say why no calibrated width holds for a run: there is none for this kind of windows, or it has too few."""
+    if not widths:
+        return f"none: widths are not calibrated for {kind}"
+    least = min(width.windows for width in widths)
+    return f"none: fewer than {least} windows of one run"
 
 
 def of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol) -> Intervals:
@@ -89,33 +100,60 @@ def of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protoc
         over += " of one host"
 
     if protocol.over_runs == "median":
-        interval = spread.median_interval(values)
-        method = f"order statistics of {over}"
-        if len(values) == 5:
-            method += ", least to greatest: 93.75 %"
-        needed = "order statistics need 5"
+        made = _interval_of_median(values, over)
     elif protocol.over_runs == "olympic_mean":
-        dropped = protocol.dropped_runs
-        interval = _interval_of(spread.mean_of(values, dropped=dropped))
-        method = f"Yuen's t of the olympic mean over {over}"
-        needed = f"an olympic mean's needs {2 * dropped + 2}"
-    elif hosts is not None and 1 < len(set(hosts)) < len(runs):
-        means_of_hosts = independent_values(values, hosts)
-        interval = _around_mean_of_hosts(means_of_hosts, statistics.fmean(values))
-        method = f"t over the means of {len(means_of_hosts)} hosts, {over}"
-        needed = "two hosts are needed"
+        made = _interval_of_olympic_mean(values, over, protocol.dropped_runs)
+    elif hosts is not None and _some_host_ran_twice(hosts):
+        made = _interval_over_hosts(values, over, hosts)
     else:
-        interval = _interval_of(spread.mean_of(values))
-        method = f"t over {over}"
-        needed = "a mean's needs 2"
+        made = _Interval(_interval_of(spread.mean_of(values)), f"t over {over}", missing="a mean's needs 2")
 
-    if interval is None:
-        method = f"none: {over}, {needed}"
-    elif interval[0] == interval[1]:  # which would say that the figure is exact
-        interval = None
+    bounds = made.bounds
+    method = made.method
+    if bounds is None:
+        method = f"none: {over}, {made.missing}"
+    elif bounds[0] == bounds[1]:  # which would say that the figure is exact
+        bounds = None
         method = f"none: {over} print one and the same figure, in too few digits to tell how far they lie apart"
     deviation = spread.sd([value for value in values if math.isfinite(value)])
-    return Intervals(deviation=deviation, interval_95=interval, method=method)
+    return Intervals(deviation=deviation, interval_95=bounds, method=method)
+
+
+class _Interval(NamedTuple):
+    """A 95 % interval of several runs, if they are enough for one."""
+
+    bounds: Bounds | None
+    method: str  # how it was made, in words
+    missing: str  # in words, how many runs or hosts it needs
+
+
+def _interval_of_median(values: Sequence[float], over: str) -> _Interval:
+    """Return the interval of the median of runs by order statistics; `over` names the runs, as "7 runs of one host"."""
+    method = f"order statistics of {over}"
+    if len(values) == 5:  # even the least and the greatest of five hold the median in no more than 1 - 2 / 2**5
+        method += ", least to greatest: 93.75 %"
+    return _Interval(spread.median_interval(values), method, missing="order statistics need 5")
+
+
+def _interval_of_olympic_mean(values: Sequence[float], over: str, dropped: int) -> _Interval:
+    """Return the interval of the mean of runs without the `dropped` least and greatest ones; `over` names the runs."""
+    bounds = _interval_of(spread.mean_of(values, dropped=dropped))
+    method = f"Yuen's t of the olympic mean over {over}"
+    return _Interval(bounds, method, missing=f"an olympic mean's needs {2 * dropped + 2}")
+
+
+def _interval_over_hosts(values: Sequence[float], over: str, hosts: Sequence[str]) -> _Interval:
+    """Return the interval of the mean of runs, made of the means of their hosts; `over` names the runs."""
+    means_of_hosts = independent_values(values, hosts)
+    bounds = _around_mean_of_hosts(means_of_hosts, statistics.fmean(values))
+    method = f"t over the means of {len(means_of_hosts)} hosts, {over}"
+    return _Interval(bounds, method, missing="two hosts are needed")
+
+
+def _some_host_ran_twice(hosts: Sequence[str]) -> bool:
+    """Say whether runs are of two hosts or more, and some host has several; `hosts` names the host of each run."""
+    different_hosts = len(set(hosts))
+    return different_hosts > 1 and different_hosts < len(hosts)
 
 
 def _interval_of(estimate: spread.Estimate | None) -> Bounds | None:

@@ -30,22 +30,26 @@ def levels(values: Sequence[float], rates: Sequence[Sequence[float]], hosts: Seq
 
     `values` are the figures of the runs. `rates` holds the rates of each run's windows, empty where it has none.
     `hosts` names the host of each run; it is None where that is not known. The deviation between runs is taken within
-    each host; without hosts it holds that between hosts too.
+    each host. Where the hosts are not known, it is taken over all runs, so that it includes what hosts differ by.
     """
-    windows = sum(len(rates_of_run) for rates_of_run in rates)
-    window = Level(name="window", count=None, unknown="the figure is not made of windows")
-    if windows:
-        window = _level("window", windows, rates, unknown="no run has two windows")
-
+    window_level = _level_of_windows(rates)
     if hosts is None:
-        run = _level("run", len(values), [values], unknown="one run")
-        return window, run, Level(name="host", count=None, unknown=HOSTS_UNSAID)
+        run_level = _level("run", len(values), [values], unknown="one run")
+        return window_level, run_level, Level(name="host", count=None, unknown=HOSTS_UNSAID)
 
-    by_host = values_by_host(values, hosts)
-    run = _level("run", len(values), list(by_host.values()), unknown="one run of each host")
-    means = [statistics.fmean(values_of_host) for values_of_host in by_host.values()]
-    host = _level("host", len(means), [means], unknown="one host")
-    return window, run, host
+    runs_of_hosts = list(values_by_host(values, hosts).values())
+    run_level = _level("run", len(values), runs_of_hosts, unknown="one run of each host")
+    host_means = [statistics.fmean(runs_of_host) for runs_of_host in runs_of_hosts]
+    host_level = _level("host", len(host_means), [host_means], unknown="one host")
+    return window_level, run_level, host_level
+
+
+def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
+    """Return how far the windows of a run lie apart, by the rates of each run's windows."""
+    windows = sum(len(rates_of_run) for rates_of_run in rates)
+    if not windows:
+        return Level(name="window", count=None, unknown="the figure is not made of windows")
+    return _level("window", windows, rates, unknown="no run has two windows")
 
 
 def _level(name: str, count: int, sets: Sequence[Sequence[float]], *, unknown: str) -> Level:

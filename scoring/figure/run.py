@@ -113,20 +113,32 @@ def devices_in_rate(record: Record) -> int | None:
 def rate_of(record: Record, item: Window, *, printed: bool = False) -> float | None:
     """Return the images/s of all devices in a window or an epoch; None where its row says too little.
 
-    The row's images over its time come first, then the rate that it prints; with `printed` it is the other way round.
-    A row that has neither may print the time of a step, which makes a rate with the batch. Where the number of devices
-    is not known the rate is that of one device.
+    A row may tell its rate in three ways, and the first one that it has is taken: its images over its seconds, the rate
+    that it prints, the batch over the step time that it prints. With `printed` the printed rate comes first. Where the
+    number of devices is not known, the result is the rate of one device.
     """
-    from_images = item.images_per_s
-    from_print = None
-    if item.printed_rate is not None:
-        from_print = item.printed_rate * (devices_in_rate(record) or 1)
-    rate = from_images or from_print
+    ways = [item.images_per_s, _printed_rate_of_all(record, item)]
     if printed:
-        rate = from_print or from_images
-    if rate is not None:
-        return rate
+        ways.reverse()
+    ways.append(_rate_by_step_time(record, item))
+    for rate in ways:
+        if rate:
+            return rate
+    return None
 
+
+def _printed_rate_of_all(record: Record, item: Window) -> float | None:
+    """Return the rate that a row prints, times the devices where it is that of one; None where it prints none."""
+    if item.printed_rate is None:
+        return None
+    return item.printed_rate * (devices_in_rate(record) or 1)
+
+
+def _rate_by_step_time(record: Record, item: Window) -> float | None:
+    """Return the batch of all devices over the step time that a row prints; None where one of these is not known.
+
+    Where the number of devices is not known and the log's rates are those of one device, so is this one.
+    """
     devices = record.devices
     if devices is None and record.rate_scope != "global":
         devices = 1
@@ -154,7 +166,10 @@ def _images_a_step(record: Record) -> int:
 
 
 class Work(NamedTuple):
-    """The images of each window and their seconds; both are in some unit of work where the log says only a speed."""
+    """The images of each window and their seconds.
+
+    Where the log prints only a speed, they are any images and seconds of that speed, such as 1 image in 1 / rate s.
+    """
 
     images: Sequence[float]
     seconds: Sequence[float]
@@ -166,28 +181,32 @@ class Work(NamedTuple):
 
 
 def work_of(record: Record, chosen: Sequence[Window], kind: str) -> Work:
-    """Return the images and seconds of each chosen window, made of the same columns for all of them.
+    """Return the images and seconds of each chosen window, made of the same columns of the log for all of them.
 
-    `kind` is a protocol's `over_steps`. For images over time the rows' own images (or steps) and seconds are taken,
-    where all rows have them. Else the work is that of one printed time or rate, times how much the window weighs among
-    the others. Raises InputError where the log does not say what the columns need, such as the batch.
+    `kind` is a protocol's `over_steps`. For `images_over_time` the images (or steps) and seconds that the rows say are
+    taken, where all rows say them. Else each row prints only a speed: its images and seconds are those of one step at
+    that speed, times the steps of the window. Epochs are not weighted by their steps. Raises InputError where the log
+    does not say what is needed, such as the batch.
     """
     if kind == "images_over_time":
         measured = _measured_work(record, chosen)
         if measured is not None:
             return measured
 
-    unweighted = _printed_work(record, chosen, kind)
+    at_printed_speed = _work_at_printed_speed(record, chosen, kind)
     if kind == "epoch_rates":
-        return unweighted
-    weights = work(chosen)
-    images = [count * weight for count, weight in zip(unweighted.images, weights, strict=True)]
-    seconds = [time * weight for time, weight in zip(unweighted.seconds, weights, strict=True)]
+        return at_printed_speed
+    steps = work(chosen)
+    images = [count * factor for count, factor in zip(at_printed_speed.images, steps, strict=True)]
+    seconds = [time * factor for time, factor in zip(at_printed_speed.seconds, steps, strict=True)]
     return Work(images, seconds)
 
 
 def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
-    """Return the windows' seconds with their images, or with steps x batch; None where a window has neither."""
+    """Return the images and seconds that the windows' rows say; None where not all say them.
+
+    Where not all rows say their images, the images are the steps of each times the batch of all devices.
+    """
     seconds = _column(chosen, "seconds")
     images = _column(chosen, "images")
     steps = _column(chosen, "steps")
@@ -201,18 +220,19 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
     return None
 
 
-def _printed_work(record: Record, chosen: Sequence[Window], kind: str) -> Work:
+def _work_at_printed_speed(record: Record, chosen: Sequence[Window], kind: str) -> Work:
     """Return for each window how many images take how many seconds at the speed that its row prints.
 
-    A step time makes a batch in that time, and a rate one image in 1 / rate, or as many as devices where the rate is
-    that of one. Where all rows print both, the step time comes first unless the rate is that of all devices. `kind` is
-    a protocol's `over_steps`; for the rates of epochs the rate comes first.
+    A printed step time means a batch of images in that time. A printed rate means one image in 1 / rate seconds, on
+    each device where it is the rate of one device. Where all rows print both, a rate of all devices comes before the
+    step time, which comes before a rate of one device. `kind` is a protocol's `over_steps`: `epoch_rates` asks for the
+    rates. Rows that print neither all alike have one image in 1 / rate seconds, by whatever way each tells its rate.
     """
     windows = len(chosen)
     rates = _column(chosen, "printed_rate")
     step_times = _column(chosen, "printed_step_time_s")
-    has_global_rates = rates and record.rate_scope == "global"
-    if step_times and kind != "epoch_rates" and not has_global_rates:
+    prefers_rates = kind == "epoch_rates" or (rates and record.rate_scope == "global")
+    if step_times and not prefers_rates:
         return Work([_images_a_step(record)] * windows, step_times)
     if rates:
         images = devices_in_rate(record) or 1

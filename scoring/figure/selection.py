@@ -25,9 +25,11 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 
 
 def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequence[Window]:
-    """Return the windows after the warm-up of a run: its own, where the log marks one, and that of the protocol.
+    """Return the windows of a run without those of its warm-up.
 
-    Raises InputError if nothing is left.
+    Windows that the log itself marks as warm-up never count. Of the others, `skip` are dropped where it is given, else
+    as many windows or steps as the protocol skips. Where the protocol skips steps and the log marks its measured
+    windows, the log's own warm-up takes the place of the protocol's. Raises InputError if nothing is left.
     """
     windows = [window for window in record.windows if window.phase != "warmup"]
     if not windows:
@@ -37,9 +39,10 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
     if skip is not None:
         return _rest(record, windows, skip, "windows")
     if protocol.skip_unit == "window":
-        already_dropped = len(record.windows) - len(windows)  # the run's own warm-up counts for the protocol's
-        return _rest(record, windows, max(0, protocol.skip - already_dropped), "windows")
-    if any(window.phase == "measured" for window in windows):  # the run itself has set its warm-up apart
+        marked_as_warm_up = len(record.windows) - len(windows)  # these count among those that the protocol skips
+        return _rest(record, windows, max(0, protocol.skip - marked_as_warm_up), "windows")
+    log_marks_measured = any(window.phase == "measured" for window in windows)
+    if log_marks_measured:
         return windows
     return _after_steps(record, protocol)
 

@@ -85,12 +85,13 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the mean of one run's windows as (low, high); None for fewer than LEAST_WINDOWS.
 
     The windows of a run follow each other, so neighbours are correlated and the plain t interval would be too narrow.
-    First the values are averaged in batches (Conway, Management Science 10, 1963). Then Student's t allows for the
-    correlation that is left between neighbouring batches. How strong it is has to be learnt from the same few values,
-    so the width is averaged over all strengths that are likely (Zellner and Tiao, JASA 59, 1964).
+    1. The values are averaged in batches of consecutive ones (Conway, Management Science 10, 1963).
+    2. `_likely_correlations` returns how strongly neighbouring batches may be correlated, each strength with its
+       probability: the few values do not say it exactly.
+    3. `_half_width` averages the width of Student's t interval over these strengths (Zellner and Tiao, JASA 59, 1964).
 
-    Returns None as well where half the width exceeds the mean. One window that is many times as long as the others
-    does that.
+    Batches that are equal but for rounding give an interval of no width. Returns None as well where half the width
+    exceeds the mean, as one window does that is many times as long as the others.
     """
     if len(values) < LEAST_WINDOWS:
         return None
@@ -100,7 +101,8 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
     mean_of_batches = math.fsum(batches) / len(batches)
     deviations = [batch - mean_of_batches for batch in batches]
     squares = math.fsum(deviation * deviation for deviation in deviations)
-    if squares <= EQUAL_SQUARES * mean_of_batches * mean_of_batches:
+    are_equal = squares <= EQUAL_SQUARES * mean_of_batches * mean_of_batches
+    if are_equal:
         return mean, mean
 
     half = _half_width(_likely_correlations(deviations), freedom=len(deviations) - 1)

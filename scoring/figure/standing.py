@@ -18,8 +18,9 @@ def standing_of(records: Sequence[Record]) -> Standing | None:
 def _facts(record: Record) -> ResultFacts:
     """Return what decides whether a log's result is an MLPerf result: its benchmark, division, data set and target.
 
-    Our own logs have a header that describes the data set, and follow the ruleset OWN_RULESET. Logs of others have only
-    the MLPerf events for the samples, and do not say their round, so that their ruleset is None.
+    A ruleset holds the rules of one round of MLPerf, such as 4.0.0. Our own logs follow OWN_RULESET, and have a
+    header that describes the data set. Logs of others do not say their round, so that their ruleset is None; they tell
+    the number of samples by MLPerf events alone.
     """
     dataset = section(record, "dataset")
     is_ours = bool(record.header)

@@ -22,8 +22,8 @@ def read_systems(args: argparse.Namespace, places: Sequence[str]) -> list[tuple[
     neither one number nor one for each system.
     """
     folders = list(itertools.chain.from_iterable(_systems_of(place) for place in places))
-    devices = _for_each(folders, args.devices, "--devices")
-    batches = _for_each(folders, args.batch, "--batch")
+    devices = _number_of_each(folders, args.devices, "--devices")
+    batches = _number_of_each(folders, args.batch, "--batch")
     systems = []
     for place, number, batch in zip(folders, devices, batches, strict=True):
         options = {"format": args.format, "devices": number, "batch_per_device": batch, "segment": args.segment}
@@ -53,10 +53,11 @@ def _systems_of(place: str) -> list[str]:
     return sorted({str(log.parent) for log in logs})
 
 
-def _for_each(systems: Sequence[str], values: Sequence[int] | None, option: str) -> Sequence[int | None]:
-    """Return an option's number for each system: the one for all of them, or one each; None where it is not given.
+def _number_of_each(systems: Sequence[str], values: Sequence[int] | None, option: str) -> Sequence[int | None]:
+    """Return the number that an option such as --devices gives for each system, in the order of `systems`.
 
-    Raises InputError where there are neither one nor as many as systems.
+    `values` are the numbers that the user gave: one for all systems, or one for each; where they are None, so is each
+    system's number. Raises InputError for any other count of them, which names the `option`.
     """
     if values is None:
         return [None] * len(systems)
@@ -77,10 +78,11 @@ class SystemDescription(NamedTuple):
 
 
 def read_described(log: str | Path, **options: Any) -> Record:
-    """Return the record of a log, with its devices by the system description of the submission if it says none itself.
+    """Return the record of a log; devices that the log does not say are taken from its submission's description.
 
-    `options` are those of `read_record`. The description gives nodes and accelerator too. Where the log says the batch
-    of all devices, that of one device follows. A log without a description is returned as it was read.
+    A submission to MLPerf describes each of its systems in a JSON file, with nodes, devices and accelerator. Where the
+    log says the batch of all devices, that of one device follows from their number. A log that says its devices, or has
+    no such file, is returned as it was read. `options` are those of `read_record`.
     """
     record = read_record(log, **options)
     if record.devices is not None:

@@ -71,24 +71,31 @@ def of_summary(record: Record, value: float, lines: tuple[int, int]) -> Iterator
 
 
 def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | None:
-    """Return the images/s of the rows after the first line up to the last one, by the rows' own times.
+    """Return the images/s of the rows behind line `first_line` up to line `last_line`, by the rows' own times.
 
-    The rate is that of all devices, or of one where the log does not say how many there are. Returns None where a row
-    has no time, or the batch is unknown.
+    The rate is all steps times the batch, over all seconds. It is that of all devices, or of one where the log does not
+    say how many there are. Returns None where a row does not tell its steps and time, where there is no row, or where
+    the log does not say the batch.
     """
     batch = record.global_batch
     if not batch and record.rate_scope == "device":
         batch = record.batch_per_device
+
     steps = 0
     seconds = 0.0
     for window in record.windows:
-        if first_line < window.line <= last_line:
-            time = row_s(record, window)
-            if not window.steps or not time:
-                return None
-            steps += window.steps
-            seconds += time
-    return steps * batch / seconds if batch and seconds else None
+        is_in_range = first_line < window.line <= last_line
+        if not is_in_range:
+            continue
+        window_s = row_s(record, window)
+        if not window.steps or not window_s:
+            return None
+        steps += window.steps
+        seconds += window_s
+
+    if not batch or not seconds:
+        return None
+    return steps * batch / seconds
 
 
 def of_interval(value: float, interval: tuple[float, float] | None) -> Iterator[Verdict]:

@@ -23,9 +23,13 @@ STALL_SHARE = 0.05
 OUTLIER_SCORE = 3.5  # median absolute deviations: Iglewicz and Hoaglin's modified z-score
 DEVIATIONS_OF_MEDIAN_DISTANCE = 1.4826  # standard deviations of normal values, in their median absolute distances
 OUTLYING_WINDOW_SHARE = 0.2
+MOST_DEVIATIONS = 8  # a value farther from the median is clipped to it before a change of level is sought
+NORMAL_QUANTILE_99 = 2.576  # of a normal value's distance from its mean, in deviations
+MOST_FOR_TREND = 200  # a longer series is thinned out to 200 to 399 values, as the test for a trend compares all pairs
+SMOOTH_RATIO = 0.3  # von Neumann's ratio of running averages is below it; that of independent values is about 2
+DYING_CHANGES = 3  # the first changes of running averages are over so many times the last ones
 LEAST_FOR_LEVELS = 6  # windows in which a change of level or an outlier is sought
 LEAST_FOR_RUNNING_AVERAGES = 20
-NORMAL_QUANTILE_99 = 2.576  # of a normal value's distance from its mean, in deviations
 SWING = 1.25  # of the 95 % quantile of the step times to the 5 % one
 STRAGGLER_SHARE = 0.03  # of a window's time, over the median rank
 STRAGGLER_CHANCE = 0.01  # that a run of ranks that are alike has such a warning
@@ -169,26 +173,37 @@ class ChangeOfLevel(NamedTuple):
 def change_point(values: Sequence[float], first: int, last: int) -> ChangeOfLevel | None:
     """Return where a series changes its level, at an index from `first` to `last`; None where it does not clearly.
 
-    Every split into two parts is tried. The one whose means lie farthest apart, in standard errors of their difference,
-    is taken if that is more than CHANGE_STRENGTH. Values are clipped at 8 deviations first: one spike is no level.
+    Each index splits the series in two. The one at which the means of the two parts differ most, in standard errors of
+    their difference, is taken if they differ by more than CHANGE_STRENGTH of these. Values are clipped beforehand, so
+    that one spike does not look like a level.
     """
     noise = _noise(values)
-    middle = statistics.median(values)
-    clipped = [min(max(value, middle - 8 * noise), middle + 8 * noise) for value in values]
+    clipped = _clipped(values, MOST_DEVIATIONS * noise)
     total = math.fsum(clipped)
-    count = len(clipped)
+    sums_before = list(itertools.accumulate(clipped, initial=0.0))  # at an index, the sum of the values before it
+
     greatest_strength = 0.0
     best_index = 0
-    for index, sum_before in enumerate(itertools.accumulate(clipped[:-1]), 1):
-        mean_before = sum_before / index
-        mean_after = (total - sum_before) / (count - index)
-        strength = abs(mean_before - mean_after) * math.sqrt(index * (count - index) / count) / noise
-        if first <= index <= last and strength > greatest_strength:
+    for index in range(max(first, 1), min(last, len(values) - 1) + 1):
+        count_before = index
+        count_after = len(values) - index
+        mean_before = sums_before[index] / count_before
+        mean_after = (total - sums_before[index]) / count_after
+        standard_error = noise * math.sqrt(1 / count_before + 1 / count_after)
+        strength = abs(mean_before - mean_after) / standard_error
+        if strength > greatest_strength:
             greatest_strength = strength
             best_index = index
+
     if greatest_strength <= CHANGE_STRENGTH:
         return None
     return ChangeOfLevel(best_index, statistics.median(values[:best_index]), statistics.median(values[best_index:]))
+
+
+def _clipped(values: Sequence[float], most: float) -> list[float]:
+    """Return the values, those that lie farther than `most` from their median moved to that distance."""
+    middle = statistics.median(values)
+    return [min(max(value, middle - most), middle + most) for value in values]
 
 
 def _noise(values: Sequence[float]) -> float:
@@ -269,35 +284,44 @@ def _ramp(values: Sequence[float]) -> float:
 def _has_trend(values: Sequence[float]) -> bool:
     """Tell whether values rise or fall through a series, by the test of Mann and Kendall at 1 %.
 
-    The test counts the pairs that rise and those that fall; 200 to 399 evenly chosen values keep the pairs few.
+    The test compares each value with each later one. In a series without a trend as many of these pairs rise as fall,
+    but for a difference of about `deviation` (Kendall, Rank Correlation Methods, 1955).
     """
-    chosen = values[:: max(1, len(values) // 200)]
-    count = len(chosen)
-    rising_less_falling = 0
+    chosen = values[:: max(1, len(values) // MOST_FOR_TREND)]
+    rising_pairs = 0
+    falling_pairs = 0
     for before, after in itertools.combinations(chosen, 2):
-        rising_less_falling += (after > before) - (after < before)
-    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)  # without a trend
-    return abs(rising_less_falling) > NORMAL_QUANTILE_99 * deviation
+        if after > before:
+            rising_pairs += 1
+        elif after < before:
+            falling_pairs += 1
+
+    count = len(chosen)
+    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    return abs(rising_pairs - falling_pairs) > NORMAL_QUANTILE_99 * deviation
 
 
 def _looks_cumulative(times: Sequence[float]) -> bool:
-    """Tell whether the step times look like running averages rather than windows of their own.
+    """Tell whether the step times look like running averages rather than like times of separate windows.
 
-    Running averages change ever less: the last quarter of their changes is small beside the first. And neighbours
-    differ little beside the whole range, which von Neumann's ratio tells: mean square of the changes over variance,
-    about 2 for independent values.
+    Running averages have two marks. They change ever less: their last changes are small beside their first. And they
+    are smooth: neighbours differ little beside the whole range, which von Neumann's ratio tells, the mean square of the
+    changes over the variance.
     """
     if len(times) < LEAST_FOR_RUNNING_AVERAGES:
         return False
+    variance = statistics.pvariance(times)
     changes = [abs(after - before) for before, after in itertools.pairwise(times)]
     quarter = len(changes) // 4
-    early = statistics.fmean(changes[:quarter])
-    late = statistics.fmean(changes[-quarter:])
-    variance = statistics.pvariance(times)
-    if variance == 0 or early == 0:
+    early_change = statistics.fmean(changes[:quarter])
+    late_change = statistics.fmean(changes[-quarter:])
+    if variance == 0 or early_change == 0:
         return False
+
     von_neumann_ratio = statistics.fmean([change * change for change in changes]) / variance
-    return von_neumann_ratio < 0.3 and late < early / 3
+    is_smooth = von_neumann_ratio < SMOOTH_RATIO
+    changes_die_out = late_change < early_change / DYING_CHANGES
+    return is_smooth and changes_die_out
 
 
 def _power_note(windows: Sequence[Window], index: int) -> str:

@@ -116,10 +116,11 @@ def _lines(windows: Sequence[Window]) -> str:
 
 
 def _gaps(record: Record) -> list[Gap]:
-    """Return the gaps between successive rows whose time must be that of the later row: nothing else is in them.
+    """Return the gaps between successive rows in which nothing happened but the steps of the later row.
 
-    Left out are gaps with an evaluation in them, those between two epochs, where the model is evaluated and saved, and
-    those in which the clock was set back.
+    Such a gap must be as long by the time stamps as by the later row's own time. Left out are gaps with an evaluation
+    in them, those between two epochs, where the model is evaluated and saved, those in which the clock was set back,
+    and those of rows that lack a stamp or a time.
     """
     evaluation_lines = sorted(quality.line for quality in record.quality)
     gaps = []
@@ -129,11 +130,18 @@ def _gaps(record: Record) -> list[Gap]:
             continue
 
         clock_s = row.end_s - before.end_s
-        first_after = bisect.bisect(evaluation_lines, before.line)
-        has_evaluation = bisect.bisect(evaluation_lines, row.line) > first_after
-        if clock_s >= 0 and not has_evaluation and before.epoch == row.epoch:
+        has_evaluation = _has_line_between(evaluation_lines, before.line, row.line)
+        is_within_epoch = before.epoch == row.epoch
+        if clock_s >= 0 and is_within_epoch and not has_evaluation:
             gaps.append(Gap(clock_s, seconds, row))
     return gaps
+
+
+def _has_line_between(ascending_lines: Sequence[int], first: int, last: int) -> bool:
+    """Tell whether one of the lines, which are in ascending order, lies behind line `first` and not behind `last`."""
+    count_up_to_first = bisect.bisect(ascending_lines, first)
+    count_up_to_last = bisect.bisect(ascending_lines, last)
+    return count_up_to_last > count_up_to_first
 
 
 def _stamps(record: Record) -> Check | None:

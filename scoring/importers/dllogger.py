@@ -118,18 +118,18 @@ class PyTorch(EpochTable):
     def precision(self) -> Fact | None:
         """Return the precision that the parameters state, with its line; None where none of them does.
 
-        Examples with both `fp16` and `amp` print `fp16 : True` beside `amp : False`. So the run is FP32 only where no
-        switch of half precision is on.
+        Programs that have both switches print `fp16 : True` beside `amp : False`. So all switches of half precision are
+        looked at first, and the run is FP32 only where none of them is on.
         """
         for (name, value), precision in _HALF_SWITCHES.items():
-            if self._is(name, value):
+            if self._parameter_is(name, value):
                 return Fact(precision, self.said[name].line)
         for name, value in _SINGLE_SWITCHES:
-            if self._is(name, value):
+            if self._parameter_is(name, value):
                 return Fact("fp32", self.said[name].line)
         return None
 
-    def _is(self, name: str, value: str) -> bool:
+    def _parameter_is(self, name: str, value: str) -> bool:
         """Say whether the parameter `name` has that value, in letters of any case."""
         return str(self.value(name)).lower() == value
 

@@ -63,29 +63,32 @@ class MMSeg(Table):
         """Set devices and versions."""
         self.precisions = (("amp", "amp"),)
         super().finish()
-        self._devices()
+        self._devices_by_list()
         for name in ("pytorch", "mmseg", "cudnn"):
             if self.value(name):
                 self.software[name] = self.value(name)
         version = self.value("pytorch")
         self.say("framework", f"PyTorch {version}" if version else "PyTorch")
 
-    def _devices(self) -> None:
-        """Set the number of devices by the configuration's list of GPUs: `range(0, 4)` and `[0, 1, 2, 3]` are 4.
+    def _devices_by_list(self) -> None:
+        """Set the number of devices by the list of GPUs that the configuration prints, if it prints one.
 
-        Of several lists the first counts. Under a launcher each process may list its own device alone, so that one
+        `gpu_ids = range(0, 4)` and `gpu_ids = [0, 1, 2, 3]` are 4 devices each. Where both forms are printed, the one
+        on the earlier line counts. Under a launcher each process may list its own device alone, so that there one
         device does not tell how many ran.
         """
-        lists = [name for name in ("range", "ids") if name in self.said]
-        if not lists:
+        printed_forms = [name for name in ("range", "ids") if name in self.said]
+        if not printed_forms:
             return
 
-        first_list = min(lists, key=lambda name: self.said[name].line)
-        numbers = [int(text) for text in re.findall(r"\d+", self.value(first_list))]
-        count = len(numbers)
-        if first_list == "range":
+        form = min(printed_forms, key=lambda name: self.said[name].line)
+        numbers = [int(text) for text in re.findall(r"\d+", self.value(form))]
+        if form == "range":
             start, stop = numbers
             count = stop - start
-        is_of_one_process = "distributed" in self.said and count == 1
-        if count > 0 and not is_of_one_process:
-            self.derive("devices", first_list, count)
+        else:
+            count = len(numbers)
+
+        may_be_own_device_alone = "distributed" in self.said and count == 1
+        if count > 0 and not may_be_own_device_alone:
+            self.derive("devices", form, count)

@@ -101,18 +101,20 @@ class Dygraph(Launch):
     def before(self, line: int, text: str) -> None:
         """Read a line before the first row; note the batch, the model and the switches of precision it configures.
 
-        The configuration is printed as an indented tree, a key on each line. The keys above the current one are kept,
-        so that a line `batch_size : 64` is known as `DataLoader.Train.sampler.batch_size`.
+        The configuration is printed as an indented tree, a key on each line. `_path` holds the keys under which the
+        current one stands, so that a line `batch_size : 64` is known as `DataLoader.Train.sampler.batch_size`. A key
+        that is indented as far as an earlier one or less ends that one's part of the tree.
         """
         super().before(line, text)
         match = _CONFIG.search(text) if "INFO: " in text else None
         if match is None:
             return
 
-        indent, name, value = match.groups()
-        while self._path and self._path[-1].indent >= len(indent):
+        spaces, name, value = match.groups()
+        indent = len(spaces)
+        while self._path and self._path[-1].indent >= indent:
             self._path.pop()
-        self._path.append(Key(len(indent), name))
+        self._path.append(Key(indent, name))
 
         path = ".".join(key.name for key in self._path)
         if path in _PATHS:

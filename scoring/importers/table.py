@@ -245,22 +245,23 @@ class Table:
         return at.step - self.last.step
 
     def time(self, at: At, row: Columns) -> RowTime:
-        """Return the steps of a row (0 for a copy of the last row), their seconds and how long they waited for input.
+        """Return the steps of a row, their seconds, and how long they waited for input; None for what is not known.
 
-        `at` is the row's epoch and step, `row` its printed columns. In a format that prints the time of its last step
-        alone, the time of a row of several steps is None.
+        `at` is the row's epoch and step, `row` its printed columns. A copy of the last row has 0 steps. Some formats
+        print the mean time of the row's steps (`mean_time`), others that of its last step alone: there the seconds of a
+        row are known only if it has one step.
         """
         steps = self.steps(at)
-        time_s = positive(row.get("time"))
-        wait_s = number(row.get("wait"))
-        timed_steps = steps if self.mean_time or steps == 1 else None
-        if timed_steps is None or time_s is None:
+        step_s = positive(row.get("time"))
+        step_wait_s = number(row.get("wait"))
+        tells_all_steps = self.mean_time or steps == 1
+        if steps is None or step_s is None or not tells_all_steps:
             return RowTime(steps, None, None)
 
-        seconds = time_s * timed_steps
+        seconds = step_s * steps
         waited_s = None
-        if wait_s is not None:
-            waited_s = wait_within(wait_s * timed_steps, seconds)
+        if step_wait_s is not None:
+            waited_s = wait_within(step_wait_s * steps, seconds)
         return RowTime(steps, seconds, waited_s)
 
     def read(self) -> None:

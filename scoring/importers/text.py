@@ -67,39 +67,49 @@ def field(before: str, after: str = "") -> re.Pattern[str]:
 
 
 def rows(lines: Lines, marker: str, tool: str, pattern: RowPattern) -> Iterator[Row]:
-    """Yield each line of the log, with the values of the row in it where it holds one.
+    """Yield each line of the log, with the values of the printed row in it where it holds one.
 
-    `marker` stands at the start of every row and in little else, `tool` in every line that the logging tool prints.
-    Two rows on one line are yielded as two. Where several ranks print rows, only those of the lowest one are yielded.
+    `marker` is a text at the start of every printed row and in little else; `tool` is one in every line that the
+    logging tool prints. Two rows on one line are yielded as two. Where several ranks print rows, only those of the
+    lowest rank are yielded. `lines` is told of each row, and of each other line, which may be the start of a run.
 
-    Another process may write into the midst of a row, whose second half then follows some lines later. A first half is
-    joined with each of the next HALF_ROW_LINES lines that are not the tool's, until the two make a row.
+    Another process may write into the midst of a row, whose second half then follows some lines later. The line with a
+    first half is yielded without values. If one of the next HALF_ROW_LINES lines completes it, the joined row is
+    yielded in the place of that line, with the number of the first half.
     """
-    half: Row | None = None  # the first half of a row that was broken in two
+    first_half: Row | None = None
     for number, line in lines.of_lowest_rank(marker):
         if marker in line:
-            last_row = Row(number, line, None)
-            for text in _row_texts(line, marker, pattern.head):
-                last_row = Row(number, text, pattern.search(text))
-                if last_row.values is not None:
+            rows_of_line = [Row(number, text, pattern.search(text)) for text in _row_texts(line, marker, pattern.head)]
+            for row in rows_of_line:
+                if row.values is not None:
                     lines.row(number)
-                yield last_row
-            half = last_row if _is_half(last_row, pattern.head) else None
+                yield row
+            last_row = rows_of_line[-1]
+            first_half = last_row if _is_half(last_row, pattern.head) else None
             continue
 
-        if half is not None and tool not in line:
-            joined = f"{half.text} {line}"[:MAX_ROW_CHARS]
-            values = pattern.search(joined)
-            if values is not None:
-                lines.row(half.line)
-                yield Row(half.line, joined, values)
-                half = None
+        if first_half is not None:
+            joined_row = None if tool in line else _joined(first_half, line, pattern)
+            if joined_row is not None:
+                lines.row(joined_row.line)
+                yield joined_row
+                first_half = None
                 continue
-        if half is not None and number - half.line >= HALF_ROW_LINES:
-            half = None
+            if number - first_half.line >= HALF_ROW_LINES:
+                first_half = None
 
         lines.start(number, line)
         yield Row(number, line, None)
+
+
+def _joined(first_half: Row, line: str, pattern: RowPattern) -> Row | None:
+    """Return the row that the first half of a broken row and a later line make together; None where they make none."""
+    text = f"{first_half.text} {line}"[:MAX_ROW_CHARS]
+    values = pattern.search(text)
+    if values is None:
+        return None
+    return Row(first_half.line, text, values)
 
 
 def _row_texts(line: str, marker: str, head: re.Pattern[str]) -> list[str]:

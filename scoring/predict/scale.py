@@ -67,26 +67,42 @@ def predict(
 ) -> JsonObject:
     """Return the predicted throughput and time to train on `nodes` nodes, as a row of plain values.
 
-    `base` is the measured number of nodes that is scaled by the published `loss`. `input_limit` is the images/s that
-    the input of one node can feed: beyond it the step waits for its input. The 95 % interval is that of the
-    throughput, and None where nothing is known of its error. Time to train has an interval only on the base's own
-    nodes, as the published times of other node counts lay outside theirs.
+    The throughput of `base`, a measured number of nodes, is scaled to `nodes` by the published `loss` between nodes.
+    `input_limit` is the images/s that the input of one node can feed: beyond it the step waits for its input. The 95 %
+    interval of the throughput is None where nothing is known of its error. The time to train has an interval only on
+    as many nodes as were measured: on others the published times lay outside such an interval.
     """
     devices = nodes * base.devices_per_node
     global_batch = devices * batch_per_device
-    unlimited = base.images_per_s * loss.ratio(base.nodes, nodes)
-    images_per_s = min(unlimited, nodes * input_limit)
+    images_per_s_without_limit = base.images_per_s * loss.ratio(base.nodes, nodes)
+    images_per_s = min(images_per_s_without_limit, nodes * input_limit)
     step_s = global_batch / images_per_s
+
     low, high = loss.relative_interval_95(base.nodes, nodes, base.relative_error or 0.0)
-    has_interval = high > low
+    error_is_known = high > low
     row: JsonObject = {
         "nodes": nodes,
         "devices": devices,
         "global_batch": global_batch,
         "images_per_s": images_per_s,
-        "interval_95": [images_per_s * low, images_per_s * high] if has_interval else None,
+        "interval_95": [images_per_s * low, images_per_s * high] if error_is_known else None,
         "step_time_s": step_s,
-        "input_wait_s": step_s - global_batch / unlimited,
+        "input_wait_s": step_s - global_batch / images_per_s_without_limit,
+    }
+    row |= _time_to_train_columns(training, global_batch, devices, step_s)
+    minutes = row["time_to_train_min"]
+    if minutes and nodes == base.nodes and error_is_known:
+        row["time_to_train_95_min"] = [minutes / high, minutes / low]
+    return row
+
+
+def _time_to_train_columns(training: Training, global_batch: int, devices: int, step_s: float) -> JsonObject:
+    """Return the columns of a prediction on the time to train: epochs, minutes, their interval, and a note.
+
+    The interval is None, to be set where one is known. Where the epochs are not known all are None and the note says
+    why; else the note is empty.
+    """
+    columns: JsonObject = {
         "epochs": None,
         "time_to_train_min": None,
         "time_to_train_95_min": None,
@@ -94,15 +110,11 @@ def predict(
     }
     epochs = epochs_to_target(training, global_batch)
     if isinstance(epochs, str):
-        row["time_to_train_note"] = epochs
-        return row
-
-    minutes = _time_to_train_min(training, epochs, global_batch, devices, step_s)
-    row["epochs"] = epochs
-    row["time_to_train_min"] = minutes
-    if minutes and nodes == base.nodes and has_interval:
-        row["time_to_train_95_min"] = [minutes / high, minutes / low]
-    return row
+        columns["time_to_train_note"] = epochs
+        return columns
+    columns["epochs"] = epochs
+    columns["time_to_train_min"] = _time_to_train_min(training, epochs, global_batch, devices, step_s)
+    return columns
 
 
 def _time_to_train_min(training: Training, epochs: float, global_batch: int, devices: int, step_s: float) -> float:
@@ -317,10 +329,11 @@ class Assumed(NamedTuple):
 
 
 def _training(args: argparse.Namespace, records: Sequence[Record], base: Point) -> Assumed:
-    """Return the epochs, images and rate of evaluation that training to the target is reckoned with.
+    """Return what the time to train is computed from: epochs, images, and the rate of evaluation.
 
-    What is not measured is assumed, and listed in words: evaluation does ASSUMED_EVALUATION_RATE times the images/s of
-    training, and without --epochs ResNet-50 on ImageNet takes those of the MLPerf reference.
+    Two of these are assumed rather than measured, and are returned in words too. Evaluation does
+    ASSUMED_EVALUATION_RATE times the images/s that training does at the measured point `base`. And where the user gives
+    no --epochs, ResNet-50 on ImageNet takes as many as the MLPerf reference did at the same global batch.
     """
     workload = workloads.of_family(records[0].model)
     size = _dataset_size(records)

@@ -3,7 +3,6 @@
 What is done is read from the logs alone, so a campaign can be stopped at any time.
 """
 
-import collections
 import os
 import re
 import shlex
@@ -306,19 +305,23 @@ def result(folder: Path, exports: dict[str, str]) -> Record | str:
 
 
 def plan_lines(campaign: Campaign, jobs: Sequence[Job]) -> Iterator[str]:
-    """Yield the plan of a campaign as lines, and at the end how many jobs there are and how long they take together.
+    """Yield the plan of a campaign as lines, and at the end how many trials there are and how long they take together.
 
     Each job has a line with its state (done, skip or run), its trials and the time of one. Below it stand what is wrong
     with the logs of missing trials, and why the job is skipped or the command that runs it.
     """
-    trials = collections.Counter[str]()
+    trials_done = 0
+    trials_skipped = 0
+    trials_to_run = 0
     seconds = 0.0
     for job in jobs:
         state = _state(job)
         expected = expected_time(campaign, job)
-        trials["done"] += len(job.done)
-        trials[state] += len(job.missing)
-        if state == "run":
+        trials_done += len(job.done)
+        if state == "skip":
+            trials_skipped += len(job.missing)
+        elif state == "run":
+            trials_to_run += len(job.missing)
             seconds += expected.seconds * len(job.missing)
 
         counts = f"{len(job.done)} done, {len(job.missing)} missing"
@@ -333,8 +336,9 @@ def plan_lines(campaign: Campaign, jobs: Sequence[Job]) -> Iterator[str]:
             yield f"     {exports} LOGDIR={job.folder}/trial_N {job.command}"
 
     yield (
-        f"{campaign.name}: {trials.total()} jobs, {trials['done']} done, {trials['skip']} skipped, {trials['run']} to "
-        f"run in about {seconds / 60:.0f} min: assumed, by the published rates and a start-up"
+        f"{campaign.name}: {trials_done + trials_skipped + trials_to_run} trials, {trials_done} done, "
+        f"{trials_skipped} skipped, {trials_to_run} to run in about {seconds / 60:.0f} min: assumed, by the published "
+        f"rates and a start-up"
     )
     if campaign.shrunk:
         yield SHRUNK_NOTE

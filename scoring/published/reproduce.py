@@ -66,6 +66,15 @@ class Judgement(NamedTuple):
     notes: list[str]
 
 
+class Recomputation(NamedTuple):
+    """The figure that the logs behind a published one give, with the verdict on the published one."""
+
+    verdict: str
+    figure: float | None  # None where the logs cannot be scored
+    notes: list[str]
+    footnotes: list[str]  # those that stand beside an MLPerf figure
+
+
 class Reproduction(NamedTuple):
     """Each published figure with the verdict on its logs, as the JSON has it, and the files that no rule knows."""
 
@@ -107,24 +116,14 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
     Where the logs cannot be scored, `recomputed` is None and `notes` say why. `as_recorded` tells whether published.csv
     already notes that the figure is not borne out.
     """
-    footnotes: list[str] = []
     notes: list[str] = []
     if rule.rule == "assumed":
         notes.append("the publisher does not say how many windows it dropped: as in its other logs")
-    verdict = NOT_RECOMPUTED
-    recomputed: float | None = None
+    recomputed = _recomputed(rule, paths, published)
+    notes += recomputed.notes
     difference: float | None = None
-    try:
-        records = [_read(path, rule) for path in paths]
-        result = score(records, protocols.find(rule.protocol), skip=rule.skip, system=published.accelerator)
-        footnotes = result.notes(next_to_verified=published.metric == "time_to_train")
-        judged = _judged(rule, result, records, published)
-        verdict = judged.verdict
-        recomputed = judged.recomputed
-        difference = recomputed / published.value - 1
-        notes += judged.notes
-    except (InputError, TooFewRunsError) as error:
-        notes.append(str(error))
+    if recomputed.figure is not None:
+        difference = recomputed.figure / published.value - 1
 
     return {
         "logs": [str(path) for path in paths],
@@ -133,15 +132,30 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         "place": published.place,
         "unit": published.unit,
         "published": published.value,
-        "verdict": verdict,
+        "verdict": recomputed.verdict,
         "notes": notes,
-        "recomputed": recomputed,
+        "recomputed": recomputed.figure,
         "difference": difference,
-        "borne_out": _BORNE_OUT_OF.get(verdict),
-        "as_recorded": recomputed is not None and published.log_note is not None,
+        "borne_out": _BORNE_OUT_OF.get(recomputed.verdict),
+        "as_recorded": recomputed.figure is not None and published.log_note is not None,
         "protocol": rule.protocol,
-        "footnotes": footnotes,
+        "footnotes": recomputed.footnotes,
     }
+
+
+def _recomputed(rule: Rule, paths: Sequence[Path], published: Published) -> Recomputation:
+    """Return the figure that logs give by their publisher's rule, and the verdict on the published one.
+
+    Where the logs cannot be scored there is no figure, and a note says why.
+    """
+    try:
+        records = [_read(path, rule) for path in paths]
+        result = score(records, protocols.find(rule.protocol), skip=rule.skip, system=published.accelerator)
+        footnotes = result.notes(next_to_verified=published.metric == "time_to_train")
+        judged = _judged(rule, result, records, published)
+    except (InputError, TooFewRunsError) as error:
+        return Recomputation(NOT_RECOMPUTED, None, [str(error)], [])
+    return Recomputation(judged.verdict, judged.recomputed, judged.notes, footnotes)
 
 
 def _judged(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> Judgement:

@@ -34,21 +34,32 @@ def figure_of(job: Job, protocol: Protocol) -> Score | str:
 
 
 def published_rows(campaign: Campaign, cell: Published, metric: str) -> dict[str, Published | None]:
-    """Return the rows of the report for the conditions of a cell, by the framework; None where it has none.
+    """Return the report's rows of a metric, such as throughput, that were measured as a cell of its table was.
 
-    `metric` is what the rows tell, such as throughput. Precisions are compared by their first three letters: reports
-    say AMP where they mean one of its levels, or do not know which.
+    The rows are by the campaign's frameworks: for each the first row of it, whatever its version, or None where the
+    report has none. Such rows agree with the cell in devices, batch and the like, and in the kind of precision.
     """
     same = ("accelerator", "nodes", "devices", "batch_per_device", "strategy")
     conditions = {name: getattr(cell, name) for name in same}
+    kind = _kind_of_precision(cell)
+    rows = select(campaign.published, metric=metric, **conditions)
+    rows_of_kind = [row for row in rows if _kind_of_precision(row) == kind]
+
     by_framework: dict[str, Published | None] = dict.fromkeys(campaign.frameworks)
-    for row in select(campaign.published, metric=metric, **conditions):
-        if (row.precision or "")[:3] != (cell.precision or "")[:3]:
-            continue
-        for framework in campaign.frameworks:
-            if row.framework.startswith(framework) and by_framework[framework] is None:
+    for framework in campaign.frameworks:
+        for row in rows_of_kind:
+            if row.framework.startswith(framework):
                 by_framework[framework] = row
+                break
     return by_framework
+
+
+def _kind_of_precision(row: Published) -> str:
+    """Return the precision of a row by its first three letters, such as `amp` of `amp_o2`.
+
+    Reports say AMP where they mean one of its levels, or do not know which.
+    """
+    return (row.precision or "")[:3]
 
 
 def published_figures(campaign: Campaign, cell: Published, metric: str) -> dict[str, Figure | None]:

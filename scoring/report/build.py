@@ -52,7 +52,7 @@ class _Repeated(NamedTuple):
     folder: str | None
 
 
-class _Asked(NamedTuple):
+class _FigureOptions(NamedTuple):
     """How the figures are asked for: by a protocol or without one, and with how many windows dropped."""
 
     protocol: Protocol | None
@@ -96,16 +96,16 @@ def build(
     once(records)
     if protocol is None and all(_says_run_time_alone(record) for record in records):
         protocol = protocols.find("mlperf")
-    asked = _Asked(protocol, skip)
+    options = _FigureOptions(protocol, skip)
     runs = []
     for number, record in enumerate(records, 1):
         runs.append(_reported_run(number, record, findings.get(record.file), logs.get(record.file, record.file)))
 
-    systems = _by_system(_groups(runs, asked, folders))
+    systems = _by_system(_groups(runs, options, folders))
     groups = list(itertools.chain.from_iterable(systems))
     scaling = _scaling(systems)
     published = _published_curves(groups)
-    shown_protocol = asked.protocol_for(groups[-1].runs)
+    shown_protocol = options.protocol_for(groups[-1].runs)
     verdicts = tuple(checks(groups, shown_protocol))
     return Report(
         groups=tuple(groups),
@@ -128,7 +128,7 @@ def _says_run_time_alone(record: Record) -> bool:
 # ------------------------------------------------------------------------------------------------- grouping
 
 
-def _groups(runs: Sequence[ReportedRun], asked: _Asked, folders: Mapping[str, str]) -> list[Group]:
+def _groups(runs: Sequence[ReportedRun], options: _FigureOptions, folders: Mapping[str, str]) -> list[Group]:
     """Put runs that repeat each other together, score each group, and return the groups by number of devices.
 
     `folders` has the folder that was given in place of a run's file, by the file. A group's name says the machine where
@@ -139,7 +139,7 @@ def _groups(runs: Sequence[ReportedRun], asked: _Asked, folders: Mapping[str, st
         kind = _repeated(run.record, folders.get(run.record.file))
         runs_by_kind.setdefault(kind, []).append(run)
     machines = {run.record.machine for run in runs}
-    groups = [_scored(members, asked, name_machine=len(machines) > 1) for members in runs_by_kind.values()]
+    groups = [_scored(members, options, name_machine=len(machines) > 1) for members in runs_by_kind.values()]
 
     name_counts = Counter(group.name for group in groups)
     named = []
@@ -215,16 +215,16 @@ def _name(record: Record, *, name_machine: bool) -> str:
     return ", ".join(shown) or record.format
 
 
-def _scored(runs: Sequence[ReportedRun], asked: _Asked, *, name_machine: bool) -> Group:
+def _scored(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_machine: bool) -> Group:
     """Return a group of runs with its figure, or with the problem that stands against one.
 
     Where there are too few runs for the protocol, the group has both: the figure of those there are, and the problem.
     """
-    protocol = asked.protocol_for(runs)
+    protocol = options.protocol_for(runs)
     result: Score | None = None
     problem = None
     try:
-        result = score([run.record for run in runs], protocol, skip=asked.skip)
+        result = score([run.record for run in runs], protocol, skip=options.skip)
     except TooFewRunsError as error:
         result = error.partial
         problem = str(error)

@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from runlog.run import real
-from runlog.text import visible
 from scoring.figure.levels import level_in_words
 from scoring.figure.score import Score
 from scoring.figure.selection import positions
 from scoring.figure.standing import standing_of
 from scoring.figure.window_warnings import over_median
-from scoring.record import Quality, Record, Window
-from scoring.report import blocks, plots
+from scoring.record import Record, Window
+from scoring.report import blocks, plots, quality
 from scoring.report.blocks import Block, Cell, Figure, Inline, Paragraph, Section, Text, at_line, field, run_link
 from scoring.report.brief import figure_of, of_group
 from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, values_of
@@ -30,7 +29,7 @@ QUANTILES = (0.05, 0.5, 0.95)  # of the step times
 
 def training(report: Report) -> Section:
     """Return loss, quality and the time from run_start to run_stop."""
-    parts: list[Block] = [_loss(report), _quality(report)]
+    parts: list[Block] = [_loss(report), quality.figure(report)]
     trained = [run for run in report.runs if run.record.mode != "throughput"]
     timed = [run for run in trained if run.record.format == "mllog" or run.record.run_time_s is not None]
     if timed:
@@ -163,81 +162,6 @@ def _cells_of_loss(curve: _Curve) -> list[Cell]:
         Cell("run", run_link(curve.run)),
         Cell("first", curve.value(0), numeric=True),
         Cell("last", curve.value(-1), numeric=True),
-    ]
-
-
-def _quality(report: Report) -> Figure | Paragraph:
-    """Return the plot of the quality at each evaluation; a sentence where the logs hold no evaluation.
-
-    There is a series for each run and each measure, such as accuracy. The target is drawn where all runs have the same.
-    """
-    evaluated = [run for run in report.runs if run.record.quality]
-    if not evaluated:
-        return Paragraph(text=f"Quality: {NOT_MEASURED}; the logs hold no evaluation.", absent=True)
-    targets = {run.target for run in evaluated}
-    target = targets.pop() if len(targets) == 1 else None
-    measures = _measures(evaluated)
-    series = _quality_series(evaluated, measures)
-    words = "; ".join(f"{name} {_both_ends(points)}" for name, points in series)
-    aim = f"; target {target:g}" if target is not None else ""
-    axis_name = visible(measures[0], 40) if len(measures) == 1 else "quality"
-    rows = []
-    for run in evaluated:
-        rows += [_cells_of_quality(run, quality) for quality in run.record.quality]
-    return Figure(
-        name="quality",
-        title="Quality after each evaluation",
-        caption=f"{' and '.join(measures)}, first and last: {words}{aim}.",
-        draw=functools.partial(plots.lines, series=series, x="epoch", y=axis_name, target=target),
-        numbers=blocks.table("Every evaluation", rows),
-    )
-
-
-def _measures(runs: Sequence[ReportedRun]) -> list[str]:
-    """Return the names of what the evaluations measured, in alphabetical order."""
-    names: set[str] = set()
-    for run in runs:
-        names.update(quality.name for quality in run.record.quality)
-    return sorted(names)
-
-
-def _quality_series(runs: Sequence[ReportedRun], measures: Sequence[str]) -> list[plots.NamedPoints]:
-    """Return the points of each run and each measure, such as accuracy: its value at each evaluation, over epochs.
-
-    Where a log names no epoch, the number of the evaluation takes its place. The label names the measure where
-    there are several.
-    """
-    series: list[plots.NamedPoints] = []
-    for run in runs:
-        for measure in measures:
-            points = []
-            for evaluation, quality in enumerate(run.record.quality, 1):
-                if quality.name == measure:
-                    epoch = evaluation if quality.epoch is None else quality.epoch
-                    points.append((float(epoch), quality.value))
-            if points:
-                label = f" {visible(measure, 40)}" if len(measures) > 1 else ""
-                series.append((f"run {run.number}{label}", points))
-    return series
-
-
-def _both_ends(points: Sequence[tuple[float, float]]) -> str:
-    """Return the first and the last value in words; one of them where both are the same point."""
-    _, first = points[0]
-    _, last = points[-1]
-    if points[0] == points[-1]:
-        return four_digits(first)
-    return f"{four_digits(first)} to {four_digits(last)}"
-
-
-def _cells_of_quality(run: ReportedRun, quality: Quality) -> list[Cell]:
-    """Return the row of one evaluation."""
-    epoch = "not said" if quality.epoch is None else str(quality.epoch)
-    return [
-        Cell("run", run_link(run)),
-        Cell("measure", quality.name),
-        Cell("epoch", epoch, numeric=True),
-        Cell("value", at_line(run, quality.line, format(quality.value, ".6g")), numeric=True),
     ]
 
 

@@ -23,43 +23,44 @@ class _Drawn(NamedTuple):
 
 def from_zero(report: Report) -> Figure | Paragraph:
     """Return a plot of the runs' throughput over time, from zero; a sentence where the logs have no rates."""
-    drawn = []
+    candidates = []
     for run in report.runs:
         points, axis = timeline(run)
-        drawn.append(_Drawn(run, points, axis))
-    shared = _on_one_axis(drawn)
-    if not shared:
+        candidates.append(_Drawn(run, points, axis))
+    drawn_runs = _on_one_axis(candidates)
+    if not drawn_runs:
         return Paragraph(text=NO_RATES, absent=True)
-    unit = unit_of(shared[0].run)
+    unit = unit_of(drawn_runs[0].run)
     return Figure(
         name="overlay",
-        title=_title(shared),
-        caption=f"Throughput in {unit}: {_words(report, shared)}.",
-        draw=_drawing(report, shared, starts_at_zero=True),
+        title=_title(drawn_runs),
+        caption=f"Throughput in {unit}: {_ranges_in_words(report, drawn_runs)}.",
+        draw=_draw_function(report, drawn_runs, starts_at_zero=True),
     )
 
 
 def enlarged(report: Report) -> list[Figure]:
-    """Return a plot of the runs' measured windows alone, enlarged; no plot where no window was measured.
+    """Return a plot of the runs' measured windows alone, in a list; an empty list where no window was measured.
 
-    The vertical axis holds just their rates: with the warm-up it would press them flat.
+    Its vertical axis spans their rates alone, so that small differences show. An axis that reached from 0, or to the
+    rates of the warm-up, would hide them.
     """
-    drawn = []
+    candidates = []
     for run in report.runs:
         points, axis = timeline(run)
         measured = [point for point in points if point.measured]
-        drawn.append(_Drawn(run, measured, axis))
-    shared = _on_one_axis(drawn)
-    if not shared:
+        candidates.append(_Drawn(run, measured, axis))
+    drawn_runs = _on_one_axis(candidates)
+    if not drawn_runs:
         return []
-    unit = unit_of(shared[0].run)
+    unit = unit_of(drawn_runs[0].run)
     head = f"Measured windows in {unit}, on an axis that does not start at 0"
     return [
         Figure(
             name="overlay-zoomed",
-            title=f"{_title(shared)}, measured windows enlarged",
-            caption=f"{head}: {_words(report, shared)}.",
-            draw=_drawing(report, shared, starts_at_zero=False),
+            title=f"{_title(drawn_runs)}, measured windows enlarged",
+            caption=f"{head}: {_ranges_in_words(report, drawn_runs)}.",
+            draw=_draw_function(report, drawn_runs, starts_at_zero=False),
         )
     ]
 
@@ -73,24 +74,26 @@ def _on_one_axis(runs: Sequence[_Drawn]) -> list[_Drawn]:
     return [drawn for drawn in with_points if drawn.axis == axis][:MOST_OVERLAID]
 
 
-def _title(shared: Sequence[_Drawn]) -> str:
-    return "Throughput of all runs over time" if len(shared) > 1 else "Throughput over time"
+def _title(drawn_runs: Sequence[_Drawn]) -> str:
+    return "Throughput of all runs over time" if len(drawn_runs) > 1 else "Throughput over time"
 
 
-def _words(report: Report, shared: Sequence[_Drawn]) -> str:
+def _ranges_in_words(report: Report, drawn_runs: Sequence[_Drawn]) -> str:
     """Return the least and the greatest rate of each run of a plot, and how many runs are not in it."""
-    ranges = "; ".join(_range_of(drawn.run, drawn.points) for drawn in shared)
-    not_shown = len(report.runs) - len(shared)
+    ranges = "; ".join(_range_of(drawn.run, drawn.points) for drawn in drawn_runs)
+    not_shown = len(report.runs) - len(drawn_runs)
     return f"{ranges}; {not_shown} more below" if not_shown else ranges
 
 
-def _drawing(report: Report, shared: Sequence[_Drawn], *, starts_at_zero: bool) -> Callable[[plots.Plot], None]:
+def _draw_function(
+    report: Report, drawn_runs: Sequence[_Drawn], *, starts_at_zero: bool
+) -> Callable[[plots.Plot], None]:
     """Return the function that draws the plot of several runs, on a vertical axis from 0 or around the rates alone."""
     return functools.partial(
         plots.throughput,
-        runs=[(_label(report, drawn.run), drawn.points) for drawn in shared],
-        axis=shared[0].axis,
-        unit=unit_of(shared[0].run),
+        runs=[(_label(report, drawn.run), drawn.points) for drawn in drawn_runs],
+        axis=drawn_runs[0].axis,
+        unit=unit_of(drawn_runs[0].run),
         value=_only_figure(report),
         from_zero=starts_at_zero,
     )

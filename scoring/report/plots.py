@@ -55,7 +55,8 @@ MOST_TICKS = 8  # of device counts
 _HEAD = re.compile(r'.*?<svg[^>]*(?P<view_box>viewBox="[^"]*")[^>]*>', re.DOTALL)
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
 
-NamedPoints: TypeAlias = tuple[str, Sequence[tuple[float, float]]]  # a label, and (x, y) of each point
+Points: TypeAlias = Sequence[tuple[float, float]]  # x and y of each
+NamedPoints: TypeAlias = tuple[str, Points]  # a label, and the points
 Series: TypeAlias = Sequence[NamedPoints]
 
 
@@ -366,18 +367,29 @@ def _set_logarithmic(drawing: Plot, values: Sequence[float]) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _set_device_counts(drawing: Plot, ticks: list[float]) -> None:
+def _set_device_counts(drawing: Plot, device_counts: Sequence[float]) -> None:
     """Set a horizontal axis in powers of two, with a tick at each device count as far as there is room.
 
-    Of more than MOST_TICKS counts every other one is left out, until the rest fits; both ends stay.
+    A single count stands in the middle of the axis, which reaches from half of it to twice as many.
     """
     from matplotlib.ticker import FixedLocator, NullLocator
 
-    while len(ticks) > MOST_TICKS:  # leave out every other one, but keep both ends
-        ticks = [*ticks[:-1:2], ticks[-1]]
     axes = drawing.axes
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_major_locator(FixedLocator(_thinned_out(device_counts)))
     axes.xaxis.set_minor_locator(NullLocator())
-    if len(ticks) == 1:
-        axes.set_xlim(ticks[0] / 2, ticks[0] * 2)
+    if len(device_counts) == 1:
+        only = device_counts[0]
+        axes.set_xlim(only / 2, only * 2)
+
+
+def _thinned_out(device_counts: Sequence[float]) -> list[float]:
+    """Return at most MOST_TICKS of the device counts: every other one is left out until the rest fits.
+
+    The first and the last count stay.
+    """
+    ticks = list(device_counts)
+    while len(ticks) > MOST_TICKS:
+        every_other = ticks[:-1:2]
+        ticks = [*every_other, ticks[-1]]
+    return ticks

@@ -66,7 +66,8 @@ _Links = tuple[str, ...]
 def compliance(report: Report) -> Section:
     """Return the section on what the compliance check (`python -m compliance check`) found in the runs.
 
-    It has the verdict on each run, or that it was not checked, a table of errors and warnings, and the notes folded.
+    It has the verdict on each run, or that it was not checked, then a table of errors and warnings, and last the notes
+    (findings of severity `info`) in a part that the reader unfolds.
     """
     parts: list[Block] = []
     notes = []
@@ -81,7 +82,8 @@ def compliance(report: Report) -> Section:
         for finding in run.findings["findings"]:
             cells = _cells_of_finding(run, finding)
             if finding["severity"] == "info":
-                notes.append(cells[:-1])  # without what to do: there is nothing
+                without_what_to_do = cells[:-1]  # of a note there is nothing to do
+                notes.append(without_what_to_do)
             else:
                 errors_and_warnings.append(cells)
 
@@ -194,8 +196,8 @@ def _source_tree(run: ReportedRun) -> list[tuple[str, Inline]]:
 def _passports(run: ReportedRun) -> list[tuple[str, Inline]]:
     """Return names and values that say which bytes of its data set a run read: files, size and SHA-256.
 
-    The header of the log has them for training and evaluation data, and for what these were packed from. A part that it
-    does not say is left out.
+    The header of the log has a passport, which is these three, for each part of the data set: the data for training and
+    for evaluation, and what each was packed from. A part without one is left out.
     """
     dataset = section(run.record, "dataset")
     line = run.header_lines.get("dataset")

@@ -285,11 +285,11 @@ def _scaling_figures(report: Report) -> list[Figure]:
     return [_throughput_figure(report, first_published), _efficiency_figure(report, first_published)]
 
 
-def _curve_names(count: int) -> list[str]:
-    """Return the names of this report's curves in a legend, numbered where there is more than one."""
-    if count == 1:
-        return ["this report"]
-    return [f"this report, {number_of_curve}" for number_of_curve in range(1, count + 1)]
+def _named(curves: Sequence[plots.Points]) -> plots.Series:
+    """Return this report's curves with their names in a legend: `this report`, and numbered where there are several."""
+    if len(curves) == 1:
+        return [("this report", curves[0])]
+    return [(f"this report, {number_of_curve}", points) for number_of_curve, points in enumerate(curves, 1)]
 
 
 def _throughput_figure(report: Report, first_published: int) -> Figure:
@@ -303,21 +303,26 @@ def _throughput_figure(report: Report, first_published: int) -> Figure:
         caption="Throughput by number of devices: both axes logarithmic; dotted: published.",
         unit="images/s",
         axis="images/s",
-        ours=list(zip(_curve_names(len(rates)), rates, strict=True)),
+        ours=_named(rates),
         published=[(curve.label, _rates_of(curve)) for curve in report.curves],
     )
     return _by_devices(figure, first_published)
 
 
 def _efficiency_figure(report: Report, first_published: int) -> Figure:
-    """Return the plot of efficiency over the number of devices; a system with one number of devices has none."""
+    """Return the plot of scaling efficiency, in percent, over the number of devices.
+
+    It has a curve for each system of this report that was run on two numbers of devices or more, and then the published
+    curves. `first_published` is the number of the style of the first published one, which is that of the plot of
+    throughput: so a curve has the same colour in both.
+    """
     shares = [_shares_of_rows(rows) for rows in report.scaling]
     figure = _ByDevices(
         name="efficiency",
         caption="Scaling efficiency by number of devices: speedup by devices, each against its own smallest count.",
         unit="%",
         axis="efficiency in % of the smallest count",
-        ours=list(zip(_curve_names(len(shares)), shares, strict=True)),
+        ours=_named(shares),
         published=[(curve.label, _shares_of(curve)) for curve in report.curves],
     )
     return _by_devices(figure, first_published)

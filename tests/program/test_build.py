@@ -201,9 +201,9 @@ def test_bytes_of_units_are_those_counted_by_hand() -> None:
     image, out, mask = 4 * 4 * 4 * 64 * 2, 4 * 4 * 4 * 256 * 2, 4 * 4 * 4 * 8 * 4
     normalized = 4 * out + mask + 6 * 256 * 4  # reads its gradient and ConvX, writes two
     convolved = out + 2 * image + 2 * 64 * 256 * 2
-    assert (last.moved_bytes, last.extra_bytes) == (normalized + convolved, out)  # two calls read the gradient
+    assert (last.moved_bytes, last.reread_bytes) == (normalized + convolved, out)  # two calls read the gradient
     shortcut, normalized_too = out + 2 * 4 * 8 * 8 * 128 * 2 + 2 * 128 * 256 * 2, 3 * out + 6 * 256 * 4
-    assert joined.moved_bytes == normalized + convolved + normalized_too + shortcut and joined.extra_bytes == 2 * out
+    assert joined.moved_bytes == normalized + convolved + normalized_too + shortcut and joined.reread_bytes == 2 * out
 
 
 @pytest.mark.parametrize("name", ["amp_o1", "amp_o2"])

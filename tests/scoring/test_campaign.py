@@ -272,10 +272,10 @@ def test_a_dry_run_has_a_line_a_run(here: pytest.MonkeyPatch, tmp_path: Path) ->
     assert "DGXNGPU=8 BATCHSIZE=32" in lines[1] and lines[1].endswith("/trial_N ./run_and_time.sh")
     (at,) = (at for at, line in enumerate(lines) if line.startswith("skip 8n8g_b32_amp_o1_auto: 0 done, 7 missing, "))
     assert lines[at + 1].strip().startswith("strategy auto: ")
-    assert lines[-1].startswith("fleetx: 182 jobs, 1 done, ")
+    assert lines[-1].startswith("fleetx: 182 trials, 1 done, ")
     lines = command("plan", "fleetx", "--results", tmp_path, "--repeats", 1).splitlines()
     assert lines[0].startswith("done 1n8g_b32_fp32: 1 done, 0 missing")
-    assert lines[-1].startswith("fleetx: 26 jobs, 1 done, ")
+    assert lines[-1].startswith("fleetx: 26 trials, 1 done, ")
 
 
 @pytest.mark.parametrize(
@@ -404,7 +404,7 @@ def test_a_dry_run_lists_commands_and_time_and_runs_nothing(own: dict[str, str],
     assert done.returncode == 0, done.stderr
     assert "DGXNNODES=4 DGXNGPU=8 BATCHSIZE=160" in done.stdout
     assert "launch/mpirun.sh --hosts a,b,c,d" in done.stdout
-    assert "oneflow: 12 jobs" in done.stdout and "assumed" in done.stdout
+    assert "oneflow: 12 trials" in done.stdout and "assumed" in done.stdout
     assert not Path(own["CALLS"]).exists() and not (tmp_path / "results").exists()
 
 

@@ -287,11 +287,11 @@ PORTS = [f"mlx5_{number}:1" for number in (0, 1, 2, 10, 11)] + ["mlx4_0:2"]
     ],
 )
 def test_a_setting_takes_ports_as_nccl_matches_them(value: str, taken: list[str]) -> None:
-    assert nccl.takes(value, PORTS) == taken
+    assert nccl.names_taken(value, PORTS) == taken
 
 
 def test_interfaces_have_no_port() -> None:
-    assert nccl.takes("eth0:1,ib", ["eth0", "eth1", "ib0", "lo"]) == ["eth0", "ib0"]
+    assert nccl.names_taken("eth0:1,ib", ["eth0", "eth1", "ib0", "lo"]) == ["eth0", "ib0"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tests.harness.recorded import recorded_nvml
 from tests.program import programs
 from tests.tools.test_fleet import report
 from tests.tools.test_fleet_verdicts import record as record_of
-from tools.fleet import digests
+from tools.fleet import arithmetic, digests
 
 TENSORS = ("stem.bn.mean", "fc.w@GRAD", "fc.w")
 STEPS = 10
@@ -160,6 +160,43 @@ def test_who_is_accused(
     assert said in found["node0"]
 
 
+ODD: Flip = (3, "fc.w", 1)  # of a sum that has two orders
+
+
+@pytest.mark.parametrize(
+    ("wrong", "count"),
+    [
+        ({1: [None] * 11 + [ODD], 2: [None] * 11 + [ODD]}, 6),
+        ({2: [None, ODD, None], 3: [ODD, ODD, None]}, 4),
+        ({1: [ODD] * 3, 2: [None, ODD, None], 3: [ODD, ODD, None]}, 4),
+    ],
+    ids=["rarely", "often", "no majority"],
+)
+def test_other_bits_that_several_hosts_have_now_and_then_accuse_nobody(
+    wrong: dict[int, Repetitions], count: int, tmp_path: Path
+) -> None:
+    record = fleet([A100] * count, wrong)
+    statuses, found = judged(tmp_path, record)
+    assert "fatal" not in statuses.values()
+    assert "hosts have the same other bits in some repetitions" in found["node2"]
+    assert report(tmp_path, record).returncode == 0
+
+
+def test_bits_of_its_own_beside_those_that_others_have_still_accuse(tmp_path: Path) -> None:
+    record = fleet([A100] * 6, {1: [None] * 3 + [ODD], 4: [None, None, None, ODD, (1, "fc.w", 9)]})
+    statuses, found = judged(tmp_path, record)
+    assert list(statuses.values()) == ["ok", "unknown", "ok", "ok", "fatal", "ok"]
+    assert "2 of 5 repetitions differ" in found["node4"]
+
+
+def test_a_large_fleet_is_judged_in_as_many_looks_as_it_has_ranks() -> None:
+    """Each rank's repetitions are added up a few times, not once for each other rank."""
+    record = fleet([A100] * 300)
+    with mock.patch.object(arithmetic.Rank, "total", new_callable=mock.PropertyMock, return_value=4) as total:
+        assert {verdict.status for verdict in arithmetic.judge(record)} == {"ok"}
+    assert total.call_count <= 10 * 300
+
+
 def test_a_node_is_as_bad_as_its_worst_rank_and_names_each(tmp_path: Path) -> None:
     same = [(1, "fc.w", 1)] * 4  # both ranks of one host: its libraries may be damaged
     statuses, found = judged(tmp_path, fleet([A100] * 8, {2: list(same), 3: list(same)}, ranks_of_a_node=2))
@@ -193,7 +230,11 @@ def test_a_record_without_digests_says_so(more: dict[str, None], tmp_path: Path)
     [
         (lambda d: d["ranks"][0].update(repetitions={}), "rank 0 has neither repetitions nor a failure"),
         (lambda d: d["ranks"][0].update(repetitions={"x": 0}), "rank 0 has 0 repetitions of a table"),
-        (lambda d: d["ranks"][0].update(unit=99), "damaged (IndexError"),
+        (lambda d: d["ranks"][0].update(unit=99), "no rank of node0 has digests or a failure"),
+        (lambda d: d["ranks"].append(d["ranks"][0] | {"rank": 4, "unit": -1}), "a rank of host -1, of 4 hosts"),
+        (lambda d: d["ranks"].pop(), "no rank of node3 has digests or a failure"),
+        (lambda d: d["ranks"][0].update(rank=3), "ranks are not numbered from 0 to 3"),
+        (lambda d: next(iter(d["tables"].values()))[0].__setitem__(0, float("nan")), "damaged (TypeError"),
         (lambda d: d["ranks"][0].pop("class"), "damaged (KeyError"),
         (lambda d: d.update(tensors=["fc.w"]), "has not 1 digests in each of 10 steps"),
         (lambda d: d.update(steps=3), "has not 3 digests in each of 3 steps"),

@@ -139,7 +139,7 @@ def test_flops_and_bytes_are_those_counted_by_hand() -> None:
     assert works["mul"].flops == 2 * batch * 64 * programs.CLASSES
     assert works["mul_grad"].flops == 2 * works["mul"].flops
     # Statistics first, then the output: the image is read twice, and its gradient too.
-    again = {kind: works[kind].again_bytes for kind in ("batch_norm", "batch_norm_grad", "relu")}
+    again = {kind: works[kind].twice_read_sizes for kind in ("batch_norm", "batch_norm_grad", "relu")}
     assert again == {"batch_norm": [4 * out], "batch_norm_grad": [4 * out, 4 * out], "relu": []}
     parameters = 64 * 3 * 49 + 2 * 64 + 65 * programs.CLASSES
     # Parameters and velocities are read and written, gradients are read.
@@ -154,10 +154,10 @@ def test_traffic_adds_what_a_second_kernel_reads() -> None:
     for op, work in gradients:
         arrives, made = size_bytes(block.var(op.input("Output@GRAD")[0])), op.output("Input@GRAD")
         added = size_bytes(block.var(made[0])) if made and op.attr("use_addto") else 0
-        assert work.extra_bytes == (arrives if made else 0) + added
+        assert work.reread_bytes == (arrives if made else 0) + added
     assert {bool(op.attr("use_addto")) for op, _ in gradients} == {False, True}
     (norm, *_) = (work for _, work in found if work.kind == "fused_batch_norm_act")
-    assert norm.traffic_bytes(on_chip_bytes=0) == norm.moved_bytes + sum(norm.again_bytes)
+    assert norm.traffic_bytes(on_chip_bytes=0) == norm.moved_bytes + sum(norm.twice_read_sizes)
     assert norm.traffic_bytes(on_chip_bytes=2**40) == norm.moved_bytes
     by_class = inspect.traffic_gb(rooflines.in_order((main,)), V100_32)
     assert {"convolution", "convolution gradient", "batch norm gradient", "optimizer", "all-reduce"} <= set(by_class)
@@ -169,7 +169,7 @@ def test_synchronized_statistics_are_read_for_apart_and_a_transpose_is_counted()
         if op.type in ("batch_norm", "batch_norm_grad"):
             op.desc.set_type(f"sync_{op.type}")
     forward, backward = (w for w in count.works(built.main) if w.kind.startswith("sync_batch_norm"))
-    (image,), both = forward.again_bytes, backward.again_bytes
+    (image,), both = forward.twice_read_sizes, backward.twice_read_sizes
     assert forward.traffic_bytes(2**40) == forward.moved_bytes + image
     assert backward.traffic_bytes(2**40) == backward.moved_bytes + 2 * sum(both)
     with static.program_guard(built.main, built.startup):
@@ -200,7 +200,7 @@ def test_the_roofline_knows_what_a_device_lacks_and_what_hides_behind_the_backwa
         roofline((main,), card=dataclasses.replace(V100_32, on_chip_kib=size)) for size in (0, V100_32.on_chip_kib)
     )
     assert large == found
-    again_s = sum(sum(w.again_bytes) for w in count.works(main)) / V100_32.memory_bytes_per_s
+    again_s = sum(sum(w.twice_read_sizes) for w in count.works(main)) / V100_32.memory_bytes_per_s
     assert small["bytes_time_s"] == pytest.approx(found["bytes_time_s"] + again_s)
     assert roofline((main,), ranks=16) is None
     full = programs.build(device="gpu", ranks=8).update
@@ -309,8 +309,8 @@ def test_transposes_inside_a_kernel_are_counted() -> None:
     (op,) = [op for op in main.global_block().ops if op.type == "batch_norm"][-1:]
     image = size_bytes(main.global_block().var(op.input("X")[0]))
     assert count.counts_of(main)["hidden_transposes_gb"] > 0
-    assert found["batch_norm"].turned_bytes == 2 * 2 * image and found["batch_norm"].moved_bytes > 3 * 2 * image
-    assert found["batch_norm_grad"].turned_bytes % (2 * 3) == 0
+    assert found["batch_norm"].transposed_bytes == 2 * 2 * image and found["batch_norm"].moved_bytes > 3 * 2 * image
+    assert found["batch_norm_grad"].transposed_bytes % (2 * 3) == 0
 
 
 if __name__ == "__main__":

@@ -197,8 +197,8 @@ def input_pipeline(machine: Machine) -> Verdict:
     to_host = functools.partial(copied, machine)
     with tempfile.TemporaryDirectory() as folder:
         images = pictures(Path(folder))
-        by_gpu = one_batch_each(images, recipe, machine.reader(read_format, "gpu"), to_host)
-        by_cpu = one_batch_each(images, recipe, machine.reader(read_format, "cpu"), to_host)
+        by_gpu = read_as_one_batch(images, recipe, machine.reader(read_format, "gpu"), to_host)
+        by_cpu = read_as_one_batch(images, recipe, machine.reader(read_format, "cpu"), to_host)
 
     differences = [grey_levels(gpu_images, cpu_images) for gpu_images, cpu_images in zip(by_gpu, by_cpu, strict=True)]
     worst = float(np.max(machine.me.comm.allgather(differences)))
@@ -228,20 +228,24 @@ def pictures(folder: Path) -> ImageList:
     return ImageList(root=folder, part="train", paths=names, labels=np.zeros(BATCH, dtype=np.int64))
 
 
-def one_batch_each(
-    images: ImageList, recipe: config.Recipe, reader: ReaderConfig, copied: Callable[[Any], Array]
+def read_as_one_batch(
+    images: ImageList, recipe: config.Recipe, reader: ReaderConfig, to_host: Callable[[Any], Array]
 ) -> list[Array]:
-    """Read all images as one batch by the pipeline of training, and as one by that of evaluation.
+    """Read all images twice, as one batch each time: by the pipeline of training, then by that of evaluation.
 
-    Returns the two batches of normalized images; `copied` brings each of them to the host.
+    Return the two batches of normalized images. `to_host` copies the image of a batch from the device of the reader.
     """
-    sample_numbers = np.arange(len(images))
-    all_are_valid = np.ones(len(images), dtype=bool)
+    training = {"augment": recipe.augmentation}
+    evaluation = {"resize": recipe.eval_resize}
+    all_images = np.arange(len(images))
+    all_are_valid = np.ones(len(images), dtype=bool)  # none is padding
+
     batches = []
-    for settings in ({"augment": recipe.augmentation}, {"resize": recipe.eval_resize}):
-        one_step = iter([(1, sample_numbers, all_are_valid)])  # a sampling.Plan: the epoch, the samples, the valid ones
-        with contextlib.closing(data.Loader(images, one_step, reader, **settings)) as source:
-            batches.append(copied(next(source).image))
+    for settings in (training, evaluation):
+        plan = iter([(1, all_images, all_are_valid)])  # a sampling.Plan of one step, in epoch 1
+        with contextlib.closing(data.Loader(images, plan, reader, **settings)) as loader:
+            batch = next(loader)
+            batches.append(to_host(batch.image))  # before the loader closes, whose buffer it is
     return batches
 
 
@@ -333,13 +337,14 @@ def captured(machine: Machine) -> Verdict:
 
 
 def same_bits(launched: Array, replayed: Array) -> Verdict:
-    """Return the verdict `captured`: ok where the losses of replayed steps have the bits of the launched steps' losses.
+    """Return the verdict on whether steps replayed from a CUDA graph have the losses of launched ones, bit for bit.
 
-    Both are float32 [ranks, steps]. Losses that are not finite, or that stay the same from step to step, are no
-    evidence: they fail too.
+    Both are float32 [ranks, steps]. Losses that are not finite, or that stay the same from step to step, show no
+    training, so they fail too.
     """
     steps = launched.shape[1]
-    differ = (launched.view(np.int32) != replayed.view(np.int32)).any(axis=0)  # [steps]
+    # [steps], whether a rank's loss differs: compared as whole numbers, in which -0.0 is not 0.0 and a NaN is itself.
+    differ = (launched.view(np.int32) != replayed.view(np.int32)).any(axis=0)
     untrained = why_untrained(launched, "launched")
     good = False
     if not np.isfinite(launched).all():

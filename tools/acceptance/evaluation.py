@@ -37,7 +37,7 @@ def evaluation(machine: Machine) -> Verdict:
     model = ResNet50(recipe, machine.plan(), batch=BATCH)
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
         main = _evaluation_program(machine, model, weights)
-        totals = _evaluated(machine, main, model, images, resize=recipe.eval_resize)
+        totals = _evaluate(machine, main, model, images, resize=recipe.eval_resize)
 
     correct = int(totals[model.QUALITY])
     counted = int(totals[COUNTED])
@@ -77,30 +77,29 @@ def _evaluation_program(machine: Machine, model: ResNet50, weights: dict[str, Ar
     return main
 
 
-def _evaluated(
-    machine: Machine, main: static.Program, model: ResNet50, images: ImageList, *, resize: int
-) -> JsonObject:
-    """Evaluate the images by all ranks together, and return the totals over them by the name of each.
+def _evaluate(machine: Machine, main: static.Program, model: ResNet50, images: ImageList, *, resize: int) -> JsonObject:
+    """Evaluate the images by the program `main`, and return the totals over all ranks: right answers, images counted.
 
-    The images are decoded by the CPU's pipeline and brought into the format that the program wants.
+    The totals have the names model.QUALITY and COUNTED. All ranks call this together, and each evaluates its share. The
+    CPU's pipeline decodes the images, on any machine, and each batch is brought into the format of the program.
     """
     me = machine.me
     evaluator = Evaluator(executor=machine.executor, main=main, totals=(model.QUALITY, COUNTED), ranks=me)
-    order = sampling.evaluation_plan(len(images), batch=BATCH, rank=me.rank, ranks=me.size)
+    plan = sampling.evaluation_plan(len(images), batch=BATCH, rank=me.rank, ranks=me.size)
     steps = sampling.evaluation_steps(len(images), BATCH * me.size)
     reader = machine.reader(data.ImageFormat(size=SIDE))
-    with contextlib.closing(data.Loader(images, order, reader, resize=resize)) as batches:
-        fed = (replace(batch, image=as_fed(np.asarray(batch.image), model.image)) for batch in batches)
-        return evaluator.run(fed, steps=steps)
+    with contextlib.closing(data.Loader(images, plan, reader, resize=resize)) as batches:
+        formatted = (replace(batch, image=as_fed(np.asarray(batch.image), model.image)) for batch in batches)
+        return evaluator.run(formatted, steps=steps)
 
 
 def fitted_weights(batches: Images, recipe: config.Recipe) -> dict[str, Array]:
     """Return weights, by name, with which ResNet-50 recognises the digits of `batches` without any training.
 
     The convolutions keep their random first weights, and each residual block is scaled down so that the image shows
-    through. One forward pass over all images sets the statistics of batch
-    norm. The last layer is then fitted to that pass: it is the ridge regression of the images' classes on the features
-    that the layer reads. All of it is computed on the CPU in FP32, so that it is the same on every machine.
+    through. One forward pass over all images sets the statistics of batch norm. The last layer is then fitted to that
+    pass: it is the ridge regression of the images' classes on the features that the layer reads. All of it is computed
+    on the CPU in FP32, so that it is the same on every machine.
     """
     recipe = replace(recipe, bn_momentum=0.0)  # the statistics of these images replace the first ones
     image = np.concatenate([images for images, _ in batches])

@@ -152,10 +152,10 @@ class Machine:
         return {"image": on_device.image, "label": on_device.label}
 
     def _step(self, plan: build.Plan, training: build.TrainingProgram, feed: dict[str, Any]) -> LaunchedStep:
-        """Return what runs the steps of a program: a launcher of its operators, or of a CUDA graph if the plan says so.
+        """Return the object that runs the steps of a program: operator by operator, or as a CUDA graph by the plan.
 
-        A graph can only be captured of a program that has run before. Those runs train on `feed`, so the start-up
-        program then sets all state anew.
+        A program must have run some times before its graph can be captured, which the caller does after it has set
+        the weights. Those first runs train on `feed`, so the start-up program then sets all state anew.
         """
         if not plan.strategy.cuda_graph:
             return LaunchedStep(self.executor, training)
@@ -163,7 +163,7 @@ class Machine:
         step.begin()
         for _ in range(step.RUNS_BEFORE):
             step.run(training.main, feed)
-        build.keep_communicators(training.startup)
+        build.keep_communicators(training.startup)  # the second run of the start-up program opens none anew
         self.executor.run(training.startup)
         return step
 
@@ -184,13 +184,13 @@ def as_fed(image: Array, wanted: data.ImageFormat) -> Array:
 
 @contextlib.contextmanager
 def cpu_network(recipe: config.Recipe, batch: int) -> Iterator[tuple[static.Program, static.Executor]]:
-    """Build the forward pass of training on the CPU in FP32; yield it and its executor, in a scope with first weights.
+    """Build the forward pass of training on the CPU in FP32, and yield its program and an executor.
 
-    The weights are those that the recorded job begins with.
+    Within the `with` block the current scope has the first weights, which are those that the recorded job begins with.
     """
     main = static.Program()
     startup = static.Program()
-    startup.random_seed = SEED + 1  # as rank 0 of the recorded job has it
+    startup.random_seed = SEED + 1  # a job gives its rank r the seed SEED + 1 + r; this is rank 0
     with static.program_guard(main, startup), paddle.utils.unique_name.guard():
         ResNet50(recipe, build.Plan(device="cpu"), batch=batch).training_loss(batch)
     executor = static.Executor(paddle.CPUPlace())

@@ -8,9 +8,21 @@ import ctypes
 import json
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
-# The calls that make a context and end it, newest first.
-CONTEXT_CALLS = (("cuCtxCreate_v2", "cuCtxDestroy_v2"), ("cuCtxCreate", "cuCtxDestroy"))
+
+class ContextCalls(NamedTuple):
+    """The driver's functions that make a context and end it."""
+
+    create: str
+    destroy: str
+
+
+# The newest first: an old driver has the others alone.
+CONTEXT_CALLS = (
+    ContextCalls("cuCtxCreate_v2", "cuCtxDestroy_v2"),
+    ContextCalls("cuCtxCreate", "cuCtxDestroy"),
+)
 
 
 def say(**answer: object) -> None:
@@ -46,17 +58,21 @@ def library_path() -> str:
 
 
 def ask_gpu(driver: ctypes.CDLL, number: int) -> None:
-    """Make a context on the GPU of this number, and end it; print what came of each call."""
+    """Make a CUDA context on a GPU and end it again; print a line before and after each of the driver's calls.
+
+    `number` counts the GPUs as CUDA shows them. The calls end at the first that fails.
+    """
     step = f"gpu {number}"
     device = ctypes.c_int()
     if not ask(driver, step, "cuDeviceGet", ctypes.byref(device), number):
         return
 
     newest, older = CONTEXT_CALLS
-    create, destroy = newest if hasattr(driver, newest[0]) else older
+    calls = newest if hasattr(driver, newest.create) else older
     context = ctypes.c_void_p()
-    if ask(driver, step, create, ctypes.byref(context), 0, device):
-        ask(driver, step, destroy, context)
+    flags = 0
+    if ask(driver, step, calls.create, ctypes.byref(context), flags, device):
+        ask(driver, step, calls.destroy, context)
 
 
 def main() -> None:

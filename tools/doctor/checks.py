@@ -167,7 +167,7 @@ def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """
     ports: dict[str, str] = facts["infiniband"]
     setting = facts.get("nccl_settings", {}).get("NCCL_IB_HCA", "")
-    used_ports = nccl.takes(setting, list(ports))
+    used_ports = nccl.names_taken(setting, list(ports))
     down = [name for name in used_ports if not ports[name].startswith("ACTIVE")]
     can_be_opened = facts.get("verbs", True)
 

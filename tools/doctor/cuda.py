@@ -69,42 +69,43 @@ class System:
 
 
 def start(environ: Mapping[str, str], gpus: int) -> CudaStart:
-    """Start CUDA in the environment of a rank, with a context on each of the first `gpus` GPUs; return what came of it.
+    """Start CUDA in the environment of a rank, make a context on each of the first `gpus` GPUs, return what came of it.
 
-    A process of its own asks the GPUs in turn. Where it hangs or dies on one, that GPU has its fault, and a new process
-    asks the ones behind it, until ALL_S seconds have passed.
+    A child process asks the GPUs in turn, as a call of CUDA may hang or kill its process. Where that happens on a GPU,
+    the GPU has this as its fault, and a new child asks the GPUs after it, until ALL_S seconds have passed. What is not
+    of a single GPU is as the last child found it.
     """
     until_s = time.monotonic() + ALL_S
     gpu_steps: dict[int, Step] = {}
-    first = 0
+    first_gpu = 0
     while True:
-        said = talk(ASK_CUDA, str(first), str(gpus), environ=environ, silent_s=SILENT_S)
-        result = _read(said)
+        child = talk(ASK_CUDA, str(first_gpu), str(gpus), environ=environ, silent_s=SILENT_S)
+        result = _read_answers(child)
         gpu_steps.update(result.gpus)
-        last_asked = max(result.gpus, default=None)
-        has_died_in_a_gpu = bool(said.ended) and result.fault is None
-        if last_asked is None or not has_died_in_a_gpu:
-            break
-        first = last_asked + 1
+        has_ended_early = bool(child.ended)
+        if not has_ended_early or result.fault is not None or not result.gpus:
+            break  # all GPUs were asked, or CUDA itself does not start
+
+        first_gpu = max(result.gpus) + 1
         gpus_there = min(gpus, result.count or 0)
-        if first >= gpus_there or time.monotonic() > until_s:
+        if first_gpu >= gpus_there or time.monotonic() > until_s:
             break
     return replace(result, gpus=dict(sorted(gpu_steps.items())))
 
 
-def _read(said: Talk) -> CudaStart:
-    """Return what came of CUDA's start by the answers of ask_cuda.py, in the order in which it gave them.
+def _read_answers(child: Talk) -> CudaStart:
+    """Return what came of CUDA's start by the lines that the child, ask_cuda.py, printed.
 
-    It announces each step and reports its result:
+    The child announces each step and reports its result:
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 0, "name": "CUDA_SUCCESS"}
     A step that it began and did not end is where it hung or died.
     """
-    answers = said.answers()
+    answers = child.answers()
     steps = _steps(answers)
-    if said.ended:
+    if child.ended:
         name, call = _step_not_ended(answers)
-        steps[name] = Step(call=call, ended=said.ended)
+        steps[name] = Step(call=call, ended=child.ended)
 
     gpus: dict[int, Step] = {}
     fault: Step | None = None

@@ -115,44 +115,48 @@ def _judge_model(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU's driver runs the CUDA of this Paddle.
 
-    There are three ways:
+    DRIVERS has the driver that came with this CUDA, and the least one. There are three ways to be good:
 
-    - The driver is as new as this CUDA's own one, the first of DRIVERS.
-    - It is older, down to the second of DRIVERS. By NVIDIA's CUDA Compatibility it then runs all that was built for
+    - The driver is at least as new as the one that came with this CUDA.
+    - It is older, but not older than the least one. By NVIDIA's CUDA Compatibility it then runs all that was built for
       the same major version, except PTX, which it does not compile. Paddle, cuDNN and DALI need none: they have the
       machine code of each GPU in GPU_CODE.
     - It is older still, but the package cuda-compat has a newer libcuda.so, by which CUDA has started here.
     """
     own_driver, least_driver = DRIVERS
-    system: System | None = facts.get("cuda_system")
-    driver = gpu.driver
-    if driver is None and system is not None:
-        driver = system.kernel_module
+    driver = _driver_version(gpu, facts)
+    if driver is None and not _cuda_has_started(facts):
+        return _driver_verdict(job, good=False, found="unknown", bad_status=WARNING, fix=NOT_SAID)
+
     found = driver or "unknown"
     is_new_enough = _numbers(driver) >= _numbers(least_driver)
+    if not is_new_enough and _cuda_has_started(facts):
+        start: CudaStart = facts["cuda_start"]
+        found += f": {start.library} (cuda-compat) runs CUDA {start.version_words} on it"
+        return _driver_verdict(job, good=True, found=found)
     if is_new_enough and _numbers(driver) < _numbers(own_driver):
         found += f": older than {own_driver}, it runs CUDA by minor-version compatibility, which compiles no PTX"
+    return _driver_verdict(job, good=is_new_enough, found=found)
 
+
+def _driver_version(gpu: nvidia.Gpu, facts: Facts) -> str | None:
+    """Return the version of the GPU's driver by NVML, else that of the loaded kernel module; None if unknown."""
+    system: System | None = facts.get("cuda_system")
+    if gpu.driver is None and system is not None:
+        return system.kernel_module
+    return gpu.driver
+
+
+def _cuda_has_started(facts: Facts) -> bool:
+    """Return whether CUDA of this Paddle's version has started on the node, whatever its driver is."""
     start: CudaStart | None = facts.get("cuda_start")
-    good = is_new_enough
-    if not is_new_enough and start is not None and start.runs(CUDA_VERSION):
-        good = True
-        found += f": {start.library} (cuda-compat) runs CUDA {start.version_words} on it"
+    return start is not None and start.runs(CUDA_VERSION)
 
-    bad_status = ""
-    fix = ""
-    if driver is None:
-        bad_status = WARNING
-        fix = NOT_SAID
+
+def _driver_verdict(job: env.Job, *, good: bool, found: str, bad_status: str = "", fix: str = "") -> Verdict:
+    own_driver, least_driver = DRIVERS
     return judge_check(
-        job,
-        "gpu.driver",
-        good=good,
-        found=found,
-        bad_status=bad_status,
-        fix=fix,
-        own=own_driver,
-        least=least_driver,
+        job, "gpu.driver", good=good, found=found, bad_status=bad_status, fix=fix, own=own_driver, least=least_driver
     )
 
 

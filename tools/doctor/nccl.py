@@ -65,18 +65,19 @@ def choice_of(value: str) -> Choice:
     return Choice(entries=tuple(entry for entry in entries if entry), leaves_out=leaves_out, is_exact=is_exact)
 
 
-def takes(value: str, names: Sequence[str]) -> list[str]:
-    """Return which of `names` a setting lets NCCL use, by the rules of NCCL's socket.cc and net_ib.cc.
+def names_taken(setting: str, names: Sequence[str]) -> list[str]:
+    """Return those of `names` that NCCL uses by a setting, the value of NCCL_SOCKET_IFNAME or NCCL_IB_HCA.
 
-    `names` are interfaces ("eth0") or InfiniBand ports ("mlx5_0:1"); `value` is that of NCCL_SOCKET_IFNAME or
-    NCCL_IB_HCA. "mlx5" takes every name that begins so, "=mlx5_0" that one alone, "^mlx5" all the others. An empty list
-    matches every name.
+    `names` are interfaces ("eth0") or InfiniBand ports ("mlx5_0:1"). The setting "mlx5,ib" takes every name that begins
+    with mlx5 or ib, "=mlx5_0" that device alone, and "^mlx5" all names that do not begin so. A setting that lists
+    nothing means every name: "" takes all, and "^" none. NCCL has these rules in socket.cc and net_ib.cc.
     """
-    choice = choice_of(value)
+    choice = choice_of(setting)
     taken = []
     for name in names:
-        is_listed = not choice.entries or any(_matches(entry, name, choice) for entry in choice.entries)
-        if is_listed != choice.leaves_out:
+        is_meant = not choice.entries or any(_matches(entry, name, choice) for entry in choice.entries)
+        is_used = not is_meant if choice.leaves_out else is_meant
+        if is_used:
             taken.append(name)
     return taken
 
@@ -90,23 +91,23 @@ def _matches(entry: str, name: str, choice: Choice) -> bool:
     return same_port and same_device
 
 
-def matched_by_prefix(value: str, names: Sequence[str]) -> list[str]:
-    """Return the devices that a setting means by accident, as their names begin with that of a device which it names.
+def matched_by_prefix(setting: str, names: Sequence[str]) -> list[str]:
+    """Return the devices that a setting matches by accident, as their names begin with the name of another device.
 
-    "mlx5_1" means mlx5_10 too: of the ports mlx5_1:1 and mlx5_10:1 this returns ["mlx5_10"]. It is none where the
-    setting compares whole names, as "=mlx5_1" does. A beginning that is no device, as "mlx5", is meant as one. The
-    setting takes the devices, or leaves them out where it begins with ^.
+    NCCL compares beginnings: NCCL_IB_HCA=mlx5_1 is meant for the device mlx5_1, and matches mlx5_10, too. Of the ports
+    mlx5_1:1 and mlx5_10:1 this returns ["mlx5_10"]. A setting that names no whole device, such as "mlx5", is taken to
+    mean all that begin so. The list is empty for a setting that compares whole names, such as "=mlx5_1". What begins
+    with ^ matches the same devices, and leaves them out.
     """
-    choice = choice_of(value)
+    choice = choice_of(setting)
     if choice.is_exact:
         return []
-    named_devices = {_device(entry) for entry in choice.entries}
     devices = {_device(name) for name in names}
-    meant_devices = {_device(name) for name in takes(value.removeprefix("^"), names)}
+    named_devices = {_device(entry) for entry in choice.entries} & devices
+    matched_devices = {_device(name) for name in names_taken(setting.removeprefix("^"), names)}
     by_accident = []
-    for device in sorted(meant_devices - named_devices):
-        longer_than = [named for named in named_devices if named in devices and device.startswith(named)]
-        if longer_than:
+    for device in sorted(matched_devices - named_devices):
+        if device.startswith(tuple(named_devices)):
             by_accident.append(device)
     return by_accident
 

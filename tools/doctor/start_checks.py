@@ -93,18 +93,21 @@ def _label(number: int, facts: Facts) -> str:
     return f"CUDA's GPU {number}"
 
 
-def _cuda_fault(where: str, step: Step, facts: Facts, job: env.Job) -> Verdict:
-    """Return a fatal verdict that names the step of CUDA's start that failed, its result, the cause and what to do.
+def _cuda_fault(subject: str, step: Step, facts: Facts, job: env.Job) -> Verdict:
+    """Return the fatal verdict on a step of CUDA's start that failed: the step, its result, the cause and what to do.
 
-    `where` begins it: "GPU3: " for a fault of one GPU.
+    The message begins with `subject`: "GPU3: " for a step of one GPU, empty for one of the driver itself. An example is
+    "GPU3: cuCtxCreate_v2: CUDA_ERROR_OUT_OF_MEMORY (2)", before the cause.
     """
-    if step.ended:  # the process hung or died in the call
-        said = f"{where}{step.call} {step.ended}"
-    elif step.code is None:  # the call could not be made, and the name says why
-        said = f"{where}{step.name}"
+    has_hung_or_died = bool(step.ended)
+    could_not_call = step.code is None
+    if has_hung_or_died:
+        failure = f"{step.call} {step.ended}"
+    elif could_not_call:
+        failure = step.name  # says why
     else:
-        said = f"{where}{step.call}: {step.name or 'CUDA_ERROR'} ({step.code})"
-    return _cause_verdict(said, _cuda_cause(step, facts), facts, job)
+        failure = f"{step.call}: {step.name or 'CUDA_ERROR'} ({step.code})"
+    return _cause_verdict(f"{subject}{failure}", _cuda_cause(step, facts), facts, job)
 
 
 def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
@@ -163,10 +166,10 @@ def _evidence(facts: Facts) -> dict[str, str]:
     }
 
 
-def _cause_verdict(said: str, cause: dict[str, str], facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on a fault of CUDA's start: what was `said`, and the cause and the fix of faults.yaml."""
+def _cause_verdict(failure: str, cause: dict[str, str], facts: Facts, job: env.Job) -> Verdict:
+    """Return the verdict on a fault of CUDA's start: the failure, and the cause and the fix of faults.yaml."""
     evidence = _evidence(facts)
-    found = f"{said}: {cause['cause'].format(**evidence)}"
+    found = f"{failure}: {cause['cause'].format(**evidence)}"
     return judge_check(job, "cuda.start", good=False, found=found, fix=cause["fix"].format(**evidence))
 
 
@@ -199,7 +202,11 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _nccl_fault(start: NcclStart, settings: str, job: env.Job) -> Verdict:
-    """Return a fatal verdict that names NCCL's result, its message and what to do; `settings` are NCCL's variables."""
+    """Return the fatal verdict on NCCL's start: the result of ncclGetUniqueId, NCCL's message and what to do.
+
+    The call makes a communicator's id, which needs the network but no GPU. `settings` are NCCL's variables, as text.
+    What to do is in faults.yaml, by the code of the result.
+    """
     if start.ended:
         found = f"ncclGetUniqueId {start.ended}"
         fault = FAULTS["nccl"]["hang"]
@@ -234,26 +241,30 @@ def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
     """Return the verdict on the InfiniBand ports that NCCL takes by `setting`, the value of NCCL_IB_HCA.
 
     NCCL compares beginnings of names, so "mlx5_1" takes mlx5_10 too: a port that the setting does not name in full is
-    a fault. One of the ports must be ACTIVE, and ports of Ethernet (RoCE) cannot be joined with ports of InfiniBand.
+    a fault. In front of the names "=" has them compared as a whole, "^" leaves them out, and "^=" does both. One of the
+    ports must be ACTIVE, and ports of Ethernet (RoCE) cannot be joined with ports of InfiniBand.
+
     `ports` has the state of each by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
     """
-    taken = nccl.takes(setting, list(ports))
+    taken = nccl.names_taken(setting, list(ports))
     found = f"NCCL_IB_HCA={setting} takes {', '.join(taken) or 'no port'}"
-    fix = ""
-    good = False
     by_prefix = nccl.matched_by_prefix(setting, list(ports))
-    up = [port for port in taken if ports[port].startswith("ACTIVE")]
-    on_ethernet = [port for port in up if ports[port].endswith(nccl.ETHERNET)]
-    if by_prefix and choice_of(setting).leaves_out:
-        found += f"; it leaves out {', '.join(by_prefix)} too, by the beginning of a name"
-        fix = f"begin it with ^=, so that names count whole: NCCL_IB_HCA=^={setting.removeprefix('^')}"
-    elif by_prefix:
-        found += f"; {', '.join(by_prefix)} by the beginning of a name"
-        fix = f"begin it with =, so that names count whole: NCCL_IB_HCA=={setting}"
-    elif not up:
-        found += ", none of them ACTIVE"
-    elif on_ethernet and len(on_ethernet) < len(up):
+    if by_prefix:
+        names = ", ".join(by_prefix)
+        if choice_of(setting).leaves_out:
+            found += f"; it leaves out {names} too, by the beginning of a name"
+            whole_names = f"begin it with ^=, so that names count whole: NCCL_IB_HCA=^={setting.removeprefix('^')}"
+        else:
+            found += f"; {names} by the beginning of a name"
+            whole_names = f"begin it with =, so that names count whole: NCCL_IB_HCA=={setting}"
+        return judge_check(job, "nccl.ports", good=False, found=found, fix=whole_names)
+
+    active = [port for port in taken if ports[port].startswith("ACTIVE")]
+    if not active:
+        return judge_check(job, "nccl.ports", good=False, found=f"{found}, none of them ACTIVE")
+
+    on_ethernet = [port for port in active if ports[port].endswith(nccl.ETHERNET)]
+    are_mixed = 0 < len(on_ethernet) < len(active)
+    if are_mixed:
         found += f"; of Ethernet {', '.join(on_ethernet)}, which cannot be joined with a port of InfiniBand"
-    else:
-        good = True
-    return judge_check(job, "nccl.ports", good=good, found=found, fix=fix)
+    return judge_check(job, "nccl.ports", good=not are_mixed, found=found)

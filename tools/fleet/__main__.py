@@ -29,7 +29,7 @@ from scoring.report.blocks import Table
 from scoring.report.text import number
 from tools.fleet import arithmetic
 from tools.fleet.baseline import Change, changes
-from tools.fleet.record import EXCHANGE_MIB, differences, read, unlike
+from tools.fleet.record import EXCHANGE_MIB, differences, read, why_no_baseline
 from tools.fleet.verdicts import BAD, LINK_METRICS, NOT_POSSIBLE, Judged, Record, links_of
 
 
@@ -57,15 +57,15 @@ MAP_TITLES = {"transfer_s": "bandwidth, MiB/s", "latency_s": "latency, us"}
 
 
 def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
-    """Write a hostfile of `nodes` good nodes, or of all, and the other good ones to `<path>.spares`.
+    """Write the first `nodes` good nodes to a hostfile, a line each, and the other good ones to `<path>.spares`.
 
-    The nodes that are left out stand in comments, each with its status.
+    With `nodes` None all good nodes are in the hostfile. The bad ones follow as comments, each with its status.
     """
-    good = judged.good
-    count = len(good) if nodes is None else nodes
-    lines = [f"{host}\n" for host in good[:count]]
+    good_hosts = judged.good
+    wanted = len(good_hosts) if nodes is None else nodes
+    lines = [f"{host}\n" for host in good_hosts[:wanted]]
     lines += [f"# {host}: {judged.statuses[host]}\n" for host in judged.left_out]
-    spares = [f"{host}\n" for host in good[count:]]
+    spares = [f"{host}\n" for host in good_hosts[wanted:]]
     path.write_text("".join(lines), encoding="utf-8")
     path.with_name(f"{path.name}.spares").write_text("".join(spares), encoding="utf-8")
 
@@ -199,7 +199,7 @@ def _on_map(metric: str, time_s: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def _map(judged: Judged, metric: str) -> list[dict[int, Cell]]:
+def _map_rows(judged: Judged, metric: str) -> list[dict[int, Cell]]:
     """Return a map's row for each node: {number of another node: cell} for those that it was measured with.
 
     `metric` is of LINK_METRICS. A link stands in the rows of both its nodes. Its shade says how its time compares with
@@ -223,7 +223,7 @@ def _map(judged: Judged, metric: str) -> list[dict[int, Cell]]:
     return rows
 
 
-def _named(verdicts: Sequence[Verdict]) -> Table:
+def _table_of_named(verdicts: Sequence[Verdict]) -> Table:
     """Return the table of the nodes and links that these verdicts name: a row for each verdict.
 
     A verdict on a time has the figures of the comparison, in the unit of its metric. One without figures, as the
@@ -247,7 +247,7 @@ def _named(verdicts: Sequence[Verdict]) -> Table:
     return Table(caption="Against the fleet's median", head=head, rows=rows, numeric=(2, 3, 4))
 
 
-def _nodes(judged: Judged) -> Table:
+def _table_of_nodes(judged: Judged) -> Table:
     """Return the table of all nodes with their status, and how much slower each is by each metric."""
     metrics = list(dict.fromkeys(verdict.check for verdict in judged.verdicts if verdict.check != "doctor"))
     cells = {(verdict.where, verdict.check): _slower(verdict, verdict.status) for verdict in judged.verdicts}
@@ -279,25 +279,29 @@ def _conclusion(judged: Judged) -> tuple[str, str]:
 
 
 def html(judged: Judged) -> str:
-    """Return a page for people: who is named, a map of bandwidth and latency from node to node, and what differs."""
+    """Return the report as an HTML page: the named nodes and links, a map of bandwidth and latency, what differs.
+
+    The page is page.html, a template, whose variables are filled in here.
+    """
     state, sentence = _conclusion(judged)
-    tables = [_named(judged.bad)] if judged.bad else []
-    differ = [(difference.fact, difference.usual, difference.but) for difference in differences(judged.record)]
-    alike = Table(caption="What is not alike, first what matters most", head=("fact", "usual", "but"), rows=differ)
-    page = {
+    tables_of_named = [_table_of_named(judged.bad)] if judged.bad else []
+    rows = [(difference.fact, difference.usual, difference.but) for difference in differences(judged.record)]
+    caption = "What is not alike, first what matters most"
+    table_of_differences = Table(caption=caption, head=("fact", "usual", "but"), rows=rows)
+    variables = {
         "record": judged.record,
         "sentence": sentence,
         "state": state,
-        "mark": brief.STATUSES[state][0],
-        "named": tables,
+        "mark": brief.STATUSES[state][0],  # the sign before the sentence
+        "named": tables_of_named,
         "statuses": judged.statuses,
         "bad": BAD,
-        "maps": {title: _map(judged, metric) for metric, title in MAP_TITLES.items()},
-        "figures": len(judged.statuses) <= MOST_WITH_FIGURES,
+        "maps": {title: _map_rows(judged, metric) for metric, title in MAP_TITLES.items()},
+        "figures": len(judged.statuses) <= MOST_WITH_FIGURES,  # whether the cells of the maps have figures
         "shades": SHADES,
-        "tables": [alike, _nodes(judged)],
+        "tables": [table_of_differences, _table_of_nodes(judged)],
     }
-    return render.html(page, Path(__file__).with_name("page.html"))
+    return render.html(variables, Path(__file__).with_name("page.html"))
 
 
 # ---- the command
@@ -336,7 +340,7 @@ def report(args: argparse.Namespace) -> int:
     since = None
     if args.baseline:
         earlier = read(args.baseline)
-        not_comparable = unlike(judged.record, earlier.record)
+        not_comparable = why_no_baseline(judged.record, earlier.record)
         if not not_comparable:
             since = changes(judged.record, earlier.record)
 
@@ -361,7 +365,10 @@ def report(args: argparse.Namespace) -> int:
 
 @one_line
 def main() -> int:
-    """A rank's part where mpirun started this process, else the report."""
+    """Measure as a rank where mpirun started this process, else report on the record that the command line names.
+
+    Returns the exit status: 0 if every node passes, 1 if one does not. Wrong use ends with 2.
+    """
     if env.is_rank():
         return ranks_main("tools.fleet.measure")
     arguments = parser()

@@ -67,6 +67,15 @@ class Judgement(NamedTuple):
     found: str
 
 
+class Class(NamedTuple):
+    """The measured ranks of a class, summed up; a table is all digests of one repetition."""
+
+    size: int  # its ranks
+    majority: str | None  # the table that more than half of them usually give; None where there is none
+    agreeing: int  # ranks that usually give the majority's table
+    hosts_by_table: Mapping[str, set[str]]  # the hosts with a rank that gave the table at least once
+
+
 class Place(NamedTuple):
     """Where two tables differ first; an earlier place is the smaller one."""
 
@@ -105,6 +114,7 @@ def check(record: Record) -> None:
     if record.get("digests") is None:
         return
     _check_tables(record["digests"])
+    _check_ranks(record["digests"]["ranks"], record["hosts"])
     for rank in ranks_of(record):
         "".join((rank.node, rank.device, rank.kind or "", rank.failure or ""))  # no error: they are texts
         for count in rank.repetitions.values():
@@ -116,6 +126,20 @@ def check(record: Record) -> None:
             raise ValueError(f"rank {rank.rank} has neither repetitions nor a failure, or both")
 
 
+def _check_ranks(entries: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> None:
+    """Raise ValueError unless the ranks are numbered from 0 on, and each host has one at least."""
+    numbers = [entry["rank"] for entry in entries]
+    if numbers != list(range(len(entries))):
+        raise ValueError(f"the digests' ranks are not numbered from 0 to {len(entries) - 1}")
+    units = {entry["unit"] for entry in entries}
+    for number, host in enumerate(hosts):
+        if number not in units:
+            raise ValueError(f"no rank of {host} has digests or a failure")
+    strange = units - set(range(len(hosts)))
+    if strange:
+        raise ValueError(f"the digests have a rank of host {min(strange)}, of {len(hosts)} hosts")
+
+
 def _check_tables(digests: Digests) -> None:
     """Raise ValueError unless each table has one digest of each tensor for each step."""
     steps = digests["steps"]
@@ -123,6 +147,8 @@ def _check_tables(digests: Digests) -> None:
     "".join(tensors)  # no error: they are texts
     for name, table in digests["tables"].items():
         lengths = set(map(len, table))
+        for of_step in table:
+            "".join(of_step)  # no error: they are texts
         if len(table) != steps or lengths != {len(tensors)}:
             raise ValueError(f"table {name} has not {len(tensors)} digests in each of {steps} steps")
 
@@ -172,7 +198,7 @@ def _judge_class(members: Sequence[Rank], digests: Digests) -> dict[int, Judgeme
     measured = [rank for rank in members if rank.failure is None]
     unsteady = [rank for rank in measured if not rank.is_steady]
     is_random = len(measured) > 1 and 2 * len(unsteady) > len(measured)
-    majority = _majority(measured)
+    others = _class_of(measured)
 
     judgements: dict[int, Judgement] = {}
     for rank in members:
@@ -181,12 +207,23 @@ def _judge_class(members: Sequence[Rank], digests: Digests) -> dict[int, Judgeme
         elif is_random:
             found = f"{NOT_REPEATABLE}: {len(unsteady)} of {len(measured)} ranks of a class differ from themselves"
             judgement = Judgement(UNKNOWN, found)
-        elif majority is None:
-            judgement = _against_itself(rank, digests, of_class=len(measured))
+        elif others.majority is None:
+            judgement = _against_itself(rank, digests, others)
         else:
-            judgement = _against_majority(rank, digests, majority, measured)
+            judgement = _against_majority(rank, digests, others, others.majority)
         judgements[rank.rank] = judgement
     return judgements
+
+
+def _class_of(measured: Sequence[Rank]) -> Class:
+    """Return what the measured ranks of a class have in common."""
+    hosts_by_table: dict[str, set[str]] = {}
+    for rank in measured:
+        for table in rank.repetitions:
+            hosts_by_table.setdefault(table, set()).add(rank.host)
+    majority = _majority(measured)
+    agreeing = [rank for rank in measured if majority is not None and rank.usual == majority]
+    return Class(size=len(measured), majority=majority, agreeing=len(agreeing), hosts_by_table=hosts_by_table)
 
 
 def _majority(measured: Sequence[Rank]) -> str | None:
@@ -204,41 +241,61 @@ def _majority(measured: Sequence[Rank]) -> str | None:
     return None
 
 
-def _against_itself(rank: Rank, digests: Digests, *, of_class: int) -> Judgement:
-    """Judge a rank whose class has no majority by its own repetitions alone.
+def _against_itself(rank: Rank, digests: Digests, others: Class) -> Judgement:
+    """Judge a rank whose class has no majority by its own repetitions.
 
-    It is fatal where the smaller part of them differs from the others. It is unknown where no table came out in more
-    than half, and where all are alike: nobody says that they are right. `of_class` counts the ranks of the class.
+    It is fatal where the smaller part of them differs from the rest, in a way that no other host's do. It is unknown
+    where no table came out in more than half, and where all are alike: nobody says that they are right.
     """
     if rank.usual is None:
         return Judgement(UNKNOWN, f"{NOT_REPEATABLE}: no table came out in more than half of a rank's repetitions")
     if not rank.is_steady:
+        hosts_alike = _hosts_alike(rank, others, rank.usual)
+        if hosts_alike > 1:
+            return _random(hosts_alike)
         return Judgement(FATAL, _off(rank, digests, rank.usual, "the others of its own"))
-    if of_class < LEAST_RANKS:
+    if others.size < LEAST_RANKS:
         return Judgement(
-            UNKNOWN, f"not decided: {of_class} of its class, {LEAST_RANKS} are needed to tell who is wrong"
+            UNKNOWN, f"not decided: {others.size} of its class, {LEAST_RANKS} are needed to tell who is wrong"
         )
-    return Judgement(UNKNOWN, f"not decided: no majority of the {of_class} ranks of its class agrees")
+    return Judgement(UNKNOWN, f"not decided: no majority of the {others.size} ranks of its class agrees")
 
 
-def _against_majority(rank: Rank, digests: Digests, majority: str, measured: Sequence[Rank]) -> Judgement:
-    """Judge a rank by the bits that most ranks of its class compute; `measured` are all ranks of the class.
+def _against_majority(rank: Rank, digests: Digests, others: Class, majority: str) -> Judgement:
+    """Judge a rank by the bits that most ranks of its class compute.
 
     `majority` names their table, which is all digests of one repetition. The rank is ok where all its repetitions gave
     that table, else fatal. But nobody is accused where ranks of several hosts agree on another table: corruption gives
-    each of them its own, another library or setting gives them the same.
+    each of them its own, another library or setting gives them the same, and so does a random order now and then.
     """
-    usual_tables = [other.usual for other in measured]
-    of_class = f"{usual_tables.count(majority)} of {len(measured)} ranks of its class"
+    of_class = f"{others.agreeing} of {others.size} ranks of its class"
     if rank.usual == majority and rank.is_steady:
         return Judgement(OK, f"the same bits as {of_class}")
 
-    if rank.usual not in (majority, None):
-        hosts_alike = {other.host for other in measured if other.usual == rank.usual}
-        if len(hosts_alike) > 1:
-            found = f"not decided: {len(hosts_alike)} hosts agree on other bits than {of_class}: see what differs there"
-            return Judgement(UNKNOWN, found)
+    hosts_alike = _hosts_alike(rank, others, majority)
+    if hosts_alike > 1 and rank.usual in (majority, None):
+        return _random(hosts_alike)
+    if hosts_alike > 1:
+        found = f"not decided: {hosts_alike} hosts agree on other bits than {of_class}: see what differs there"
+        return Judgement(UNKNOWN, found)
     return Judgement(FATAL, _off(rank, digests, majority, of_class))
+
+
+def _hosts_alike(rank: Rank, others: Class, expected: str) -> int:
+    """Return how many hosts gave the wrong table of a rank: 1 where only its own did.
+
+    A table is wrong that is not `expected`. If the rank usually gives a wrong one, only that counts. Of several the one
+    that the fewest hosts gave counts, as a table of its own speaks against the rank.
+    """
+    wrong_tables = [table for table in rank.repetitions if table != expected]
+    if rank.usual in wrong_tables:
+        wrong_tables = [rank.usual]
+    return min(len(others.hosts_by_table[table]) for table in wrong_tables)
+
+
+def _random(hosts_alike: int) -> Judgement:
+    """Return that a rank now and then has other bits which other hosts have too."""
+    return Judgement(UNKNOWN, f"{NOT_REPEATABLE}: {hosts_alike} hosts have the same other bits in some repetitions")
 
 
 def _off(rank: Rank, digests: Digests, expected: str, others: str) -> str:

@@ -45,22 +45,22 @@ def _change(
 
     The fleet's change is the median over the nodes. A node is named where it lost more than that, beyond chance.
     """
-    moved = {}  # by node: logarithm of how many times as long it takes as then
+    log_slower = {}  # by node: the logarithm of its time now over its time then
     errors = []
     for host, logs in logs_now.items():
         if host in logs_then:
-            moved[host] = place_of(logs) - place_of(logs_then[host])
+            log_slower[host] = place_of(logs) - place_of(logs_then[host])
             errors.append(math.hypot(error_of(logs), error_of(logs_then[host])))
 
-    fleet = statistics.median(moved.values())
-    interval = spread.median_interval(list(moved.values()))
-    named = slow(moved, noise=statistics.median(errors), alpha=alpha)
+    fleet = statistics.median(log_slower.values())
+    interval = spread.median_interval(list(log_slower.values()))
+    named = slow(log_slower, noise=statistics.median(errors), alpha=alpha)
     return Change(
         metric=title,
-        nodes=len(moved),
+        nodes=len(log_slower),
         fleet=math.expm1(fleet),
         interval_95=None if interval is None else tuple(math.expm1(end) for end in interval),
-        slower={host: math.expm1(moved[host] - fleet) for host in named},
+        slower={host: math.expm1(log_slower[host] - fleet) for host in named},
     )
 
 

@@ -30,7 +30,7 @@ from tools.acceptance.machine import Machine, NotPossible
 from tools.doctor.checks import clock_offset_s, judge_node
 from tools.doctor.node import probe
 from tools.fleet import digests
-from tools.fleet.record import EXCHANGE_MIB, FORMAT, facts
+from tools.fleet.record import EXCHANGE_MIB, FORMAT, facts_of_node
 from tools.fleet.rounds import Pair, groups_of, rounds
 from tools.fleet.steps import SEED, programs
 from tools.fleet.verdicts import NOT_POSSIBLE
@@ -79,7 +79,11 @@ class Alone:
     """The measurements of this rank that need no other rank."""
 
     def __init__(self, machine: Machine, step: Callable[[], float] | None) -> None:
-        """`step` takes a training step and returns its seconds; None where this machine cannot."""
+        """Prepare the measurements of this rank: of steps, clock, memory and input, and of the disk.
+
+        `step` takes a training step and returns its seconds; None where this machine cannot. One rank of each node
+        reads from the disk. Of a job of one node all do, as its ranks are compared like nodes.
+        """
         self.machine = machine
         self.job = machine.job
         self.step = step
@@ -144,7 +148,11 @@ class Alone:
         return ((time.perf_counter() - began) * 1024 / COPY_MIB,)
 
     def _disk(self) -> tuple[float]:
-        """Return the seconds of reading a GiB from files of DATADIR, which the page cache is asked to forget first."""
+        """Return the seconds of reading a GiB from the disk, as a tuple of one; measured on the next files of DATADIR.
+
+        DISK_MIB are read, or what DISK_S seconds allow. The kernel is asked to drop each file from its cache before, so
+        that it is not memory that is measured. Raises NotPossible where there are no files.
+        """
         read_bytes = 0
         took_s = 0.0
         for path in itertools.islice(self.files, FILES):
@@ -190,7 +198,11 @@ def wait(comm: MPI.Comm) -> None:
 
 
 def exchange(comm: MPI.Comm, other: int) -> dict[str, float]:
-    """Return the seconds of exchanging 8 bytes (median), and of an all-reduce of EXCHANGE_MIB between two (mean)."""
+    """Exchange data with the rank `other`, which calls this at the same time; return the seconds that it took.
+
+    `latency_s` is the median time of sending 8 bytes each way, over PINGS times. `transfer_s` is the mean time of an
+    all-reduce of EXCHANGE_MIB between the two, over EXCHANGES times: both send their array and add the other's.
+    """
     small = np.zeros(1)
     answer = np.zeros(1)
     pings_s = []
@@ -248,7 +260,7 @@ class OfRank(NamedTuple):
     failed: dict[str, str]  # by metric: why it was not measured
 
 
-def joined(hosts: list[str], of_ranks: Sequence[OfRank]) -> JsonObject:
+def merge_by_host(hosts: list[str], of_ranks: Sequence[OfRank]) -> JsonObject:
     """Return what all ranks measured alone, by host: {metric: {"series", "reasons"}}, as the record keeps it.
 
     "series" has a list for each host: in each turn the time of its slowest rank, as a node is as slow as that. It is
@@ -284,17 +296,19 @@ def _slowest(turns_of_ranks: Sequence[Sequence[float]]) -> list[float] | None:
     return [max(times_of_turn) for times_of_turn in zip(*turns_of_ranks, strict=True)]
 
 
-def looked_at(job: Job, me: ranks.Ranks) -> JsonObject:
-    """Look at this node as the doctor does; return {"failed": what is fatal, "facts": its facts} on each of its ranks.
+def look_at_node(job: Job, me: ranks.Ranks) -> JsonObject:
+    """Look at this node as the doctor does, and return on each of its ranks what was found.
 
-    The node's first rank looks, and the others wait: a rank that had a GPU already would be a foreign process on it.
+    That is {"failed": ["gpu.ecc: GPU3: 2 uncorrected, ..."], "facts": {...}}: the fatal verdicts as texts, and the
+    node's facts for the record. All ranks call this together, before they use their GPUs. The first rank of each node
+    looks, and the others wait: to the doctor a rank that has a GPU already would be a foreign process on it.
     """
     WATCHDOG.beat("looking at the node", extra_s=DOCTOR_S)
     answer: JsonObject | None = None
     if me.local_rank == 0:
         probed = probe(job, node=me.rank // job.cluster.dgxngpu)
         failed = [f"{verdict.check}: {verdict.found}" for verdict in judge_node(probed, job) if verdict.status == FATAL]
-        answer = {"failed": failed, "facts": facts(job, probed)}
+        answer = {"failed": failed, "facts": facts_of_node(job, probed)}
     wait(me.comm)
 
     ranks_of_node = me.comm.Split_type(MPI.COMM_TYPE_SHARED, me.rank)
@@ -304,12 +318,13 @@ def looked_at(job: Job, me: ranks.Ranks) -> JsonObject:
     return answer
 
 
-def nodes_of(leaders: MPI.Comm, mine: JsonObject) -> list[JsonObject] | None:
-    """Return what `looked_at` found of each node, with the seconds by which its clock is ahead; None but on the first.
+def gather_nodes(leaders: MPI.Comm, mine: JsonObject) -> list[JsonObject] | None:
+    """Return what `look_at_node` found of each node, with `clock_offset_s`, on the first leader; None on the others.
 
-    The `leaders`, one rank of each node, call this together; `mine` is what was found of this one's node.
+    The `leaders`, one rank of each node, must all call this at once, for they exchange messages; `mine` is what was
+    found of this leader's node. An offset is the seconds by which a node's clock is ahead of the first node's.
     """
-    offsets_s = [0.0]
+    offsets_s = [0.0]  # of the first node from itself
     for other in range(1, leaders.Get_size()):
         offsets_s.append(clock_offset_s(leaders, other))
     nodes = leaders.gather(mine)
@@ -318,8 +333,12 @@ def nodes_of(leaders: MPI.Comm, mine: JsonObject) -> list[JsonObject] | None:
     return [node | {"clock_offset_s": offset_s} for node, offset_s in zip(nodes, offsets_s, strict=True)]
 
 
-def together(me: ranks.Ranks, alone: Alone, whole: Callable[[], float] | None) -> list[float]:
-    """Return the seconds of the steps that all ranks take together; none where a rank took none alone."""
+def time_steps_together(me: ranks.Ranks, alone: Alone, whole: Callable[[], float] | None) -> list[float]:
+    """Return the seconds of the training steps that all ranks take together, of each step those of its slowest rank.
+
+    All ranks call this, each with `whole`, which takes such a step and returns its seconds. They take the same number
+    of steps, about as many as fill WHOLE_S seconds, and none where a rank has taken no step alone.
+    """
     mine_s = statistics.median(alone.steps) if alone.steps else math.inf
     slowest_s = max(me.comm.allgather(mine_s))
     times_s = []
@@ -332,16 +351,22 @@ def together(me: ranks.Ranks, alone: Alone, whole: Callable[[], float] | None) -
 
 
 def take_turns(me: ranks.Ranks, alone: Alone) -> None:
-    """Take all turns of a rank alone, each at the same time on all ranks; the first one warms caches up."""
-    began = time.monotonic()
+    """Measure in turns what each rank measures alone, and keep the values in `alone`. All ranks call this together.
+
+    Each turn begins at the same time on all ranks, so that what slows all of them alike can be told apart. The first
+    turn only warms caches up, and its values are dropped. TURNS turns follow, or fewer where rank 0 finds that they
+    take too long, but no fewer than LEAST_TURNS.
+    """
+    until_s = time.monotonic() + TURNS * TURN_S
     for turn in range(TURNS + 1):
         wait(me.comm)
         alone.turn()
-        if turn == 0:
+        is_warm_up = turn == 0
+        if is_warm_up:
             alone.values = {}
             alone.steps = []
-        is_late = time.monotonic() - began > TURNS * TURN_S
-        if me.comm.bcast(is_late) and turn >= LEAST_TURNS:
+        is_late = me.comm.bcast(time.monotonic() > until_s)  # rank 0's answer, so that all ranks end together
+        if is_late and turn >= LEAST_TURNS:
             break
 
 
@@ -352,7 +377,7 @@ def main(job: Job, origins: Origins) -> None:
     began = time.monotonic()
     me = ranks.start(job.cluster)
     groups = groups_of(job.cluster.switch_groups, job.cluster.dgxnnodes)
-    mine = looked_at(job, me)
+    mine = look_at_node(job, me)
     ranks.connect(job.cluster, me)
     paddle.enable_static()
     hosts = job.cluster.hosts.split(",")
@@ -373,7 +398,7 @@ def main(job: Job, origins: Origins) -> None:
     alone = Alone(machine, step)
     take_turns(me, alone)
     digests_of_all = digests.measured(job.cluster, me, carrier, unit=unit) if carrier else None
-    metrics = joined(hosts, me.comm.allgather(OfRank(unit, alone.values, alone.failed)))
+    metrics = merge_by_host(hosts, me.comm.allgather(OfRank(unit, alone.values, alone.failed)))
     leaders = me.comm.Split(0 if alone.leads else 1, me.rank)
     links = pairs(leaders, groups) if alone.leads else []
     wait(me.comm)
@@ -387,9 +412,9 @@ def main(job: Job, origins: Origins) -> None:
         "metrics": metrics,
         "links": links,
         "digests": digests_of_all,
-        "whole_s": together(me, alone, whole),
+        "whole_s": time_steps_together(me, alone, whole),
         "steps_s": me.comm.allgather(alone.steps),
-        "nodes": nodes_of(leaders, mine) if alone.leads else None,
+        "nodes": gather_nodes(leaders, mine) if alone.leads else None,
         "took_s": round(time.monotonic() - began, 1),
     }
     if me.is_first:

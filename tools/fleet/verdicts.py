@@ -67,7 +67,7 @@ def links_of(record: Record) -> dict[str, Mapping[str, Any]]:
     return {f"{hosts[link['a']]} - {hosts[link['b']]}": link for link in record["links"]}
 
 
-def compared(where: str, metric: str, slower: float, *, named: bool, also: str = "", **figures: Any) -> Verdict:
+def judge_slowness(where: str, metric: str, slower: float, *, named: bool, also: str = "", **figures: Any) -> Verdict:
     """Return the verdict on a node or link: a warning if it is `named` as slow.
 
     `slower` is the share of more time than the fleet's median: 0.05 is 5 %. `figures` has its `interval_95`, and the
@@ -110,11 +110,11 @@ def _outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> 
     count = len(values)
     first_outlier = count
     for candidate in range(count - 1, count // 2, -1):
-        nearer = values[:candidate]
+        nearer = values[:candidate]  # all that are nearer to the centre
         deviation = max(float(nearer.std(ddof=1)), noise, LEAST_DEVIATION)
         error_of_difference = deviation * math.sqrt(1 + 1 / candidate)  # of one value and a mean of `candidate`
         t = float(values[candidate] - nearer.mean()) / error_of_difference
-        chance_of_any = (1 - stats.t_cdf(t, candidate - 1)) * (candidate + 1)
+        chance_of_any = (1 - stats.t_cdf(t, candidate - 1)) * (candidate + 1)  # of `candidate` + 1 healthy ones
         if t > LEAST_T and chance_of_any <= alpha / STEPWISE:
             first_outlier = candidate
     least_distance = smallest_difference()
@@ -137,7 +137,7 @@ def _slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:
 # ---- places of nodes and links
 
 
-def _relative(series: Series, across: Container[str]) -> dict[str, list[float]]:
+def _logs_over_median(series: Series, across: Container[str]) -> dict[str, list[float]]:
     """Return the logarithms of what was measured over the median of its kind and turn.
 
     Links `across` switch groups are of one kind, all others of another. Who has no measurement is left out.
@@ -173,23 +173,24 @@ def judge_metric(
 ) -> list[Verdict]:
     """Return a verdict on each node or link by one metric, in the order of `series`.
 
-    A warning names one that takes more time than the others, beyond chance (`alpha`). One that measured nothing is
-    unknown, or fatal where `reasons`, by name, tells of an error. All are unknown where fewer than LEAST_NODES were
-    measured. The links in `across` lead from one switch group to another, and are compared with each other alone.
+    `series` has the times of each by turn, None for one that measured nothing. A warning names one that takes more
+    time than the others; `alpha` is the chance that a healthy fleet has one named. One that measured nothing is
+    unknown, or fatal where `reasons` tells of an error. All are unknown where fewer than LEAST_NODES were measured.
+    Links in `across` lead from one switch group to another, and are compared with each other alone.
     """
-    relative = _relative(series, across)
+    logs = _logs_over_median(series, across)
     verdicts: dict[str, Verdict] = {}
-    if len(relative) >= LEAST_NODES:
-        verdicts = _verdicts_by_place(metric, series, relative, alpha)
+    if len(logs) >= LEAST_NODES:
+        verdicts = _judge_by_place(metric, series, logs, alpha)
 
-    too_few = f"{len(relative)} measured: of fewer than {LEAST_NODES} nobody is told from the others"
+    too_few = f"{len(logs)} measured: of fewer than {LEAST_NODES} nobody is told from the others"
     for name in series:
         if name not in verdicts:
-            verdicts[name] = _without_place(metric, name, reasons.get(name), too_few)
+            verdicts[name] = _judge_not_compared(metric, name, reasons.get(name), too_few)
     return [verdicts[name] for name in series]
 
 
-def _without_place(metric: str, name: str, reason: str | None, too_few: str) -> Verdict:
+def _judge_not_compared(metric: str, name: str, reason: str | None, too_few: str) -> Verdict:
     """Return the verdict on a node or link that cannot be compared.
 
     `reason` says why it measured nothing: an error is fatal, what is not possible here is unknown. It is None for one
@@ -202,27 +203,28 @@ def _without_place(metric: str, name: str, reason: str | None, too_few: str) -> 
     return Verdict(check=metric, where=name, status=status, found=found)
 
 
-def _verdicts_by_place(
-    metric: str, series: Series, relative: Mapping[str, Sequence[float]], alpha: float
+def _judge_by_place(
+    metric: str, series: Series, logs_by_name: Mapping[str, Sequence[float]], alpha: float
 ) -> dict[str, Verdict]:
     """Return the verdict on each node or link that was measured, by name.
 
-    `series` has the measured times, and `relative` the logarithm of each over the fleet's median of its turn. The
-    estimate over a node's turns is its place; how much slower it is, is the distance of its place from the median one.
+    `series` has the measured times, and `logs_by_name` the logarithm of each over the fleet's median of its turn. What
+    is estimated from all turns of a node is its place. How much slower it is follows from the distance between its
+    place and the median place.
     """
-    places = {name: place_of(logs) for name, logs in relative.items()}
-    usual_error = statistics.median(error_of(logs) for logs in relative.values())
+    places = {name: place_of(logs) for name, logs in logs_by_name.items()}
+    usual_error = statistics.median(error_of(logs) for logs in logs_by_name.values())
     named = slow(places, noise=usual_error, alpha=alpha)
     median_place = statistics.median(places.values())
     verdicts = {}
-    for name, logs in relative.items():
-        verdicts[name] = compared(
+    for name, logs in logs_by_name.items():
+        verdicts[name] = judge_slowness(
             name,
             metric,
-            math.expm1(places[name] - median_place),
+            math.expm1(places[name] - median_place),  # 0.05 is 5 % slower
             named=name in named,
             value=statistics.median(series[name] or ()),
-            interval_95=_interval_of_slower(logs, places[name], median_place, nodes=len(relative)),
+            interval_95=_interval_of_slower(logs, places[name], median_place, nodes=len(logs_by_name)),
         )
     return verdicts
 
@@ -253,12 +255,11 @@ class LinkVerdicts(NamedTuple):
 
 
 def judge_links(record: Record) -> LinkVerdicts:
-    """Return the verdicts on a fleet's network, by latency and by transfer: on nodes, and on single links.
+    """Return the verdicts on a fleet's network, by latency and by transfer: on nodes, and on links between two nodes.
 
-    First each node is judged by what its links have in common. Then the links are compared, without those of a node
-    that was named: that they are slow is the node's fault.
+    First each node is judged by what its links have in common. Then the links are compared with each other, without
+    those of a node that was named: that they are slow is the node's fault.
     """
-    judged_links = LinkVerdicts([], [])
     hosts = record["hosts"]
     links = links_of(record)
     across: set[str] = set()  # names of the links between two switch groups
@@ -268,28 +269,30 @@ def judge_links(record: Record) -> LinkVerdicts:
         if link["across"]:
             across.add(name)
 
+    by_node: list[Verdict] = []
+    by_link: list[Verdict] = []
     for metric, title in LINK_METRICS.items():
         series = {name: link[metric] for name, link in links.items()}
-        by_host = _common_of_links(hosts, hosts_by_link, _relative(series, across))
-        node_verdicts = judge_metric(f"network {title}", by_host)
-        judged_links.by_node.extend(node_verdicts)
+        series_by_host = _common_of_links(hosts, hosts_by_link, _logs_over_median(series, across))
+        node_verdicts = judge_metric(f"network {title}", series_by_host)
+        by_node.extend(node_verdicts)
 
         slow_nodes = {verdict.where for verdict in node_verdicts if verdict.status == WARNING}
-        of_other_nodes = {name: times for name, times in series.items() if not slow_nodes & hosts_by_link[name]}
-        judged_links.by_link.extend(judge_metric(title, of_other_nodes, across=across))
-    return judged_links
+        of_other_nodes = {name: times for name, times in series.items() if hosts_by_link[name].isdisjoint(slow_nodes)}
+        by_link.extend(judge_metric(title, of_other_nodes, across=across))
+    return LinkVerdicts(by_node, by_link)
 
 
 def _common_of_links(
-    hosts: Sequence[str], hosts_by_link: Mapping[str, set[str]], relative: Mapping[str, list[float]]
+    hosts: Sequence[str], hosts_by_link: Mapping[str, set[str]], logs_by_link: Mapping[str, list[float]]
 ) -> dict[str, list[float] | None]:
     """Return for each host, turn by turn, how many times as long its links take as the fleet's: 1.0 is usual.
 
-    `relative` has for each link the logarithm of that quotient in each turn; a host's is the median over its links, so
-    that one slow link does not speak for its host. None for a host whose links were not measured.
+    `logs_by_link` has for each link the logarithm of that quotient in each turn. A host's is the median over its links,
+    so that one slow link does not speak for its host. None for a host whose links were not measured.
     """
     logs_by_host: dict[str, list[list[float]]] = {host: [] for host in hosts}
-    for name, logs in relative.items():
+    for name, logs in logs_by_link.items():
         for host in hosts_by_link[name]:
             logs_by_host[host].append(logs)
 
@@ -304,32 +307,35 @@ def _common_of_links(
 
 
 def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
-    """Return a verdict on each node by its stalls: a warning names one that has them more often than the others do.
+    """Return a verdict on each node by its stalls; a warning names one that has them more often than the others do.
 
-    `medians` and `means` are of the steps of each turn, by node. A turn has a stall where its mean is over STALLED
-    times its median. A node is named where so many of the fleet's stalls fall to its turns by chance hardly ever, and
-    where they cost it time. There are no verdicts on fewer than LEAST_NODES nodes.
+    A stall is a training step that takes far longer than the others: it raises the mean of a turn's steps and leaves
+    the median. `medians` and `means` have both for each turn, by node. A turn has a stall where its mean is over
+    STALLED times its median. A node is named if its number of stalls is hardly chance, and if they make its steps
+    longer by more than the smallest difference that counts. Fewer than LEAST_NODES nodes give no verdicts.
     """
-    quotients: dict[str, Array] = {}  # of each turn: mean over median
+    mean_over_median: dict[str, Array] = {}  # of each turn
     for host, medians_of_host in medians.items():
         means_of_host = means[host]
         if medians_of_host and means_of_host:
-            quotients[host] = np.array(means_of_host) / np.array(medians_of_host)
-    if len(quotients) < LEAST_NODES:
+            mean_over_median[host] = np.array(means_of_host) / np.array(medians_of_host)
+    nodes = len(mean_over_median)
+    if nodes < LEAST_NODES:
         return []
 
-    stalls = {host: int((of_turns > STALLED).sum()) for host, of_turns in quotients.items()}
+    stalls = {host: int((of_turns > STALLED).sum()) for host, of_turns in mean_over_median.items()}
     all_stalls = sum(stalls.values())
-    all_turns = sum(len(of_turns) for of_turns in quotients.values())
-    usual = statistics.median(float(of_turns.mean()) for of_turns in quotients.values())
+    all_turns = sum(len(of_turns) for of_turns in mean_over_median.values())
+    usual = statistics.median(float(of_turns.mean()) for of_turns in mean_over_median.values())
     verdicts = []
-    for host, of_turns in quotients.items():
+    for host, of_turns in mean_over_median.items():
         turns = len(of_turns)
         chance = _chance_of_stalls(stalls[host], turns=turns, all_stalls=all_stalls, all_turns=all_turns)
+        chance_of_any_node = chance * nodes  # at most: as many nodes are tested
         slower = float(of_turns.mean()) / usual - 1
-        is_named = chance * len(quotients) <= OTHERS_ALPHA and slower > smallest_difference()
+        is_named = chance_of_any_node <= OTHERS_ALPHA and slower > smallest_difference()
         also = f"; {stalls[host]} of {turns} turns have a stall"
-        verdicts.append(compared(host, "stalls", slower, named=is_named, also=also, interval_95=None))
+        verdicts.append(judge_slowness(host, "stalls", slower, named=is_named, also=also, interval_95=None))
     return verdicts
 
 
@@ -383,7 +389,10 @@ class Judged:
 
     @property
     def doubts(self) -> list[str]:
-        """The warning that nodes may be slow though none is named: in a fleet of two speeds no majority is equal."""
+        """A warning that nodes may be slow although none is named; empty where their steps take about the same time.
+
+        In a fleet of two speeds, for instance, there is no majority of equal nodes from which the others could be told.
+        """
         steps = [verdict for verdict in self.verdicts if verdict.check == NODE_METRICS[STEP]]
         times = {verdict.where: 1 + verdict.figures["slower"] for verdict in steps if "slower" in verdict.figures}
         if not times or any(verdict.status == WARNING for verdict in steps):

@@ -84,9 +84,10 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
 
 
 def _new_config_file(folder: Path, name: str) -> Path:
-    """Return the path of the config file to write, which must not exist, in a folder that can be written.
+    """Return the path of the config file that a search will write, config_<name>.sh in `folder`.
 
-    Looked at before anything runs, not after hours of measuring. Raises ValueError where it cannot be written.
+    Raises ValueError where the file exists, or the folder cannot be written to. The search calls this before anything
+    runs, so that hours of measuring do not end with this error.
     """
     path = folder / f"config_{name}.sh"
     if path.exists():

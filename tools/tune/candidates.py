@@ -74,14 +74,15 @@ def candidates(job: Job) -> list[Candidate]:
 
 
 def _sensible_knobs(job: Job) -> Iterator[str]:
-    """Yield the knobs of STRATEGY that can change the program of a job, as "cuda_graph=1".
+    """Yield settings of STRATEGY that may make a job faster, such as "cuda_graph=1", each unlike the default.
 
-    Which these are depends on the device, the precision, the layout and the optimizer: a fusion of NHWC says
-    nothing of NCHW, and a bucket's size nothing of one rank.
+    Yielded are only those that can change the job's program by its device, precision, layout, optimizer and ranks: a
+    fusion of operators in NHWC changes nothing in NCHW, and the size of a gradient bucket nothing for one rank.
     """
     on_gpu = job.cluster.device == "gpu"
     traits = job.model.traits
     is_nhwc = job.model.is_half and "NHWC" in traits.layouts and job.model.layout != "NCHW"
+    can_capture = traits.captures(is_half=job.model.is_half) and job.model.knobs.gradient_merge == 1
 
     yield "enable_inplace=0" if on_gpu else "enable_inplace=1"
     yield "merged_lars=1" if "lars" in job.model.recipe else "merged_optimizer=0"
@@ -96,9 +97,11 @@ def _sensible_knobs(job: Job) -> Iterator[str]:
         yield "fuse_grad_size_in_MB=64"
     if not on_gpu:
         return
+
+    # Settings of GPUs alone.
     if is_nhwc:
         yield "resnet_unit=1"
-    if traits.captures(is_half=job.model.is_half) and job.model.knobs.gradient_merge == 1:
+    if can_capture:
         yield "cuda_graph=1"
     yield "enable_addto=0"
     yield "cudnn_exhaustive_search=0"

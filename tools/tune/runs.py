@@ -47,7 +47,11 @@ class Runner:
         return ["env", *assignments, str(env.ROOT / "run_and_time.sh")]
 
     def run(self, candidate: Candidate, turn: str) -> Record:
-        """Run the job once and read its log. Raises RunError with the reason where the run fails."""
+        """Run the job once with a candidate's strategy, and return the record of its log.
+
+        `turn` names the run's folder. Where this command is interrupted meanwhile, the run is ended too. Raises
+        RunError where the run fails, with the reason that it printed.
+        """
         process = subprocess.Popen(
             self.command(candidate, turn),
             cwd=env.ROOT,
@@ -60,16 +64,14 @@ class Runner:
             try:
                 _, stderr = process.communicate()
             finally:
-                if process.poll() is None:  # this command was stopped: so is the run
+                is_still_running = process.poll() is None  # only after an exception here, as of Ctrl-C
+                if is_still_running:
                     process.terminate()
                     process.wait()
         if process.returncode:
-            for line in stderr.splitlines():
-                if line.startswith("error: "):
-                    raise RunError(line.removeprefix("error: "))
-            raise RunError(f"exit status {process.returncode}")
-        (log,) = self._logdir(candidate, turn).glob("**/result_0.txt")
-        return read_record(log)
+            raise RunError(_reason_of_failure(stderr, process.returncode))
+        (only_log,) = self._logdir(candidate, turn).glob("**/result_0.txt")
+        return read_record(only_log)
 
     def measure(self, title: str, candidates: Sequence[Candidate], turns: int) -> Measured:
         """Run each candidate once a turn, in the reverse order in every second turn.
@@ -110,6 +112,14 @@ class Runner:
     def _logdir(self, candidate: Candidate, turn: str) -> Path:
         name = "".join(_in_file_name(character) for character in candidate.name)
         return self.folder / turn / name
+
+
+def _reason_of_failure(stderr: str, exit_status: int) -> str:
+    """Return the first error that a run printed, else its exit status."""
+    for line in stderr.splitlines():
+        if line.startswith("error: "):
+            return line.removeprefix("error: ")
+    return f"exit status {exit_status}"
 
 
 def _in_file_name(character: str) -> str:

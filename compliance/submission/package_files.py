@@ -1,0 +1,94 @@
+"""The files of a package as they lie in a folder: which of them no package has, and how they differ from the wanted."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from compliance.submission.description import LARGEST_JSON_BYTES
+from compliance.submission.package import LARGEST_BYTES
+from runlog.text import printable
+from runlog.verdict import Verdict, judged
+
+MOST_BYTES = 4 << 30  # of all files: more takes minutes to hash
+_HASH_DIGITS = 64  # at the beginning of a line of sha256sum
+_NAME_AT = 66  # where the name begins in it, after two blanks
+_PATH = re.compile(r"(?!\.)[A-Za-z0-9_+.-]+(/(?!\.)[A-Za-z0-9_+.-]+)*")
+
+
+def strange_files(folder: Path) -> list[Verdict]:
+    """Return a failed verdict for each file or folder of a kind, name or size that no package has, such as a link.
+
+    The list is empty for a sound package. The caller reads no file where it is not: a link may lead elsewhere, a pipe
+    block the reader, and a large file fill its memory.
+    """
+    answers = []
+    total_bytes = 0
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        reason = _why_strange(path, name)
+        if reason:
+            answers.append(judged("files", False, f"{printable(name)} {reason}"))
+        elif path.is_file():
+            total_bytes += path.stat().st_size
+    if total_bytes > MOST_BYTES:
+        answers.append(judged("files", False, f"{total_bytes} bytes in all; {MOST_BYTES} are the most that is read"))
+    return answers
+
+
+def _why_strange(path: Path, name: str) -> str:
+    """Return why no package has a file or folder like this one; empty where a package may have it."""
+    if path.is_symlink() or not (path.is_file() or path.is_dir()):
+        return "is no regular file"
+    if path.is_dir() and not any(path.iterdir()):
+        return "is an empty folder"
+    if not _PATH.fullmatch(name):
+        return "is a name that no package holds"
+    if path.is_file() and path.stat().st_size > LARGEST_BYTES:
+        return f"is over {LARGEST_BYTES >> 20} MiB, which no file of a package is"
+    return ""
+
+
+def read_stated(file: Path) -> bytes:
+    """Return the bytes of a file that states figures or hashes; empty where it is absent or larger than any of them."""
+    if not file.is_file() or file.stat().st_size > LARGEST_JSON_BYTES:
+        return b""
+    return file.read_bytes()
+
+
+class Problems(NamedTuple):
+    """The words for the three ways in which a package's files can differ from the wanted ones."""
+
+    unwanted: str
+    missing: str
+    altered: str
+
+
+def hash_by_name(text: bytes) -> dict[str, str]:
+    """Return the hashes that `sha256sum` printed, by the names of the files."""
+    sums = {}
+    for line in text.decode("utf-8", "replace").split("\n"):
+        if line:
+            sums[line[_NAME_AT:]] = line[:_HASH_DIGITS]
+    return sums
+
+
+def judge_differences(
+    check: str, wanted: Mapping[str, object], present: Mapping[str, object], problems: Problems
+) -> list[Verdict]:
+    """Return a failed verdict for each file that is wanted or present alone, or has another content than wanted.
+
+    `wanted` and `present` have the content of each file, or its hash, by its name.
+    """
+    answers = []
+    for name in sorted({*wanted, *present}):
+        if wanted.get(name) == present.get(name):
+            continue
+        if name not in wanted:
+            problem = problems.unwanted
+        elif name not in present:
+            problem = problems.missing
+        else:
+            problem = problems.altered
+        answers.append(judged(check, False, f"{printable(name)} {problem}"))
+    return answers

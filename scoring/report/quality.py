@@ -1,0 +1,95 @@
+"""The plot and the table of the quality that the evaluations of the runs measured."""
+
+import functools
+from collections.abc import Sequence
+
+from runlog.text import visible
+from scoring.record import Quality
+from scoring.report import blocks, plots
+from scoring.report.blocks import Cell, Figure, Paragraph, at_line, run_link
+from scoring.report.content import NOT_MEASURED, Report, ReportedRun
+from scoring.report.text import four_digits
+
+
+def figure(report: Report) -> Figure | Paragraph:
+    """Return the plot of the quality at each evaluation; a sentence where the logs hold no evaluation.
+
+    There is a series for each run and each measure, such as accuracy. The target is drawn where all runs have the same.
+    """
+    evaluated = [run for run in report.runs if run.record.quality]
+    if not evaluated:
+        return Paragraph(text=f"Quality: {NOT_MEASURED}; the logs hold no evaluation.", absent=True)
+    targets = {run.target for run in evaluated}
+    target = targets.pop() if len(targets) == 1 else None
+    measures = _measures(evaluated)
+    series = _quality_series(evaluated, measures)
+    words = "; ".join(f"{name} {_both_ends(points)}" for name, points in series)
+    aim = f"; target {target:g}" if target is not None else ""
+    axis_name = visible(measures[0], 40) if len(measures) == 1 else "quality"
+    rows = []
+    for run in evaluated:
+        rows += [_cells_of_quality(run, quality) for quality in run.record.quality]
+    return Figure(
+        name="quality",
+        title="Quality after each evaluation",
+        caption=f"{' and '.join(measures)}, first and last: {words}{aim}.",
+        draw=functools.partial(plots.lines, series=series, x="epoch", y=axis_name, target=target),
+        numbers=blocks.table("Every evaluation", rows),
+    )
+
+
+def _measures(runs: Sequence[ReportedRun]) -> list[str]:
+    """Return the names of what the evaluations measured, in alphabetical order."""
+    names: set[str] = set()
+    for run in runs:
+        names.update(quality.name for quality in run.record.quality)
+    return sorted(names)
+
+
+def _quality_series(runs: Sequence[ReportedRun], measures: Sequence[str]) -> list[plots.NamedPoints]:
+    """Return a labelled series for each run and each measure, such as accuracy: its value at each evaluation.
+
+    A run that was not evaluated by a measure has no series of it. A label is `run 1`, or `run 1 accuracy` where there
+    are several measures.
+    """
+    series: list[plots.NamedPoints] = []
+    for run in runs:
+        for measure in measures:
+            points = _points_of_measure(run, measure)
+            if points:
+                label = f" {visible(measure, 40)}" if len(measures) > 1 else ""
+                series.append((f"run {run.number}{label}", points))
+    return series
+
+
+def _points_of_measure(run: ReportedRun, measure: str) -> list[tuple[float, float]]:
+    """Return the epoch and the value of each evaluation of a run by one measure.
+
+    Where the log names no epoch, the number of the evaluation, from 1, takes its place.
+    """
+    points = []
+    for evaluation_number, quality in enumerate(run.record.quality, 1):
+        if quality.name == measure:
+            epoch = evaluation_number if quality.epoch is None else quality.epoch
+            points.append((float(epoch), quality.value))
+    return points
+
+
+def _both_ends(points: Sequence[tuple[float, float]]) -> str:
+    """Return the first and the last value in words; one of them where both are the same point."""
+    _, first = points[0]
+    _, last = points[-1]
+    if points[0] == points[-1]:
+        return four_digits(first)
+    return f"{four_digits(first)} to {four_digits(last)}"
+
+
+def _cells_of_quality(run: ReportedRun, quality: Quality) -> list[Cell]:
+    """Return the row of one evaluation."""
+    epoch = "not said" if quality.epoch is None else str(quality.epoch)
+    return [
+        Cell("run", run_link(run)),
+        Cell("measure", quality.name),
+        Cell("epoch", epoch, numeric=True),
+        Cell("value", at_line(run, quality.line, format(quality.value, ".6g")), numeric=True),
+    ]
