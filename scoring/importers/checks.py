@@ -268,9 +268,8 @@ def _rate_over(record: Record, rows: Sequence[Window], what: str, seconds: float
     if seconds <= 0:
         return None
     first, last = rows[0], rows[-1]
-    samples = record.train_samples or 0
     epochs_after_first = (last.epoch or 0) - (first.epoch or 0)
-    images = epochs_after_first * samples + (first.images or 0.0)
+    images = epochs_after_first * (record.train_samples or 0) + (first.images or 0.0)
     rate = images / seconds
     return RunRate(f"{_lines(rows)}: {what}, {six_digits(seconds)} s, which is {six_digits(rate)} images/s", rate)
 
@@ -281,8 +280,8 @@ def _evaluated_s(record: Record, rows: Sequence[Window], span: Span) -> float:
     Where the program runs ahead of the devices, an evaluation waits for the training before it. So none counts for more
     than LONGEST_EVALUATION times what its images take at the rows' own rate.
     """
-    seconds_an_image = _total(rows, "seconds") / _total(rows, "images")
-    longest_s = LONGEST_EVALUATION * (record.eval_samples or 0) * seconds_an_image
+    images_evaluated = LONGEST_EVALUATION * (record.eval_samples or 0)
+    longest_s = images_evaluated * _total(rows, "seconds") / _total(rows, "images")
     ends = [row.end_s or 0.0 for row in rows]
     evaluated_s = 0.0
     for evaluation in record.evaluations:
@@ -296,11 +295,10 @@ def _evaluated_s(record: Record, rows: Sequence[Window], span: Span) -> float:
 def _training_rate(record: Record, rows: Sequence[Window], what: str, span: Span) -> RunRate | None:
     """Return the images/s of a span, without evaluations where they can be left out; `what` names the span."""
     evaluated_s = _evaluated_s(record, rows, span)
-    if evaluated_s:
-        what += " without evaluations"
-    elif record.evaluations and not record.eval_samples:
-        what += " with evaluations (the log does not say eval_samples)"
-    return _rate_over(record, rows, what, span.seconds - evaluated_s)
+    left_out = " without evaluations" if evaluated_s else ""
+    if record.evaluations and not record.eval_samples:
+        left_out = " with evaluations (the log does not say eval_samples)"
+    return _rate_over(record, rows, what + left_out, span.seconds - evaluated_s)
 
 
 def _run(record: Record) -> Check | None:
@@ -320,17 +318,13 @@ def _run(record: Record) -> Check | None:
     rate = _total(rows, "images") / rows_s
     own_times = f"{_lines(rows)}: the epochs' own times, {six_digits(rows_s)} s, which is {six_digits(rate)} images/s"
 
-    whole: RunRate | None = None
     run = _span_of_run(record)
-    if run is not None:
-        whole = _training_rate(record, rows, "run_start to run_stop", run)
-        if whole is None:
-            return None
+    whole = _training_rate(record, rows, "run_start to run_stop", run) if run else None
+    if run and not whole:
+        return None
     if whole is None or rate / whole.images_per_s <= STARTS_AND_ENDS:
         whole = _training_rate(record, rows, "first to last epoch", _span_of_rows(rows))
-    if whole is None:
-        return None
-    return _check(EPOCHS_AND_RUN, whole.text, own_times, rate / whole.images_per_s)
+    return _check(EPOCHS_AND_RUN, whole.text, own_times, rate / whole.images_per_s) if whole else None
 
 
 def _epoch_timer(record: Record) -> Check | None:
