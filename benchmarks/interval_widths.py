@@ -202,7 +202,7 @@ def held_out(cases: Sequence[Case]) -> dict[str, dict[int, Coverage]]:
                 if width is not None:
                     for source in (case.source, f"{ALL_SOURCES} {case.kind}"):
                         by_count = holds.setdefault(source, {})
-                        by_count.setdefault(count, []).append((case, width.half(case.scale)))
+                        by_count.setdefault(count, []).append((case, width.half_width(case.scale)))
     found: dict[str, dict[int, Coverage]] = {}
     for source in sorted(holds):
         found[source] = {count: _coverage(holds[source][count]) for count in sorted(holds[source])}

@@ -15,35 +15,42 @@ TAIL_MIB = 1.0  # the last one is small: nothing is left to hide it behind
 def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list[list[str]]:
     """Cut gradients of one type, in the order in which they are made, into buckets of at most `limit_mib` MiB.
 
-    `sizes` maps each gradient to its bytes. A gradient over the limit is a bucket by itself. The first bucket closes
-    from HEAD_MIB on, and the last takes at most TAIL_MIB. Returns the names of the gradients in each bucket.
+    `sizes` maps each gradient to its bytes. A gradient over the limit is a bucket by itself. The first bucket takes
+    no more gradients once it holds HEAD_MIB, and the last holds at most TAIL_MIB. Returns the names of the gradients in
+    each bucket.
     """
     limit = limit_mib * ops.MIB
     head_limit = min(HEAD_MIB * ops.MIB, limit)
     tail_limit = min(TAIL_MIB * ops.MIB, limit)
-
-    # The tail takes what fits, from the last gradient backwards.
-    rest = list(gradients)
-    tail: list[str] = []
-    tail_bytes = 0
-    while rest and tail_bytes + sizes[rest[-1]] <= tail_limit:
-        name = rest.pop()
-        tail.insert(0, name)
-        tail_bytes += sizes[name]
+    tail_start = _tail_start(gradients, sizes, tail_limit)
 
     buckets: list[list[str]] = []
     bucket: list[str] = []
-    filled = 0
-    for name in rest:
+    bucket_bytes = 0
+    for name in gradients[:tail_start]:
         is_first_bucket = not buckets
-        is_full = filled + sizes[name] > limit or (is_first_bucket and filled >= head_limit)
+        is_full = bucket_bytes + sizes[name] > limit or (is_first_bucket and bucket_bytes >= head_limit)
         if bucket and is_full:
             buckets.append(bucket)
             bucket = []
-            filled = 0
+            bucket_bytes = 0
         bucket.append(name)
-        filled += sizes[name]
-    return [gradients for gradients in (*buckets, bucket, tail) if gradients]
+        bucket_bytes += sizes[name]
+
+    tail = gradients[tail_start:]
+    return [names for names in (*buckets, bucket, tail) if names]
+
+
+def _tail_start(gradients: list[str], sizes: dict[str, int], limit: float) -> int:
+    """Return the index of the first gradient of the last bucket: as many of the last ones as fit into `limit` bytes."""
+    start = len(gradients)
+    tail_bytes = 0
+    for index in reversed(range(len(gradients))):
+        tail_bytes += sizes[gradients[index]]
+        if tail_bytes > limit:
+            break
+        start = index
+    return start
 
 
 def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bool = False) -> None:

@@ -30,8 +30,8 @@ class Width:
     power: float
     least_share: float
 
-    def half(self, scale: float) -> float:
-        """Half the width for a run whose windows have this scale."""
+    def half_width(self, scale: float) -> float:
+        """Return half the width, a share of the figure, for a run of this scale; Calibration says what the scale is."""
         return max(self.factor * scale**self.power, self.least_share)
 
 
@@ -60,6 +60,7 @@ def calibration() -> Calibration:
 
 
 def _widths_by_kind(table: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, list[Width]]:
+    """Return the widths that a table of calibration.yaml holds, by the kind of windows."""
     by_kind = {}
     for kind, rows in table.items():
         widths = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scoring.figure import spread
-from scoring.figure.calibration import calibration, kind_of, width_for
+from scoring.figure.calibration import Width, calibration, kind_of, width_for
 from scoring.figure.levels import hosts_of_runs, independent_values
 from scoring.figure.protocols import Protocol
 from scoring.figure.run import RunFigure
@@ -47,34 +47,44 @@ def of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
 
 
 def _calibrated(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
-    """Return the intervals of a run by the widths that were calibrated for its `kind` of windows and their number."""
+    """Return the intervals of a run by the widths that published logs gave for its kind and number of windows.
+
+    There are none, and `method` says why, for fewer windows than were calibrated, and where the windows are so uneven
+    that the interval would begin below 0 or that the windows alone have none. The interval of another run is None
+    where only that of the run itself was calibrated.
+    """
     windows = len(run.rates)
-    run_width = width_for(calibration().run[kind], windows)
-    repeat_width = width_for(calibration().repeat[kind], windows)
-    if run_width is None:
-        method = f"none: widths are not calibrated for {kind}"
-        if calibration().run[kind]:
-            least = min(width.windows for width in calibration().run[kind])
-            method = f"none: fewer than {least} windows of one run"
-        return Intervals(deviation=deviation, method=method)
+    widths_of_run = calibration().run[kind]
+    width_of_run = width_for(widths_of_run, windows)
+    if width_of_run is None:
+        return Intervals(deviation=deviation, method=_why_no_width(widths_of_run, kind))
 
     times = [1 / rate for rate in run.rates]  # not rates, as a stall makes one time very long
-    run_half = run_width.half(spread.relative_sd(times))
-    if run_half > 1 or run.windows_interval_95 is None:
+    half_width = width_of_run.half_width(spread.relative_sd(times))
+    if half_width > 1 or run.windows_interval_95 is None:
         return Intervals(deviation=deviation, method="none: the windows are too uneven for one")
 
-    run_95 = spread.around(run.value, run_half)
-    repeat_95 = None
-    if repeat_width is not None:
-        repeat_half = repeat_width.half(spread.half_share(run.windows_interval_95))
-        repeat_95 = spread.around(run.value, repeat_half)
+    interval_of_run = spread.around(run.value, half_width)
+    interval_of_repeat = None
+    width_of_repeat = width_for(calibration().repeat[kind], windows)
+    if width_of_repeat is not None:
+        by_windows_alone = spread.half_share(run.windows_interval_95)
+        interval_of_repeat = spread.around(run.value, width_of_repeat.half_width(by_windows_alone))
     return Intervals(
         deviation=deviation,
-        interval_95=run_95,
+        interval_95=interval_of_run,
         method=f"from {windows} windows of one run",
-        run_95=run_95,
-        repeat_95=repeat_95,
+        run_95=interval_of_run,
+        repeat_95=interval_of_repeat,
     )
+
+
+def _why_no_width(widths: Sequence[Width], kind: str) -> str:
+    """Say why no calibrated width holds for a run: there is none for this kind of windows, or it has too few."""
+    if not widths:
+        return f"none: widths are not calibrated for {kind}"
+    least = min(width.windows for width in widths)
+    return f"none: fewer than {least} windows of one run"
 
 
 def of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol) -> Intervals:

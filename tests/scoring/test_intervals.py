@@ -83,7 +83,8 @@ def normal_cases(draw: random.Random, systems: int, spread: float) -> list[Case]
 def test_fitted_widths_hold_on_systems_that_they_were_not_fitted_on() -> None:
     cases = normal_cases(random.Random(1), systems=200, spread=2.0)
     [width] = interval_widths.fitted(cases)["rows"]
-    assert width.windows == 10 and width.half(0.01) == pytest.approx(0.01 * 2.0 * 2.05, rel=0.1)  # of a normal's 96 %
+    assert width.windows == 10
+    assert width.half_width(0.01) == pytest.approx(0.01 * 2.0 * 2.05, rel=0.1)  # of a normal's 96 %
     coverage = interval_widths.held_out(cases)["a source"][10]
     assert coverage.systems == 200 and 0.94 < coverage.held < 0.98
 
@@ -140,6 +141,6 @@ def test_the_calibrated_interval_holds_where_that_of_the_windows_alone_does_not(
     assert len({case.system for case in cases}) == 5
     width = calibration.width_for(calibration.calibration().run["rows"], 20)
     assert width is not None
-    calibrated = [case.error <= width.half(case.scale) for case in cases]
+    calibrated = [case.error <= width.half_width(case.scale) for case in cases]
     alone = [case.error <= 2.09 / math.sqrt(20) * case.scale for case in cases]  # Student's t, as if independent
     assert statistics.fmean(alone) < 0.9 < statistics.fmean(calibrated)

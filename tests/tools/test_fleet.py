@@ -166,7 +166,7 @@ def test_a_node_is_as_slow_as_the_slowest_of_its_ranks_and_fails_with_one() -> N
         fleet_measure.OfRank(1, {"step_s": [1.0, 1.0]}, {"disk_s_per_gib": "No space left"}),
         fleet_measure.OfRank(1, {}, {"step_s": "killed"}),
     ]
-    metrics = fleet_measure.joined(["a", "b"], found)
+    metrics = fleet_measure.merge_by_host(["a", "b"], found)
     assert metrics["step_s"] == {"series": [[2.0, 5.0], None], "reasons": {"1": "killed"}}
     assert metrics["disk_s_per_gib"] == {"series": [[3.0], None], "reasons": {"1": "No space left"}}
 

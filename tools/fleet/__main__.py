@@ -28,7 +28,7 @@ from scoring.report.blocks import Table
 from scoring.report.text import number
 from tools.fleet import arithmetic
 from tools.fleet.baseline import Change, changes
-from tools.fleet.record import EXCHANGE_MIB, differences, read, unlike
+from tools.fleet.record import EXCHANGE_MIB, differences, read, why_no_baseline
 from tools.fleet.verdicts import BAD, LINK_METRICS, NOT_POSSIBLE, Judged, Record, links_of
 
 
@@ -345,7 +345,7 @@ def report(args: argparse.Namespace) -> int:
     since = None
     if args.baseline:
         earlier = read(args.baseline)
-        not_comparable = unlike(judged.record, earlier.record)
+        not_comparable = why_no_baseline(judged.record, earlier.record)
         if not not_comparable:
             since = changes(judged.record, earlier.record)
 

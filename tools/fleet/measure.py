@@ -30,7 +30,7 @@ from tools.acceptance.machine import Machine, NotPossible
 from tools.doctor.checks import clock_offset_s, judge_node
 from tools.doctor.node import probe
 from tools.fleet import digests
-from tools.fleet.record import EXCHANGE_MIB, FORMAT, facts
+from tools.fleet.record import EXCHANGE_MIB, FORMAT, facts_of_node
 from tools.fleet.rounds import Pair, groups_of, rounds
 from tools.fleet.steps import SEED, programs
 from tools.fleet.verdicts import NOT_POSSIBLE
@@ -260,7 +260,7 @@ class OfRank(NamedTuple):
     failed: dict[str, str]  # by metric: why it was not measured
 
 
-def joined(hosts: list[str], of_ranks: Sequence[OfRank]) -> JsonObject:
+def merge_by_host(hosts: list[str], of_ranks: Sequence[OfRank]) -> JsonObject:
     """Return what all ranks measured alone, by host: {metric: {"series", "reasons"}}, as the record keeps it.
 
     "series" has a list for each host: in each turn the time of its slowest rank, as a node is as slow as that. It is
@@ -308,7 +308,7 @@ def look_at_node(job: Job, me: ranks.Ranks) -> JsonObject:
     if me.local_rank == 0:
         probed = probe(job, node=me.rank // job.cluster.dgxngpu)
         failed = [f"{verdict.check}: {verdict.found}" for verdict in judge_node(probed, job) if verdict.status == FATAL]
-        answer = {"failed": failed, "facts": facts(job, probed)}
+        answer = {"failed": failed, "facts": facts_of_node(job, probed)}
     wait(me.comm)
 
     ranks_of_node = me.comm.Split_type(MPI.COMM_TYPE_SHARED, me.rank)
@@ -333,8 +333,12 @@ def gather_nodes(leaders: MPI.Comm, mine: JsonObject) -> list[JsonObject] | None
     return [node | {"clock_offset_s": offset_s} for node, offset_s in zip(nodes, offsets_s, strict=True)]
 
 
-def together(me: ranks.Ranks, alone: Alone, whole: Callable[[], float] | None) -> list[float]:
-    """Return the seconds of the steps that all ranks take together; none where a rank took none alone."""
+def time_steps_together(me: ranks.Ranks, alone: Alone, whole: Callable[[], float] | None) -> list[float]:
+    """Return the seconds of the training steps that all ranks take together, of each step those of its slowest rank.
+
+    All ranks call this, each with `whole`, which takes such a step and returns its seconds. They take the same number
+    of steps, about as many as fill WHOLE_S seconds, and none where a rank has taken no step alone.
+    """
     mine_s = statistics.median(alone.steps) if alone.steps else math.inf
     slowest_s = max(me.comm.allgather(mine_s))
     times_s = []
@@ -394,7 +398,7 @@ def main(job: Job, origins: Origins) -> None:
     alone = Alone(machine, step)
     take_turns(me, alone)
     digests_of_all = digests.measured(job.cluster, me, carrier, unit=unit) if carrier else None
-    metrics = joined(hosts, me.comm.allgather(OfRank(unit, alone.values, alone.failed)))
+    metrics = merge_by_host(hosts, me.comm.allgather(OfRank(unit, alone.values, alone.failed)))
     leaders = me.comm.Split(0 if alone.leads else 1, me.rank)
     links = pairs(leaders, groups) if alone.leads else []
     wait(me.comm)
@@ -408,7 +412,7 @@ def main(job: Job, origins: Origins) -> None:
         "metrics": metrics,
         "links": links,
         "digests": digests_of_all,
-        "whole_s": together(me, alone, whole),
+        "whole_s": time_steps_together(me, alone, whole),
         "steps_s": me.comm.allgather(alone.steps),
         "nodes": gather_nodes(leaders, mine) if alone.leads else None,
         "took_s": round(time.monotonic() - began, 1),

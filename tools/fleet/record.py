@@ -99,7 +99,7 @@ def _check_series(metric: str, series: Series) -> None:
                 raise ValueError(f"{metric} of {name} is {value}: a time is above 0 and finite")
 
 
-def unlike(now: Record, then: Record) -> str:
+def why_no_baseline(now: Record, then: Record) -> str:
     """Return why a record is no baseline: it has other hosts, or its job took other steps; empty if it is one."""
     if not set(now["hosts"]) & set(then["hosts"]):
         return "has none of these hosts: give an earlier record of the same ones"
@@ -182,8 +182,12 @@ def _gpus(gpus: Iterable[Any]) -> str:
     return ", ".join(f"{count} x {name}" for name, count in counts.items())
 
 
-def facts(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts of this node; `probed` is what the doctor found."""
+def facts_of_node(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
+    """Return the facts of this node that decide how fast it is, by name, as texts; "none" where there is nothing.
+
+    Facts that differ from node to node explain why one is slower. `probed` is what the doctor found here; the others
+    are read from /proc and /sys.
+    """
     gpus = probed["gpus"]
     source = probed["source"]
     interfaces = probed["interfaces"]  # {name: "<address> <speed>"}

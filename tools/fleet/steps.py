@@ -41,9 +41,13 @@ class Programs(NamedTuple):
 
 
 def programs(machine: Machine) -> Programs:
-    """Build the job's training program and start it; all ranks call this together.
+    """Build the job's training program, start it, and return the three kinds of steps that the fleet check takes.
 
-    All ranks get the weights that the first one draws on its CPU: GPUs would draw others from the same seed.
+    These are: a step of the rank alone, by the program without its all-reduces; a step of all ranks together; and the
+    steps without all-reduces whose results must be the same on all ranks. Each rank has a synthetic batch of its own,
+    and all have the weights that the first one draws on its CPU: GPUs would draw others from the same seed.
+
+    All ranks must call this together, as the weights are broadcast.
     """
     job = machine.job
     me = machine.me

@@ -67,7 +67,7 @@ def links_of(record: Record) -> dict[str, Mapping[str, Any]]:
     return {f"{hosts[link['a']]} - {hosts[link['b']]}": link for link in record["links"]}
 
 
-def compared(where: str, metric: str, slower: float, *, named: bool, also: str = "", **figures: Any) -> Verdict:
+def judge_slowness(where: str, metric: str, slower: float, *, named: bool, also: str = "", **figures: Any) -> Verdict:
     """Return the verdict on a node or link: a warning if it is `named` as slow.
 
     `slower` is the share of more time than the fleet's median: 0.05 is 5 %. `figures` has its `interval_95`, and the
@@ -218,7 +218,7 @@ def _judge_by_place(
     median_place = statistics.median(places.values())
     verdicts = {}
     for name, logs in logs_by_name.items():
-        verdicts[name] = compared(
+        verdicts[name] = judge_slowness(
             name,
             metric,
             math.expm1(places[name] - median_place),  # 0.05 is 5 % slower
@@ -335,7 +335,7 @@ def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
         slower = float(of_turns.mean()) / usual - 1
         is_named = chance_of_any_node <= OTHERS_ALPHA and slower > smallest_difference()
         also = f"; {stalls[host]} of {turns} turns have a stall"
-        verdicts.append(compared(host, "stalls", slower, named=is_named, also=also, interval_95=None))
+        verdicts.append(judge_slowness(host, "stalls", slower, named=is_named, also=also, interval_95=None))
     return verdicts
 
 
