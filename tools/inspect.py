@@ -179,7 +179,7 @@ def main() -> int:
     network_bytes_per_s = None
     if network_gbps is not None:
         if not 0 < network_gbps < math.inf:
-            raise ValueError(f"--network {network_gbps:g}: must be above 0, as 100")
+            raise ValueError(f"--network {network_gbps:g}: must be above 0 and finite, as 100")
         network_bytes_per_s = network_gbps * 1e9 / BITS_OF_A_BYTE
     described = inspect(job, network_bytes_per_s)
     print(json.dumps(described, indent=1) if as_json else text(described))

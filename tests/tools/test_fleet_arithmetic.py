@@ -120,7 +120,7 @@ def test_a_class_of_two_is_not_decided(tmp_path: Path) -> None:
     assert list(statuses.values()) == ["ok"] * 3 + ["unknown"] * 3
     assert found["node4"].startswith("not decided: 2 of its class") and found["node5"].startswith("not decided: 1 of")
     done = report(tmp_path, record)
-    assert done.returncode == 0 and "\narithmetic        unknown for 2: not decided: 2 of" in done.stdout
+    assert done.returncode == 0 and "\narithmetic        unknown for 2 (node3, node4): not decided: 2 of" in done.stdout
 
 
 def chance(rank: int, outcomes: int) -> Repetitions:

@@ -11,7 +11,6 @@ import dataclasses
 import json
 import statistics
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -52,7 +51,7 @@ UNITS = {  # by a verdict's check
     "latency": Unit(name="us", per_own=1e6),
 }
 SHADES = (1.05, 1.2, 1.5, 2.0)  # of a link's time over the median of its kind: inside a switch group, or across
-MOST_WITH_FIGURES = 16  # nodes; the cells of a larger map are shaded only
+MOST_WITH_FIGURES = 16  # nodes; the cells of a larger map are shaded only, and a line names no more
 MAP_TITLES = {"transfer_s": "bandwidth, MiB/s", "latency_s": "latency, us"}
 
 
@@ -131,11 +130,17 @@ def _arithmetic_lines(judged: Judged) -> list[str]:
     """Return a line with what was compared of the nodes' arithmetic, and one for each reason that decided nothing."""
     title = _title(arithmetic.CHECK)
     lines = [f"{title}{arithmetic.summary(judged.record)}"]
-    undecided = [
-        verdict.found for verdict in judged.verdicts if verdict.check == arithmetic.CHECK and verdict.status == UNKNOWN
-    ]
-    for reason, nodes in Counter(undecided).items():
-        lines.append(f"{title}unknown for {nodes}: {reason}")
+    hosts_by_reason: dict[str, list[str]] = {}
+    for verdict in judged.verdicts:
+        if verdict.check == arithmetic.CHECK and verdict.status == UNKNOWN:
+            hosts_by_reason.setdefault(verdict.found, []).append(verdict.where)
+    for reason, hosts in hosts_by_reason.items():
+        named = "all"
+        if len(hosts) < len(judged.statuses):
+            named = ", ".join(hosts[:MOST_WITH_FIGURES])
+        if named != "all" and len(hosts) > MOST_WITH_FIGURES:
+            named = f"{named}, ..."
+        lines.append(f"{title}unknown for {len(hosts)} ({named}): {reason}")
     return lines
 
 
