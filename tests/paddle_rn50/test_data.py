@@ -293,7 +293,7 @@ def test_synthetic_data_needs_no_data_set_of_the_batchs_size(embedded: Path) -> 
     """As the README's first line for a GPU system: 8 GPUs have more images a step than the embedded data set has."""
     me = ranks.Ranks(comm=MPI.COMM_SELF, rank=0, size=1, local_rank=0, node="here")
     settings = {"batchsize": 1500, "dgxngpu": 1, "recipe": "nvidia_cosine", "data_cache": str(embedded.parent)}
-    task = train.configured(job_of(data="synthetic", **settings), me)  # type: ignore[arg-type]
+    task = train.task_of(job_of(data="synthetic", **settings), me)  # type: ignore[arg-type]
     assert task.dataset.train_samples == IMAGENET_TRAIN
     with pytest.raises(ValueError, match="global batch 1500 is larger than the training set of 1437 images"):
-        train.configured(job_of(data="real", **settings), me)  # type: ignore[arg-type]
+        train.task_of(job_of(data="real", **settings), me)  # type: ignore[arg-type]

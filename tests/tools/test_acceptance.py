@@ -67,10 +67,10 @@ def on_cpu(image: data.ImageFormat) -> ReaderConfig:
 def test_images_of_another_decoder_pass_and_shifted_ones_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images, recipe = acceptance.pictures(tmp_path), config.NVIDIA_COSINE
     reader = on_cpu(data.ImageFormat(size=recipe.image_size, layout="NHWC"))
-    plain = acceptance.one_batch_each(images, recipe, reader, np.array)
+    plain = acceptance.read_as_one_batch(images, recipe, reader, np.array)
     for name in ("image", "image_slice"):
         monkeypatch.setattr(fn.decoders, name, functools.partial(getattr(fn.decoders, name), use_fast_idct=True))
-    for image, other in zip(plain, acceptance.one_batch_each(images, recipe, reader, np.array), strict=True):
+    for image, other in zip(plain, acceptance.read_as_one_batch(images, recipe, reader, np.array), strict=True):
         assert 0 < acceptance.grey_levels(image, other) <= acceptance.GREY_LEVELS
         shifted, mirrored, of_four = np.roll(image, 1, 2), image[:, :, ::-1], np.append(image, image[..., :1], axis=3)
         for fault in (shifted, mirrored, image[..., ::-1], of_four):
