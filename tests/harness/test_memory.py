@@ -58,6 +58,12 @@ def paddles_text() -> str:
         return content[at : content.find(b"\0", at)].decode()
 
 
+@pytest.fixture(autouse=True)
+def nothing_was_done_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watchdog, of which this process has one, keeps what a test before this one was doing."""
+    monkeypatch.setattr(memory.WATCHDOG, "doing", "starting")
+
+
 def test_a_gpu_that_is_full_is_named_with_what_it_holds() -> None:
     values = iter((3, "1.531250GB", 3, "30.911438GB", "416.625000MB", 3, ""))
     text = re.sub("%[ds]", lambda _: str(next(values)), paddles_text())
