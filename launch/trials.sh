@@ -92,7 +92,12 @@ without_banner() {
 if [[ "${1:-}" == --check ]]; then
   mapfile -t command < <(mpirun_command tools.doctor)
   status=0
-  { setpriv --pdeathsig TERM "${command[@]}" </dev/null 2>&1 >&3 3>&- | without_banner >&2 3>&-; } 3>&1 || status=$?
+  # A pipe would put mpirun below a shell of its own, which nothing ends if this one is killed.
+  exec {errors}> >(without_banner >&2)
+  filter=$!
+  setpriv --pdeathsig TERM "${command[@]}" </dev/null 2>&"${errors}" {errors}>&- || status=$?
+  exec {errors}>&-
+  wait "${filter}"
   exit "$((status == 2 ? 2 : status != 0))"
 fi
 
