@@ -1,5 +1,7 @@
-"""What a wheel holds, and the extras: [plots] draws the report's plots; [train] is every package of locks/run.lock, and
-[official] what mlperf-logging's own checkers import on top of it.
+"""Says what a wheel holds, and which extras it has.
+
+[plots] draws the report's plots; [train] is every package of locks/run.lock, and [official] what mlperf-logging's own
+checkers import on top of it.
 
 The commands that need no Paddle lie below `paddle_reference`, so that no package of another project has their names;
 tools/installed.py lets them find each other there.

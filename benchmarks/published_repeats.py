@@ -34,7 +34,7 @@ class System(NamedTuple):
 
 
 class Column(NamedTuple):
-    """What is counted, by the round of MLPerf, and at most how often it should be."""
+    """A column of the table: what is counted by the round of MLPerf, and at most how often it should be."""
 
     name: str
     found: Mapping[str, Sequence[bool]]

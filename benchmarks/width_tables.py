@@ -1,4 +1,4 @@
-"""What the fitted widths are written into: scoring/figure/calibration.yaml, and the table of docs/scoring.md."""
+"""Writes the fitted widths to scoring/figure/calibration.yaml, and their coverage to the table of docs/scoring.md."""
 
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
