@@ -12,6 +12,7 @@ import json
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import ratios
@@ -52,7 +53,7 @@ def measure_on_this_rank(repetitions: int, result: Path) -> None:
 
 
 def one_start(repetitions: int) -> dict[str, int]:
-    """Start the ranks once; return how many repetitions all of them took, the alarms and the false verdicts."""
+    """Start the ranks once; return how many repetitions each took, the alarms of all and the false verdicts."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "digests.json"
         command = (__file__, "--rank", str(repetitions), str(result))
@@ -60,11 +61,12 @@ def one_start(repetitions: int) -> dict[str, int]:
         done = jobs.on_ranks(RANKS, *command, timeout_s=7200, **settings)
         assert done.returncode == 0, done.stderr
         record = json.loads(result.read_text())
-    counts = [rank.repetitions for rank in arithmetic.ranks_of(record)]
-    commonest = max(counts[0], key=lambda table: sum(of_rank.get(table, 0) for of_rank in counts))
+    repetitions_of_table: Counter[str] = Counter()
+    for rank in arithmetic.ranks_of(record):
+        repetitions_of_table.update(rank.repetitions)
     return {
         "repetitions": repetitions,
-        "alarms": sum(repetitions - of_rank.get(commonest, 0) for of_rank in counts),
+        "alarms": repetitions_of_table.total() - max(repetitions_of_table.values(), default=0),
         "false": sum(verdict.status != OK for verdict in arithmetic.judge(record)),
     }
 
@@ -72,7 +74,7 @@ def one_start(repetitions: int) -> dict[str, int]:
 def main() -> int:
     """Print after each start the alarms so far, with their bound; 1 where there was one."""
     parser = ratios.parser(__doc__)
-    parser.add_argument("--repetitions", type=int, default=1000, help="of the four ranks together")
+    parser.add_argument("--repetitions", type=int, default=1000, help="of each of the four ranks")
     args = parser.parse_args()
     wanted = 2 if args.short else args.repetitions
     began = time.monotonic()

@@ -11,13 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.cells import Cell
-from scoring.figure import compare, protocols, spread
+from scoring.figure import compare, protocols, warnings
 from scoring.figure.score import Score, score
 from scoring.importers import read_record
 from scoring.record import InputError
 
 ARCHIVES = ("mlperf_v0.7_v1.0", "mlperf_resnet")  # of the corpus, with ROUND/SUBMITTER/results/SYSTEM/resnet/ in them
-OUTLYING_SHARE = 0.01  # of the median that an outlier is off, at least
 ALL_ROUNDS = "all rounds"
 
 
@@ -77,10 +76,10 @@ def _pairs_called_different(repeats: Sequence[Score]) -> Iterator[bool]:
 
 
 def _has_outlier(repeats: Sequence[Score]) -> bool:
-    """Say whether a run of a set is said to be an outlier."""
+    """Tell whether the scorer warns of an outlying run in a set."""
+    records = [repeat.records[0] for repeat in repeats]
     values = [repeat.value for repeat in repeats]
-    at = spread.outlier(values)
-    return at is not None and bool(abs(values[at] / np.median(values) - 1) > OUTLYING_SHARE)
+    return any(warnings.of_runs(records, values, repeats[0].unit))
 
 
 def _published_systems(archive: Path, most_systems: int | None) -> dict[System, list[Score]]:

@@ -179,11 +179,16 @@ class Record:
         return first.step is None and 0 <= epochs_between <= 1
 
     @property
-    def run_time_s(self) -> float | None:
-        """From run_start to run_stop, in seconds."""
+    def run_span(self) -> Span | None:
+        """The time from run_start to run_stop; None where one of them is missing."""
         if self.run_start_s is None or self.run_stop_s is None:
             return None
-        return self.run_stop_s - self.run_start_s
+        return Span(self.run_start_s, self.run_stop_s)
+
+    @property
+    def run_time_s(self) -> float | None:
+        """From run_start to run_stop, in seconds."""
+        return None if self.run_span is None else self.run_span.seconds
 
     @property
     def global_batch(self) -> int | None:

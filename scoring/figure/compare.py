@@ -226,8 +226,16 @@ def ratio_interval(base: Score, other: Score, between: BetweenRuns | None = None
     """Return the 95 % interval of other / base, by the method that suits the protocol's mean of several runs.
 
     Where one side is a single run, `between` must say how far single runs lie apart: the run's own windows do not tell
-    it. Without it there is no interval.
+    it. Without it there is no interval, nor where the runs print figures in so few digits that it would have no width.
     """
+    made = _ratio_interval(base, other, between)
+    if made.bounds is not None and spread.has_no_width(made.bounds):
+        return RatioInterval(None, "the runs' figures have too few digits to tell how far they lie apart")
+    return made
+
+
+def _ratio_interval(base: Score, other: Score, between: BetweenRuns | None) -> RatioInterval:
+    """Return the interval of other / base by the protocol's mean, which has no width where all runs are equal."""
     runs = len(base.runs)
     other_runs = len(other.runs)
     if min(runs, other_runs) < 2:

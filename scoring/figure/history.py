@@ -301,6 +301,10 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
     interval = ratio(past_repeats, new_repeats)
     if interval is None:
         return Judgement(False, f"cannot be told: {figure}; {_too_few(len(past), len(past_repeats))}")
+    if spread.has_no_width(interval):
+        return Judgement(
+            False, f"cannot be told: {figure}; the figures have too few digits to tell how far runs lie apart"
+        )
 
     share = new_mean / statistics.fmean(past_values)
     low, high = interval

@@ -112,7 +112,7 @@ def of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protoc
     method = made.method
     if bounds is None:
         method = f"none: {over}, {made.missing}"
-    elif bounds[0] == bounds[1]:  # which would say that the figure is exact
+    elif spread.has_no_width(bounds):
         bounds = None
         method = f"none: {over} print one and the same figure, in too few digits to tell how far they lie apart"
     deviation = spread.sd([value for value in values if math.isfinite(value)])

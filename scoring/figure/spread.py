@@ -288,6 +288,12 @@ def _confidence_at_depth(depth: int, n: int) -> float:
     return 1 - 2 * math.fsum(math.comb(n, count) for count in range(depth)) / 2**n
 
 
+def has_no_width(interval: tuple[float, float]) -> bool:
+    """Tell whether an interval has no width but for rounding, which would say that a figure is exact."""
+    low, high = interval
+    return math.isclose(low, high, rel_tol=1e-12)
+
+
 def ratio_interval(base: Estimate, other: Estimate) -> tuple[float, float]:
     """Return the 95 % interval of other / base as (low, high), by Welch's t on the logarithms.
 

@@ -236,17 +236,10 @@ def run_rate(record: Record) -> RunRate | None:
     rows = _epoch_rows(record)
     if not rows:
         return None
-    run = _span_of_run(record)
+    run = record.run_span
     if run is not None:
         return _rate_over(record, rows, "run_start to run_stop", run.seconds)
     return _rate_over(record, rows, "first to last epoch", _span_of_rows(rows).seconds)
-
-
-def _span_of_run(record: Record) -> Span | None:
-    """Return the time from run_start to run_stop; None where one of them is missing."""
-    if record.run_start_s is None or record.run_stop_s is None:
-        return None
-    return Span(record.run_start_s, record.run_stop_s)
 
 
 def _span_of_rows(rows: Sequence[Window]) -> Span:
@@ -318,7 +311,7 @@ def _run(record: Record) -> Check | None:
     rate = _total(rows, "images") / rows_s
     own_times = f"{_lines(rows)}: the epochs' own times, {six_digits(rows_s)} s, which is {six_digits(rate)} images/s"
 
-    run = _span_of_run(record)
+    run = record.run_span
     whole = _training_rate(record, rows, "run_start to run_stop", run) if run else None
     if run and not whole:
         return None
@@ -442,7 +435,7 @@ def _summary(record: Record) -> Check | None:
     return _check(
         "rate",
         f"line {record.field_lines['summary_rate']}: the log's own summary, {six_digits(summary)} images/s",
-        f"{_lines(record.windows)}: {nearest} of the rates, {averages[nearest]:.6g} images/s",
+        f"{_lines(record.windows)}: {nearest} of the rates, {six_digits(averages[nearest])} images/s",
         averages[nearest] / summary,
     )
 

@@ -105,7 +105,7 @@ def build(
     groups = list(itertools.chain.from_iterable(systems))
     scaling = _scaling(systems)
     published = _published_curves(groups)
-    shown_protocol = options.protocol_for(groups[-1].runs)
+    shown_protocol = options.protocol_for(min((group.runs for group in groups), key=len))  # the least that it asks for
     verdicts = tuple(checks(groups, shown_protocol))
     return Report(
         groups=tuple(groups),

@@ -21,13 +21,18 @@ class _Drawn(NamedTuple):
     axis: str
 
 
-def from_zero(report: Report) -> Figure | Paragraph:
-    """Return a plot of the runs' throughput over time, from zero; a sentence where the logs have no rates."""
-    candidates = []
+def figures(report: Report) -> list[Figure | Paragraph]:
+    """Return the plots of the first screen: the throughput of the runs over time from zero, then enlarged."""
+    runs = []
     for run in report.runs:
         points, axis = timeline(run)
-        candidates.append(_Drawn(run, points, axis))
-    drawn_runs = _on_one_axis(candidates)
+        runs.append(_Drawn(run, points, axis))
+    return [_from_zero(report, runs), *_enlarged(report, runs)]
+
+
+def _from_zero(report: Report, runs: Sequence[_Drawn]) -> Figure | Paragraph:
+    """Return a plot of the runs' throughput over time, from zero; a sentence where the logs have no rates."""
+    drawn_runs = _on_one_axis(runs)
     if not drawn_runs:
         return Paragraph(text=NO_RATES, absent=True)
     unit = unit_of(drawn_runs[0].run)
@@ -39,18 +44,17 @@ def from_zero(report: Report) -> Figure | Paragraph:
     )
 
 
-def enlarged(report: Report) -> list[Figure]:
+def _enlarged(report: Report, runs: Sequence[_Drawn]) -> list[Figure]:
     """Return a plot of the runs' measured windows alone, in a list; an empty list where no window was measured.
 
     Its vertical axis spans their rates alone, so that small differences show. An axis that reached from 0, or to the
     rates of the warm-up, would hide them.
     """
-    candidates = []
-    for run in report.runs:
-        points, axis = timeline(run)
-        measured = [point for point in points if point.measured]
-        candidates.append(_Drawn(run, measured, axis))
-    drawn_runs = _on_one_axis(candidates)
+    with_measured_points = []
+    for drawn in runs:
+        measured = [point for point in drawn.points if point.measured]
+        with_measured_points.append(drawn._replace(points=measured))
+    drawn_runs = _on_one_axis(with_measured_points)
     if not drawn_runs:
         return []
     unit = unit_of(drawn_runs[0].run)

@@ -45,7 +45,7 @@ def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
     parts = {
         "facts": brief.facts(report),
         "tiles": brief.tiles(report),
-        "plots": [overlay.from_zero(report), *overlay.enlarged(report)],
+        "plots": overlay.figures(report),
         "performance": performance.performance(report),
         "tables": _tables(report),
         "sections": [

@@ -280,9 +280,10 @@ class _ByDevices(NamedTuple):
 
 def _scaling_figures(report: Report) -> list[Figure]:
     """Return two plots over the number of devices, throughput and efficiency, with published curves beside ours."""
-    curve_count = len(report.scaling) or len(_single_rates(report.groups))
-    first_published = curve_count or 1  # the number of the style of the first published curve: ours come before
-    return [_throughput_figure(report, first_published), _efficiency_figure(report, first_published)]
+    # Where no system was run on two numbers of devices, each system is a single point.
+    rates = [_rates_of_rows(rows) for rows in report.scaling] or _single_rates(report.groups)
+    first_published = len(rates) or 1  # the number of the style of the first published curve: ours come before
+    return [_throughput_figure(report, rates, first_published), _efficiency_figure(report, first_published)]
 
 
 def _named(curves: Sequence[plots.Points]) -> plots.Series:
@@ -292,12 +293,8 @@ def _named(curves: Sequence[plots.Points]) -> plots.Series:
     return [(f"this report, {number_of_curve}", points) for number_of_curve, points in enumerate(curves, 1)]
 
 
-def _throughput_figure(report: Report, first_published: int) -> Figure:
-    """Return the plot of throughput over the number of devices.
-
-    Where no system was run on two numbers of devices, each system is a single point.
-    """
-    rates = [_rates_of_rows(rows) for rows in report.scaling] or _single_rates(report.groups)
+def _throughput_figure(report: Report, rates: Sequence[plots.Points], first_published: int) -> Figure:
+    """Return the plot of throughput over the number of devices: `rates` of our systems, then the published curves."""
     figure = _ByDevices(
         name="scaling",
         caption="Throughput by number of devices: both axes logarithmic; dotted: published.",

@@ -62,6 +62,14 @@ def test_single_runs_cannot_be_told(tmp_path: Path) -> None:
         assert row["ratio_interval_95"][1] / row["ratio"] == pytest.approx(math.exp(half), rel=1e-4)
 
 
+def test_repeats_that_print_one_figure_judge_nothing(tmp_path: Path) -> None:
+    """Logs of few digits print equal repeats, which does not say that a percent between two systems is real."""
+    base, near = folder_of(tmp_path, "base", [1] * 5), folder_of(tmp_path, "near", [0.99] * 5)
+    _, result, _ = command("compare", base, near, "--protocol", "window")
+    row = result["rows"][1]
+    assert row["different"] is None and row["ratio_interval_95"] is None and "too few digits" in row["basis"]
+
+
 def test_repeats_of_the_same_system_judge_its_single_runs(tmp_path: Path) -> None:
     many, one = folder_of(tmp_path, "many", [1, 1.01, 0.99]), folder_of(tmp_path, "one", [2])
     near, other = folder_of(tmp_path, "near", [1.02]), folder_of(tmp_path, "other", [1], devices=4)

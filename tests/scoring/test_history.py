@@ -118,6 +118,12 @@ def test_a_lower_result_is_found_and_repeats_are_not(tmp_path: Path, command: Co
     assert code == 0 and "cannot be told" in out and "0 earlier runs" in out
 
 
+def test_runs_that_print_one_figure_judge_nothing(tmp_path: Path, command: Command) -> None:
+    command("add", *logs(tmp_path, "past", [1] * 5))
+    done = command("check", *logs(tmp_path, "new", [1.01] * 5))
+    assert done.returncode == 0 and "cannot be told" in done.stdout and "too few digits" in done.stdout
+
+
 def test_only_the_last_runs_judge_and_never_the_new_ones_themselves(tmp_path: Path, command: Command) -> None:
     slow = logs(tmp_path, "slow", [1.5, 1.51, 1.49])
     fast = logs(tmp_path, "fast", [1, 1.01, 0.99])
