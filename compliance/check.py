@@ -86,6 +86,10 @@ class Report:
         """Whether a finding fails the verdict that counts."""
         return finding.official if self.by == "official" else finding.severity == "error"
 
+    def with_findings(self, findings: Iterable[Finding]) -> "Report":
+        """Return the report with further findings behind its own."""
+        return replace(self, findings=(*self.findings, *findings))
+
     def as_dict(self) -> JsonObject:
         """Return the report for JSON: the file, both verdicts, the one that counts, and the findings."""
         fields: JsonObject = {
@@ -196,7 +200,7 @@ class Checker:
         collected = self._collected
         self._judge.finish()
         run.as_tools_read = self._tool_reader.result()
-        run.first = {key: run.first[key] for key in self._known if key in run.first}  # in the order of the rules
+        run.first = {key: run.first[key] for key in self._known if key in run.first}  # by name: the same for each log
         Policy(ruleset=self._ruleset, run=run, order=self._order, collected=collected).check(benchmark_asked)
         for finding in collected.found:
             if finding.rule == "known-benchmark":

@@ -97,7 +97,7 @@ def read_rules(name: str) -> Any:
 
 
 def load(version: str) -> Ruleset:
-    """Return this project's rules for logs of ruleset `version`, such as 4.0.0: a yearly edition of the MLPerf rules.
+    """Return this project's rules for logs of ruleset `version`, such as 4.0.0: those of a round of MLPerf Training.
 
     strict.yaml has the rows of all rulesets; each is marked by whether its text is in force in this one. A row whose
     benchmarks are OURS holds for those of this project's workloads, and for those that this ruleset has rows of.

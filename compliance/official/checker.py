@@ -210,7 +210,7 @@ class _Key:
         if is_first:
             self.value = event.value
             self.line = event.line
-        elif event.value not in [self.value]:  # like list.count of the official checker, for which NaN equals NaN
+        elif not self.differs and event.value not in [self.value]:  # a list's: NaN equals NaN, as for the official one
             self.differs = True
         if is_first or not self._only_first_is_checked:
             self._check_each(event)

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable, Sequence
 
-from compliance.logged_run import COUNT, Evaluation, LoggedRun, has_type
+from compliance.logged_run import COUNT, EVENTS_KEPT, Evaluation, LoggedRun, has_type
 from compliance.rules import Benchmark, Collected
 from compliance.strict.run_order import RunOrder
 from runlog import schema
@@ -68,6 +68,9 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collected: C
         if gap > period or (exact and gap != period):
             actual = f"an evaluation of epoch {after.epoch}, {gap} after the one before"
             collected.breach(SCHEDULE, after.line, actual)
+    count = run.number(schema.EVAL_ACCURACY)
+    if count > EVENTS_KEPT:  # of which some were not kept, so nobody looked at them
+        collected.breach(SCHEDULE, None, f"{count} evaluations")
     last = evaluations[-1]
     if order.last_epoch is not None and order.last_epoch - last.epoch >= period:
         actual = f"the last evaluation is of epoch {last.epoch}, the last epoch {order.last_epoch}"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from compliance.logged_run import COUNT, LoggedRun, has_type, is_number
 from compliance.rules import Benchmark, most_images_per_s, read_rules
-from compliance.strict.accuracies import all_whole
+from compliance.strict.accuracies import all_whole, place_of_target
 from compliance.strict.measured import Fault
 from compliance.strict.run_order import RunOrder
 from runlog import schema, workloads
@@ -210,7 +210,7 @@ class ProjectLog:
         if run.stop is None or run.status != "success" or not is_number(epochs) or run.settings.get("MAX_EPOCHS"):
             return
         target = run.recipe_target
-        reached = target is None or any(evaluation.value >= target for evaluation in run.evaluations)
+        reached = target is None or place_of_target(run.evaluations, target) is not None
         last = self.order.last_epoch
         if (last or 0) < epochs and not reached:
             yield Fault(run.stop.line, f"it ends in epoch {last} of {epochs}, and did not reach its target")

@@ -21,7 +21,7 @@ from compliance.submission.audited_tree import Folder, find_description, find_sc
 from compliance.submission.description import over_peak
 from compliance.submission.group import ConvergenceTest, convergence_test, standing_of
 from compliance.submission.package import template_text
-from compliance.submission.runs import check_between
+from compliance.submission.runs import by_number, check_between
 from compliance.submission.score import Score, score_runs
 from compliance.submission.selection import Candidate, unusual
 from runlog import schema
@@ -201,7 +201,7 @@ def _submission(folder: Folder, asked: Mapping[str, list[Finding]], *, envelope:
     the second reading of the reference points.
     """
     ruleset = folder.ruleset
-    checked = sorted(folder.logs, key=_by_number)
+    checked = sorted(folder.logs, key=lambda report: by_number(report.path))
     judged = _judged(folder, checked, asked)
     unknown_benchmarks = sum(_is_unknown_benchmark(report) for report in judged)
 
@@ -221,7 +221,7 @@ def _submission(folder: Folder, asked: Mapping[str, list[Finding]], *, envelope:
         if official and len(readable) == len(checked):
             test = convergence_test(readable, ruleset)
     if test is not None and judged:
-        judged[0] = _with(judged[0], *_other_factor(folder.scaling, test.scaling))
+        judged[0] = judged[0].with_findings(_other_factor(folder.scaling, test.scaling))
 
     return Submission(
         round=printable(folder.owner.round),
@@ -231,7 +231,7 @@ def _submission(folder: Folder, asked: Mapping[str, list[Finding]], *, envelope:
         division=printable(first.values.get(schema.SUBMISSION_DIVISION.key, "")),
         ruleset=ruleset.version,
         logs=len(checked),
-        not_judged=len(folder.other_form) + unknown_benchmarks,
+        not_judged=len(checked) - len(judged) + unknown_benchmarks,
         global_batch=first.global_batch,
         official_passes=sum(report.official for report in judged),
         strict_passes=sum(report.strict for report in judged),
@@ -248,12 +248,6 @@ def _submission(folder: Folder, asked: Mapping[str, list[Finding]], *, envelope:
     )
 
 
-def _by_number(report: Report) -> tuple[int, str]:
-    """Return what sorts result_2.txt before result_10.txt."""
-    name = report.path.name
-    return len(name), name
-
-
 def _judged(folder: Folder, checked: Sequence[Report], asked: Mapping[str, list[Finding]]) -> list[Report]:
     """Return the reports of a submission with what the rules between its runs and `asked` add to each.
 
@@ -263,7 +257,7 @@ def _judged(folder: Folder, checked: Sequence[Report], asked: Mapping[str, list[
     for report in check_between(checked, folder.ruleset):
         name = report.path.name
         if name not in folder.other_form:
-            judged.append(_with(report, *asked[name]))
+            judged.append(report.with_findings(asked[name]))
     return judged
 
 
@@ -303,11 +297,6 @@ def _of_number(checked: Sequence[Report], scored: Score | None) -> str:
 
 def _is_unknown_benchmark(report: Report) -> bool:
     return any(finding.rule == "known-benchmark" for finding in report.findings)
-
-
-def _with(report: Report, *findings: Finding) -> Report:
-    """Return the report with further findings behind its own."""
-    return replace(report, findings=(*report.findings, *findings))
 
 
 def _envelope(test: ConvergenceTest) -> Envelope | None:

@@ -101,7 +101,7 @@ class Submission:
         return f"{envelope}; {pruning} (a question to the working group, mlcommons/logging #368)"
 
     def minutes_in_words(self, minutes: float | None) -> str:
-        """Return a score with its unit and the word that must stand next to it, such as `28.3 min (unverified)`."""
+        """Return a score with its unit and the word that must stand next to it, such as `28.3000 min (unverified)`."""
         if minutes is None:
             return "no score"
         unit = "min" if self.standing is None else self.standing.unit("min")

@@ -78,7 +78,7 @@ def _add_log(folder: Folder, file: TreeFile, root: Path, *, known_round: bool) -
     another form, so nothing is found in it: its name is noted in `folder.other_form`.
 
     Raises ValueError for a log of another project where no folder's name says the round (`known_round` is False), as
-    nothing then says by which rules to read it. Logs of this project say their ruleset themselves.
+    nothing then says by which rules to read it. Logs of this project are of no round, and are read by those of NEWEST.
     """
     report = _tried(lambda path: check_file(path, folder.ruleset), file.content)
     if isinstance(report, str):

@@ -3,17 +3,18 @@
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from compliance.check import LoggedRun
 from compliance.logged_run import COUNT, NUMBER, has_type
 from compliance.rules import Finding, StrictRule, breach, most_images_per_s
 from runlog import schema
+from runlog.json_types import JsonObject
 from runlog.reader import open_log, parse_json
 from runlog.text import printable
 
-Description: TypeAlias = dict[str, Any]  # the fields of a system description
-Node: TypeAlias = dict[str, Any]  # a machine as the header of a log describes it
+Description: TypeAlias = JsonObject  # the fields of a system description
+Node: TypeAlias = JsonObject  # a machine as the header of a log describes it
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])i?B", re.IGNORECASE)
 _GIB_OF_UNIT = {"M": 1 / 1024, "G": 1, "T": 1024}

@@ -434,11 +434,16 @@ def code_of(commit: str) -> dict[str, CodeFile]:
     return files
 
 
+def files_below(folder: Path) -> dict[str, Path]:
+    """Return the files below a folder by their names in it, such as `results/CPU/resnet/result_0.txt`, sorted."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path for path in files}
+
+
 def hashes(folder: Path) -> str:
     """Return the SHA256SUMS of every file below `folder` but itself, as `sha256sum -c` reads it."""
     lines = []
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_file() and name != HASHES:
+    for name, path in files_below(folder).items():
+        if name != HASHES:
             lines.append(f"{sha256(path)}  {name}\n")
     return "".join(lines)

@@ -137,7 +137,7 @@ def has_another_form(root: Path, file: TreeFile) -> bool:
     """Return whether a log is of round v0.5 or v0.6, whose events have a form that this checker does not read.
 
     The caller asks this of a log in which it found no event. The round is the one that the folders above the file name,
-    else the beginning of the file shows it. False for a file that could not be read.
+    else the beginning of the file shows it: False for a file that could not be read.
     """
     if _round_named(root, file.name.parent) in _OTHER_FORM_ROUNDS:
         return True

@@ -42,7 +42,7 @@ def expand(paths: Sequence[Path]) -> list[Path]:
             raise ValueError(f"{path}: no such file: check the path")
         named_logs = [path]
         if path.is_dir():
-            named_logs = sorted(path.glob("result_*.txt"), key=_by_number)
+            named_logs = sorted(path.glob("result_*.txt"), key=by_number)
         if not named_logs:
             raise ValueError(f"{path}: no result_*.txt in this folder; name its logs, or give `audit` the tree")
         for log in named_logs:
@@ -52,7 +52,7 @@ def expand(paths: Sequence[Path]) -> list[Path]:
     return list(logs.values())
 
 
-def _by_number(log: Path) -> tuple[int, str]:
+def by_number(log: Path) -> tuple[int, str]:
     """Return the key by which result_10.txt comes after result_9.txt."""
     return len(log.name), log.name
 
@@ -85,7 +85,7 @@ def check_logs(
     for report in check_between(checked, ruleset):
         if description is not None:
             differs = compare_description(report.run, description, ruleset.strict["system-description"])
-            report = replace(report, findings=(*report.findings, *differs))
+            report = report.with_findings(differs)
         if official:
             report = _with_official_verdict(report, ruleset, official)
         if receipt or hashed:
@@ -122,7 +122,7 @@ def check_between(checked: Sequence[Report], ruleset: Ruleset) -> list[Report]:
         for compare in (_shared_seeds, _equal_runs, _differing_configurations, _against_reference_points):
             for blamed in compare(members, ruleset):
                 of_report[id(blamed.report)].append(blamed.finding)
-    return [replace(report, findings=(*report.findings, *of_report[id(report)])) for report in checked]
+    return [report.with_findings(of_report[id(report)]) for report in checked]
 
 
 def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:

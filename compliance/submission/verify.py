@@ -141,9 +141,8 @@ def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
     wanted = _wanted_files(stated)
     optional = {str(log.with_suffix(FRAMEWORK_LOG)) for log in stated.logs}
     files: set[str] = set()
-    for path in folder.rglob("*"):
-        name = path.relative_to(folder).as_posix()
-        if path.is_file() and not name.startswith(f"{code}/") and name not in optional:
+    for name in package.files_below(folder):
+        if not name.startswith(f"{code}/") and name not in optional:
             files.add(name)
     answers = []
     for name in sorted(files ^ wanted):  # in one of the two alone
@@ -202,10 +201,8 @@ def _check_code(folder: Path, commit: str) -> list[Verdict]:
         return [_code_not_compared(folder, error)]
     wanted = {name: file.content for name, file in files.items()}
     present = {}
-    for path in folder.rglob("*"):
-        if path.is_file():
-            name = path.relative_to(folder).as_posix()
-            present[name] = path.read_bytes() if name in wanted else b""  # an unwanted file is not read
+    for name, path in package.files_below(folder).items():
+        present[name] = path.read_bytes() if name in wanted else b""  # an unwanted file is not read
 
     problems = Problems(
         unwanted=f"is none of commit {commit}",
