@@ -208,7 +208,7 @@ def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
     What is an image goes by the end of its name. Hidden files are left out; links to folders are followed. A pipe, a
     socket or a device is no image, whatever its name: to open it may wait for ever.
 
-    Raises ValueError where a folder may not be read.
+    Raises ValueError where a folder may not be read, or a link leads back to itself.
     """
     images: list[str] = []
     others: list[str] = []
@@ -216,20 +216,19 @@ def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
     while left:
         below = left.pop()
         try:
-            entries = os.scandir(root / below)
+            with os.scandir(root / below) as entries:
+                for entry in entries:
+                    path = f"{below}/{entry.name}"
+                    if entry.is_dir():
+                        left.append(path)
+                    elif entry.name.startswith("."):
+                        continue
+                    elif entry.name.lower().endswith(IMAGE_ENDS) and not _is_special(entry):
+                        images.append(path)
+                    else:
+                        others.append(path)
         except OSError as error:
             raise ValueError(named_files.explain(error)) from error
-        with entries:
-            for entry in entries:
-                path = f"{below}/{entry.name}"
-                if entry.is_dir():
-                    left.append(path)
-                elif entry.name.startswith("."):
-                    continue
-                elif entry.name.lower().endswith(IMAGE_ENDS) and not _is_special(entry):
-                    images.append(path)
-                else:
-                    others.append(path)
     return sorted(images), sorted(others)
 
 

@@ -136,6 +136,13 @@ def test_class_folders_that_do_not_fit_are_refused(root: Path) -> None:
         data.find(root, "train", 11)
 
 
+def test_a_link_that_leads_to_itself_is_named(root: Path) -> None:
+    by_class(root)
+    (root / "train/n03/loop.jpeg").symlink_to("loop.jpeg")
+    with pytest.raises(ValueError, match=r"train/n03/loop\.jpeg: is a link that leads back to itself"):
+        data.find(root, "train", 10)
+
+
 def test_a_flat_val_needs_its_labels(root: Path, tmp_path: Path) -> None:
     labels = tmp_path / "val.txt"
     labels.write_text((root / "val_list.txt").read_text().replace("val/", ""))
