@@ -2,10 +2,10 @@
 # Runs a rank on the cores of its GPU's NUMA node:  RANK_NUMA=3,3,1,1 launch/bind.sh COMMAND...  (mpirun starts it)
 set -euo pipefail
 # SPDX-License-Identifier: Apache-2.0
-cd "${PWD}" # OLDPWD is this folder now, and not what the shell had before
-# shellcheck source=launch/common.sh
-source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/common.sh"
 if [[ -z ${RANK_NUMA:-} || -z ${OMPI_COMM_WORLD_LOCAL_RANK:-} || ${1:--} == -* ]]; then
+  cd "${PWD}" # OLDPWD is this folder now, and not what the shell had before
+  # shellcheck source=launch/common.sh
+  source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/common.sh"
   take_options WORDS "$@"
   refuse "launch/bind.sh is for mpirun, which starts each rank by it: set RANK_NUMA and start ./run_and_time.sh"
 fi

@@ -22,14 +22,16 @@ take_options "--shrink WORDS" "$@"
 ((${#words[@]} == 1)) || refuse "which campaign? Name one campaign of: $(cd campaigns && echo *.yaml | sed 's/\.yaml//g')"
 name=${words[0]}
 
+hosts=""
 results=${LOGDIR:-results}/campaigns
 launch/setup.sh run
 [[ -z ${HOSTFILE:-} || -f ${HOSTFILE} ]] || refuse "HOSTFILE=${HOSTFILE}: name a file with a host's name in each line"
-[[ -n ${HOSTS:-} || -z ${HOSTFILE:-} ]] || hosts=$(hosts_of_file "$HOSTFILE")
-[[ ${HOSTS:-${hosts:-a}} =~ ^[A-Za-z0-9_.-]+(,[A-Za-z0-9_.-]+)*$ ]] ||
-  refuse "HOSTS=${HOSTS:-${hosts}}: must be names or IPv4 addresses, comma-separated, none of them empty or with a port"
+[[ -n ${HOSTS:-} || -z ${HOSTFILE:-} ]] || hosts=$(hosts_of_file "$HOSTFILE" "HOSTFILE=$HOSTFILE")
+hosts=${HOSTS:-$hosts}
+[[ -z $hosts || $hosts =~ ^$HOST_NAME(,$HOST_NAME)*$ ]] ||
+  refuse "HOSTS=$hosts: must be names or IPv4 addresses, comma-separated, none of them empty or with a port"
 campaign() {
-  HOSTS=${HOSTS:-${hosts:-}} .venv/bin/python -m scoring.published.campaign "$1" "$name" --results "$results" ${shrink:+--shrink} \
+  HOSTS=$hosts .venv/bin/python -m scoring.published.campaign "$1" "$name" --results "$results" ${shrink:+--shrink} \
     ${REPEATS:+--repeats "$REPEATS"} ${RUNNER:+--runner "$RUNNER"} "${@:2}"
 }
 

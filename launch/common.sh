@@ -117,9 +117,18 @@ load_job() {
   unset ${JOB_SECRETS} ${JOB_DROPPED:-}
 }
 
-# Hosts of a hostfile with commas between: first word of each line, comments and Open MPI's slots left out.
-# Line ends of Windows are none of a name.
-hosts_of_file() { sed 's/#.*//; s/\r$//' "$1" | awk 'NF { print $1 }' | paste -sd,; }
+# A host's name or IPv4 address: ssh would take what begins with - as an option, Open MPI what is behind : as its own.
+# shellcheck disable=SC2034 # those who source it read it
+readonly HOST_NAME='[A-Za-z0-9_][A-Za-z0-9_.-]*'
+
+# Hosts of a file, which the user NAMED so, with commas between: first word of each line, comments and Open MPI's slots left
+# out. Line ends of Windows are none of a name. A file that names no host is refused.
+hosts_of_file() { # FILE NAMED
+  local hosts
+  hosts=$(sed 's/#.*//; s/\r$//' "$1" | awk 'NF { print $1 }' | paste -sd,)
+  [[ -n ${hosts} ]] || refuse "$2: names no host: give a file with a host's name in each line"
+  echo "${hosts}"
+}
 
 # Waits for a child to its very end and returns its status: a trapped signal ends `wait` early.
 await() {

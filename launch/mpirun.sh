@@ -32,8 +32,7 @@ done
 file=${hosts:+$(from_caller "${hosts}")}
 if [[ -f ${file} ]]; then
   ! grep -qaP '[\x00-\x08\x0e-\x1f]' "${file}" || refuse "--hosts ${hosts}: is no text file of hosts, one a line"
-  hosts=$(hosts_of_file "${file}")
-  [[ -n ${hosts} ]] || refuse "--hosts ${file}: names no host: give a file with a host's name in each line"
+  hosts=$(hosts_of_file "${file}" "--hosts ${file}")
 elif [[ -e ${file} && (${hosts} == */* || ! -d ${file}) ]]; then # a folder may have the name of a host
   refuse "--hosts ${hosts}: is a folder, a pipe or a device: name a file of hosts, or give their names"
 fi
@@ -41,8 +40,8 @@ fi
 IFS=, read -ra host <<<"${hosts}"
 IFS=, read -ra spare <<<"${SPARES:-}"
 ((${#spare[@]} == 0)) || [[ ${ON_FAILURE:-} == go_on ]] || refuse "SPARES=${SPARES} needs ON_FAILURE=go_on"
-for name in "${host[@]}" "${spare[@]}"; do # ssh would take what begins with - as an option, Open MPI what is behind : as its own
-  [[ ${name} =~ ^[A-Za-z0-9_][A-Za-z0-9_.-]*$ ]] ||
+for name in "${host[@]}" "${spare[@]}"; do
+  [[ ${name} =~ ^${HOST_NAME}$ ]] ||
     refuse "host $(printf '%q' "${name}"): must be a name or an IPv4 address (a port or a user belongs into ~/.ssh/config); a file of hosts must exist"
 done
 twice=$(printf '%s\n' "${host[@]}" "${spare[@]}" | sort | uniq -d | paste -sd ' ')

@@ -419,3 +419,11 @@ def test_a_dry_run_lists_commands_and_time_and_runs_nothing(own: dict[str, str],
 )
 def test_wrong_use_is_told_in_one_line(own: dict[str, str], arguments: list[str], text: str) -> None:
     refused(campaign_sh(own, *arguments), text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("# nobody\n", "names no host"), ("-a\n", "must be names or IPv4 addresses")]
+)
+def test_a_file_of_no_hosts_is_told_in_one_line(own: dict[str, str], tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "hosts").write_text(text)
+    refused(campaign_sh(own, "dlperf", "--dry-run", HOSTFILE=str(tmp_path / "hosts")), said)
