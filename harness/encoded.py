@@ -158,15 +158,37 @@ def jpeg_size(content: bytes) -> tuple[int, int] | None:
 
 
 def _png_fault(content: bytes) -> str:
-    """Walk a PNG's chunks to the last one."""
+    """Say that a PNG's last chunk is absent; return an empty text where it is there as a whole."""
+    for chunk in png_chunks(content):
+        if chunk.kind == b"IEND" and chunk.end <= len(content):
+            return ""
+    return f"{TRUNCATED}: its last chunk is absent"
+
+
+class PngChunk(NamedTuple):
+    """A chunk of a PNG: the length of its body, its kind, the body, and a CRC-32 of kind and body."""
+
+    kind: bytes  # IHDR, IDAT, IEND and others
+    kind_start: int  # in the file, as the further places
+    body_start: int
+    body_end: int
+
+    @property
+    def end(self) -> int:
+        """The place behind the chunk's checksum; beyond the end of a file that is cut."""
+        return self.body_end + 4
+
+
+def png_chunks(content: bytes) -> Iterator[PngChunk]:
+    """Yield the chunks of a PNG in their order; the last one may reach beyond the end of a file that is cut."""
     position = len(PNG_START)
     while position + PNG_CHUNK_EXTRA <= len(content):
         (length,) = struct.unpack_from(">I", content, position)
-        kind = content[position + 4 : position + 8]
-        position += PNG_CHUNK_EXTRA + length
-        if kind == b"IEND" and position <= len(content):
-            return ""
-    return f"{TRUNCATED}: its last chunk is absent"
+        kind_start = position + 4
+        body_start = kind_start + 4
+        chunk = PngChunk(content[kind_start:body_start], kind_start, body_start, body_start + length)
+        yield chunk
+        position = chunk.end
 
 
 def _webp_fault(content: bytes) -> str:

@@ -74,7 +74,7 @@ def _of_hosts(cluster: ClusterSettings) -> Iterator[str]:
     twice = named_twice(hosts)
     if twice:
         yield f"HOSTS {twice}"
-    if len(hosts) != cluster.dgxnnodes and (cluster.dgxnnodes > 1 or len(hosts) > 1):
+    if len(hosts) != cluster.dgxnnodes:
         fix = f"set DGXNNODES={len(hosts)}, or unset HOSTS"
         yield f"HOSTS names {counted(hosts)}, but DGXNNODES is {cluster.dgxnnodes}: {fix}"
 

@@ -121,11 +121,12 @@ def as_grey(content: bytes) -> bytes:
     if depth != 8:
         return _grey_by_pillow(content, width, height)
     grey = bytearray(encoded.PNG_START)
-    for kind, body in _chunks(content):
-        if kind == b"IHDR":
+    for chunk in encoded.png_chunks(content):
+        body = content[chunk.body_start : chunk.body_end]
+        if chunk.kind == b"IHDR":
             body = body[:COLOUR_TYPE_IN_HEADER] + bytes([GREY]) + body[COLOUR_TYPE_IN_HEADER + 1 :]
-        if kind in (b"IHDR", b"IDAT", b"IEND"):
-            grey += _chunk(kind, body)
+        if chunk.kind in (b"IHDR", b"IDAT", b"IEND"):
+            grey += _chunk(chunk.kind, body)
     return bytes(grey)
 
 
@@ -167,24 +168,15 @@ def inflated(content: bytes, rows: int) -> bytes:
 
 
 def _image_data(content: bytes) -> bytes | None:
-    """Return the compressed pixels of a PNG, joined from its IDAT chunks; None where a checksum is wrong.
-
-    A chunk is the length of its body, its kind, the body, and a CRC-32 of kind and body. All but the body have 4 bytes.
-    """
+    """Return the compressed pixels of a PNG, joined from its IDAT chunks; None where a checksum is wrong."""
     parts = []
-    position = len(encoded.PNG_START)
     view = memoryview(content)  # of which a slice copies nothing
-    while position + encoded.PNG_CHUNK_EXTRA <= len(content):
-        (length,) = struct.unpack_from(">I", content, position)
-        kind_start = position + 4
-        body_start = kind_start + 4
-        body_end = body_start + length
-        if content[kind_start:body_start] == b"IDAT":
-            checksum = struct.pack(">I", isal_zlib.crc32(view[kind_start:body_end]))
-            if content[body_end : body_end + 4] != checksum:
+    for chunk in encoded.png_chunks(content):
+        if chunk.kind == b"IDAT":
+            checksum = struct.pack(">I", isal_zlib.crc32(view[chunk.kind_start : chunk.body_end]))
+            if content[chunk.body_end : chunk.end] != checksum:
                 return None
-            parts.append(view[body_start:body_end])
-        position = body_end + 4
+            parts.append(view[chunk.body_start : chunk.body_end])
     return b"".join(parts)
 
 
@@ -193,18 +185,6 @@ def _png(header: bytes, pixels: bytes) -> bytes:
     return (
         encoded.PNG_START + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(pixels, 0)) + _chunk(b"IEND", b"")
     )
-
-
-def _chunks(content: bytes) -> list[tuple[bytes, bytes]]:
-    """List kind and content of a whole PNG's chunks."""
-    chunks = []
-    position = len(encoded.PNG_START)
-    while position + encoded.PNG_CHUNK_EXTRA <= len(content):
-        (length,) = struct.unpack_from(">I", content, position)
-        body = position + 8
-        chunks.append((content[position + 4 : body], content[body : body + length]))
-        position += encoded.PNG_CHUNK_EXTRA + length
-    return chunks
 
 
 def _chunk(kind: bytes, content: bytes) -> bytes:

@@ -17,6 +17,7 @@ ADDING = {"conv2d_grad", "depthwise_conv2d_grad", "resnet_unit_grad"}  # gradien
 PRODUCTS = {"mul", "matmul", "matmul_v2"}
 NORMALIZATIONS = {"batch_norm", "sync_batch_norm", "fused_batch_norm_act", "fused_bn_add_activation"}
 ALL_UPDATES = {"momentum", "merged_momentum", "lars_momentum", "sgd", "adam", "adamw", "lamb", "dgc_momentum"}
+TRANSPORT = ("c_allreduce_sum", "c_sync_calc_stream", "c_sync_comm_stream")  # what fleet adds to carry gradients
 EMPTY = "@EMPTY@"  # stands where an operator writes no gradient
 LOSS_VALUE = "train.loss"  # name of the loss in every training program
 MERGED = ".merged"  # ends the name of a gradient's accumulator
@@ -81,6 +82,20 @@ def writers(block: Block) -> dict[str, list[int]]:
 def readers(block: Block) -> dict[str, list[int]]:
     """Map each variable to the indices of the operators that read it, in order."""
     return _indices_by_name(op.input_arg_names for op in block.ops)
+
+
+def completed_at(block: Block, gradients: Iterable[str]) -> dict[str, int]:
+    """Map each gradient to the index of the last operator that computes it, before its all-reduce and its update."""
+    written = writers(block)
+    indices: dict[str, int] = {}
+    for name in gradients:
+        indices[name] = max(index for index in written[name] if _computes(block.ops[index]))
+    return indices
+
+
+def _computes(op: Operator) -> bool:
+    """Tell whether an operator computes what it writes, and does not sum it over ranks or update by it."""
+    return not is_optimizer(op) and op.type not in TRANSPORT
 
 
 def _indices_by_name(names_by_operator: Iterable[list[str]]) -> dict[str, list[int]]:

@@ -70,16 +70,16 @@ def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bo
 
     gradients = [op.input("X")[0] for op in block.ops if is_fleets_all_reduce(op)]
     remove(main, is_fleets_all_reduce)
-    made_by = _last_makers(block, gradients)
-    buckets = _buckets(block, gradients, made_by, limit_mib)
+    completed_at = ops.completed_at(block, gradients)
+    buckets = _buckets(block, gradients, completed_at, limit_mib)
 
-    # From the last bucket to the first, so that the indices of `made_by` stay true.
+    # From the last bucket to the first, so that the indices of `completed_at` stay true.
     joins: list[Step] = []
     for number, bucket in reversed(list(enumerate(buckets))):
         buffer = f"bucket_{number}.{bucket[0]}"
         dtype = block.var(bucket[0]).dtype
         block.create_var(name=buffer, dtype=dtype, persistable=False, stop_gradient=True)
-        insert_all(block, made_by[bucket[-1]] + 1, _all_reduce(buffer, bucket, one_stream), op_role=ops.BACKWARD)
+        insert_all(block, completed_at[bucket[-1]] + 1, _all_reduce(buffer, bucket, one_stream), op_role=ops.BACKWARD)
         joins.insert(0, _join(buffer, bucket, parameters, dtype))
     insert_all(block, ops.loss_gradient_index(block), joins, op_role=ops.BACKWARD)
     block._sync_with_cpp()
@@ -104,26 +104,17 @@ def _join(buffer: str, gradients: list[str], parameters: dict[str, str], dtype: 
     )
 
 
-def _last_makers(block: Block, gradients: list[str]) -> dict[str, int]:
-    """Map each gradient to the index of the operator after which it is complete; the optimizer's do not count."""
-    written = ops.writers(block)
-    makers: dict[str, int] = {}
-    for name in gradients:
-        makers[name] = max(index for index in written[name] if not ops.is_optimizer(block.ops[index]))
-    return makers
-
-
-def _buckets(block: Block, gradients: list[str], made_by: dict[str, int], limit_mib: float) -> list[list[str]]:
+def _buckets(block: Block, gradients: list[str], completed_at: dict[str, int], limit_mib: float) -> list[list[str]]:
     """Group gradients of one type in the order in which they are made; order the buckets by when they are full."""
     by_type: dict[Any, list[str]] = {}
-    for name in sorted(gradients, key=lambda name: (made_by[name], name)):
+    for name in sorted(gradients, key=lambda name: (completed_at[name], name)):
         by_type.setdefault(block.var(name).dtype, []).append(name)
 
     sizes = {name: ops.size_bytes(block.var(name)) for name in gradients}
     buckets: list[list[str]] = []
     for gradients_of_type in by_type.values():
         buckets += _pack(gradients_of_type, sizes, limit_mib)
-    return sorted(buckets, key=lambda bucket: made_by[bucket[-1]])
+    return sorted(buckets, key=lambda bucket: completed_at[bucket[-1]])
 
 
 def thin_depends(main: static.Program) -> None:

@@ -82,8 +82,6 @@ def _joined(updates: list[Operator], slots: tuple[str, ...]) -> Slots:
 
 # ---- gradient merge
 
-TRANSPORT = ("c_allreduce_sum", "c_sync_calc_stream", "c_sync_comm_stream")  # what fleet adds to carry gradients
-
 
 def merge_gradients(main: static.Program, startup: static.Program, *, steps: int) -> static.Program:
     """Divide an update into `steps` micro-steps: change `main` into the last one, return the program of the others.
@@ -112,7 +110,7 @@ def _add_accumulators(block: Block, startup: Block) -> None:
     gradient, with `ops.MERGED` at the end. It is created in both programs, and filled with zeros by `startup`.
     """
     parameters = ops.parameters_by_gradient(block)
-    completed_at = _completing_operators(block)
+    completed_at = ops.completed_at(block, parameters)
     last_first = sorted(completed_at, key=lambda gradient: -completed_at[gradient])
     for gradient in last_first:  # an insertion leaves the indices before it as they are
         accumulator = f"{gradient}{ops.MERGED}"
@@ -128,25 +126,10 @@ def _add_accumulators(block: Block, startup: Block) -> None:
     startup._sync_with_cpp()
 
 
-def _completing_operators(block: Block) -> dict[str, int]:
-    """Map each parameter's gradient to the index of the last operator that computes it, before its all-reduce."""
-    parameters = ops.parameters_by_gradient(block)
-    completed_at = {}
-    for name, indices in ops.writers(block).items():
-        if name in parameters:
-            completed_at[name] = max(index for index in indices if _makes_gradient(block.ops[index]))
-    return completed_at
-
-
-def _makes_gradient(op: Operator) -> bool:
-    """Tell whether an operator computes a gradient that it writes, and does not sum it over ranks or use it up."""
-    return not ops.is_optimizer(op) and op.type not in TRANSPORT
-
-
 def _micro_step(main: static.Program) -> static.Program:
     """Copy `main` without update and transport; it adds each gradient to the accumulator, and does not clear it."""
     micro = main.clone()
-    remove(micro, lambda op: ops.is_optimizer(op) or ops.is_clear(op) or op.type in TRANSPORT)
+    remove(micro, lambda op: ops.is_optimizer(op) or ops.is_clear(op) or op.type in ops.TRANSPORT)
     block = micro.global_block()
     for op in block.ops:
         if ops.is_merge(op):
