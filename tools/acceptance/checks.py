@@ -30,7 +30,7 @@ from program.arrays import Array
 from program.passes import edit, gradients
 from runlog.json_types import JsonObject
 from runlog.verdict import Verdict, judged
-from tools.acceptance.machine import BATCH, GOLDEN, SEED, Machine, NotPossible
+from tools.acceptance.machine import BATCH, GOLDEN, SEED, Machine, NotPossible, repeatable
 
 SENSORS = ("memory_mib", "power_w", "temperature_c", "utilization_percent")
 POOLED_SIDE, POOLED_CHANNELS = 7, 2048  # of the image whose mean ResNet-50 classifies
@@ -38,9 +38,6 @@ POOLING = {"float32": 2**-23, "float16": 2**-10}  # two roundings, each half a u
 COMMUNICATOR = ("c_gen_nccl_id", "c_comm_init")  # operators that open one
 GREY_LEVELS = 4.0
 WHY_GREY_LEVELS = "enlarging the colour channels another way gives 3.1, a faster IDCT 0.95, a shift by a pixel 7.0"
-# Of Paddle, so that two runs of one program compute the same bits: cuDNN's algorithms without atomics (gradients of
-# filters and of the maximum), always the same ones. Its kernels refuse a search beside the first.
-REPEATABLE = {"FLAGS_cudnn_deterministic": True, "FLAGS_cudnn_exhaustive_search": False}
 EARLY_STEPS = 14
 
 
@@ -331,9 +328,10 @@ def captured(machine: Machine) -> Verdict:
     This is the last check of its job: a capture binds the process to its GPU, and one that fails leaves its stream
     capturing.
     """
-    paddle.set_flags(REPEATABLE)
-    launched = machine.train(machine.plan())
-    return same_bits(launched, machine.train(machine.plan(strategy="cuda_graph=1")))
+    with repeatable():
+        launched = machine.train(machine.plan())
+        replayed = machine.train(machine.plan(strategy="cuda_graph=1"))
+    return same_bits(launched, replayed)
 
 
 def same_bits(launched: Array, replayed: Array) -> Verdict:

@@ -14,7 +14,7 @@ import numpy as np
 import paddle
 from paddle import static
 
-from harness import loader, provenance, ranks, sampling, session, state, workload
+from harness import loader, nvidia, provenance, ranks, sampling, session, state, workload
 from harness.hooks.watchdog import WATCHDOG
 from harness.job import Job, Origins, with_values
 from harness.loop import CapturedStep, LaunchedStep
@@ -24,7 +24,7 @@ from program import build
 from program.arrays import Array
 from program.ops import LOSS_VALUE
 from program.optimizers import Schedule
-from runlog.errors import RunError
+from runlog.errors import RunError, message_of
 from runlog.verdict import FATAL, STATUSES, UNKNOWN, Verdict, as_text
 from tools.doctor import checks as doctor_checks
 
@@ -34,13 +34,31 @@ BATCH, SIDE, SEED = 32, 32, 7  # of the recorded losses: images a step, pixels a
 Images = list[tuple[Array, Array]]  # image [N, 3, H, W] float32 and label [N, 1] of each step
 # PaddleClas starts from it too. A dynamic scale finds its size by skipping steps, and the recorded job skips none.
 LOSS_SCALE = 128
-TF32_CAPABILITY = 80
-UNIT_CAPABILITIES = range(80, 90)  # cuDNN's fused operations, which `resnet_unit` is made of
 LEAVE_S = 60.0  # in which the other ranks leave a check that one rank could not do
 STEPS, SHORT_STEPS = 20, 4  # of the recorded job
 # Checks that need none of Paddle's kernels: DALI, NVML and NCCL have their own.
 WITHOUT_KERNELS = ("sensors", "input", "all-reduce")
 ON_A_GPU = {**dict.fromkeys(("sensors", "memory", "input"), "no GPU"), "captured": "a CPU has no CUDA graphs"}
+
+
+# Of Paddle, so that two runs of one program compute the same bits: cuDNN's algorithms without atomics (gradients of
+# filters and of the maximum), always the same ones. Its kernels refuse a search beside the first.
+REPEATABLE = {"FLAGS_cudnn_deterministic": True, "FLAGS_cudnn_exhaustive_search": False}
+
+
+@contextlib.contextmanager
+def repeatable(**more_flags: Any) -> Iterator[None]:
+    """Have Paddle compute the same bits each time within the `with` block, by cuDNN's repeatable algorithms.
+
+    `more_flags` are set too. Behind the block all these flags are as they were, for what measures Paddle's speed.
+    """
+    flags = REPEATABLE | more_flags
+    before = paddle.get_flags(list(flags))
+    paddle.set_flags(flags)
+    try:
+        yield
+    finally:
+        paddle.set_flags(before)
 
 
 class NotPossible(Exception):
@@ -69,9 +87,9 @@ class Machine:
             raise NotPossible(f"{ON_A_GPU[check]}: DEVICE=cpu")
         if check not in WITHOUT_KERNELS and not self.kernels:
             raise NotPossible(f"this Paddle has no kernels for compute capability {self.capability / 10}")
-        if self.job.model.precision == "tf32" and self.capability < TF32_CAPABILITY:
+        if self.job.model.precision == "tf32" and self.capability < nvidia.TF32_CAPABILITY:
             raise NotPossible("TF32 needs compute capability 8.0 or later")
-        if check == "units" and self.capability not in UNIT_CAPABILITIES:
+        if check == "units" and self.capability not in nvidia.UNIT_CAPABILITIES:
             raise NotPossible(f"resnet_unit needs compute capability 8.0 to 8.9, not {self.capability / 10}")
 
     def of_earlier(self, check: str) -> Any:
@@ -255,8 +273,7 @@ def on_all(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
         failure = Verdict(check=name, status=UNKNOWN, found=str(reason))
     except Exception as reason:  # noqa: BLE001 - the boundary of a check: its line says what it was
         traceback.print_exc()
-        message = " ".join(str(reason).split()) or type(reason).__name__
-        failure = Verdict(check=name, status=FATAL, found=message)
+        failure = Verdict(check=name, status=FATAL, found=message_of(reason))
 
     _wait_for_others(me, failure)
     failure_of_ranks: list[Verdict | None] = me.comm.allgather(failure)

@@ -36,7 +36,7 @@ class Programs(NamedTuple):
     """The steps that a rank can take, all from one training program by the default strategy."""
 
     alone: Step  # a step without all-reduces, on a batch of this rank
-    whole: Step  # a step of all ranks together
+    of_all: Step  # a step of all ranks together
     carrier: digests.Carrier  # repeats steps that are the same on all ranks
 
 
@@ -66,6 +66,6 @@ def programs(machine: Machine) -> Programs:
     batch = loader.resident(made, machine.executor.place)
     return Programs(
         alone=Step(machine, alone, batch),
-        whole=Step(machine, training.main, batch),
+        of_all=Step(machine, training.main, batch),
         carrier=digests.Carrier(machine.executor, alone, model, rate=training.schedule._var_name),
     )
