@@ -4,7 +4,7 @@ import datetime
 import math
 import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -125,6 +125,16 @@ def _row_texts(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
 def _is_half(row: Row, head: re.Pattern[str]) -> bool:
     """Say whether a line has the head of a row without its fields."""
     return row.values is None and len(row.text) < MAX_ROW_CHARS and head.search(row.text) is not None
+
+
+def total(windows: Iterable[Window], field: str) -> float:
+    """Return the sum of one field over windows; a window without it counts as 0."""
+    return math.fsum(getattr(window, field) or 0.0 for window in windows)
+
+
+def lines_in_words(windows: Sequence[Window]) -> str:
+    """Return which lines of the log windows are of: `lines 12 to 480`."""
+    return f"lines {windows[0].line} to {windows[-1].line}"
 
 
 def work(windows: Sequence[Window]) -> list[int]:
