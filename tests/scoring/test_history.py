@@ -256,6 +256,8 @@ def test_parquet_has_a_row_a_window(pair: list[str], tmp_path: Path) -> None:
     wanted = [(r.sha256, r.devices, w.step, w.seconds, w.images_per_s) for r in records for w in r.windows]
     assert [tuple(row[n] for n in ("sha256", "devices", "step", "seconds", "images_per_s")) for row in rows] == wanted
     refused(scoring("export", *pair, "--parquet", file), f"{file}: exists")
+    nowhere = tmp_path / "nowhere" / "windows.parquet"
+    refused(scoring("export", *pair, "--parquet", nowhere), f"{nowhere}: no folder {nowhere.parent} to write into")
 
 
 def test_a_history_is_a_table(pair: list[str], tmp_path: Path) -> None:
