@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from runlog.verdict import Verdict
-from scoring.digits import percent
+from scoring.digits import percent, percent_above
 from scoring.figure.warnings import OUTLIER_SHARE, RATE_GAP_SHARE, warning
 from scoring.importers.text import weighted_mean, work
 from scoring.record import Record, Window
@@ -52,7 +52,8 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
         yield from _of_times(record, windows, times, averages_rates)
     share = waiting_share(windows)
     if share is not None and share > STALL_SHARE:
-        message = f"{percent(share)} of the step time is waiting for data (over {STALL_SHARE:.0%})"
+        waiting = percent_above(share, STALL_SHARE)
+        message = f"{waiting} of the step time is waiting for data (over {STALL_SHARE:.0%})"
         yield warning("data_stall", message, record)
     for kind, what in (("data_wait", "waits for its input"), ("compute", "computes")):
         yield from _straggler(record, windows, kind, what)
