@@ -11,7 +11,7 @@ from scoring.figure import spread
 from scoring.figure.protocols import Protocol
 from scoring.figure.selection import nothing_left, positions, select, too_short
 from scoring.importers.checks import AGREES, rows_with_clock_set_back
-from scoring.importers.text import work as steps_as_weights
+from scoring.importers.text import steps_as_weights
 from scoring.record import InputError, Record, Window
 
 

@@ -141,8 +141,8 @@ def lines_in_words(windows: Sequence[Window]) -> str:
     return f"lines {windows[0].line} to {windows[-1].line}"
 
 
-def work(windows: Sequence[Window]) -> list[int]:
-    """Return the weight of each window in a mean over time: its steps where all say them, else 1 for each."""
+def steps_as_weights(windows: Sequence[Window]) -> list[int]:
+    """Return the weight of each window in a mean over time: its steps, or 1 for each where not all say their steps."""
     steps = [window.steps for window in windows if window.steps]
     return steps if len(steps) == len(windows) else [1] * len(windows)
 
