@@ -195,7 +195,7 @@ def _minimize_by_fleet(loss: static.Variable, startup: static.Program, optimizer
         if plan.device == "cpu" or not plan.ranks_listen:  # else fleet waits for the other ranks to listen
             stack.enter_context(replaced(meta_optimizers, "wait_server_ready", lambda endpoints: None))
         if not knobs.auto:
-            stack.enter_context(of_paddle.chosen(knobs))
+            stack.enter_context(of_paddle.applying_only_fusions_of(knobs))
         fleet.init(is_collective=True, strategy=strategy, log_level="ERROR")
         fleet.distributed_optimizer(optimizer).minimize(loss, startup)
 
