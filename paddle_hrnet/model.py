@@ -63,8 +63,8 @@ def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: L
     is brought to its size and number of channels (WIDTHS): a smaller one by a 1x1 convolution and an enlargement, a
     larger one by a 3x3 convolution of stride 2 for each halving.
 
-    The layers are called `prefix`.residual_`name`_layer_TARGET_SOURCE, which counts branches from 1, as in PaddleSeg.
-    Where several halve a branch, each but the last is numbered at the end, and the last has the number of all.
+    The layers are called `prefix`.residual_`name`_layer_TARGET_SOURCE, as in PaddleSeg. TARGET and SOURCE count the
+    branches from 1; a convolution that halves the size has _1 at the end, the one after it _2, and so on.
     """
     exchanged = []
     for target, target_branch in enumerate(branches):
@@ -230,7 +230,7 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
         if not is_whole_model:
             name_in_file = _name_in_backbone(name_in_file)
         if not name_in_file or not variable.persistable:
-            continue
+            continue  # no layer that the file should hold
         value = loaded.get(name_in_file)
         if value is None:
             misfits.append(f"{name_in_file} is absent")
