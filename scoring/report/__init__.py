@@ -14,6 +14,7 @@ from scoring.figure import warnings
 from scoring.figure.score import add_score_options, counts, protocol_of
 from scoring.figure.systems import read_systems
 from scoring.importers import jsonable
+from scoring.output import refuse_missing_folder
 from scoring.record import FACTS, InputError, Record
 from scoring.report import render
 from scoring.report.build import build, read_findings
@@ -98,12 +99,12 @@ def _write(file: str, text: str) -> None:
     A file is written under another name first, so that it is whole or absent. A pipe or a device cannot be replaced so,
     and is written to directly. Raises InputError where the file's folder is not there.
     """
-    path = Path(file).resolve()
     if file == "-":
         sys.stdout.write(text)
-    elif not path.parent.is_dir():
-        raise InputError(f"{file}: no folder {path.parent} to write into; make it first")
-    elif path.exists() and not path.is_file():
+        return
+    refuse_missing_folder(Path(file))
+    path = Path(file).resolve()
+    if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8", newline="")
     else:
         unfinished = path.with_name(f".{path.name}.half")

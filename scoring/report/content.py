@@ -14,7 +14,7 @@ from runlog.verdict import Verdict
 from scoring.figure.protocols import Protocol
 from scoring.figure.run import RunFigure, rate_of
 from scoring.figure.score import Score
-from scoring.importers.text import work
+from scoring.importers.text import steps_as_weights
 from scoring.published.table import Published
 from scoring.record import Record, Window, config_of
 
@@ -305,7 +305,7 @@ def _put_together(neighbours: Sequence[_RatedWindow]) -> Point:
     A window's share of that time is its work over its rate; its work is its steps, or 1 where not all say them.
     """
     windows = tuple(rated.window for rated in neighbours)
-    amounts = work(windows)
+    amounts = steps_as_weights(windows)
     time = math.fsum(amount / rated.images_per_s for amount, rated in zip(amounts, neighbours, strict=True))
     mean_rate = sum(amounts) / time
     return Point(neighbours[0].start, neighbours[-1].end, mean_rate, neighbours[0].measured, windows)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from runlog import workloads
 from scoring.figure.compare import ratio_interval
 from scoring.figure.score import Score
-from scoring.importers.text import weighted_mean, work
+from scoring.importers.text import steps_as_weights, weighted_mean
 from scoring.published.table import Published, by_devices
 from scoring.record import Record, Window, config_of, section
 from scoring.report.content import Curve, Group, ScalingRow, StepTime, values_of
@@ -111,7 +111,7 @@ def _mean_step(group: Group) -> _MeanStep | None:
             return timed
         printed_s: list[float] = values_of(windows, "printed_step_time_s")
         if len(printed_s) == len(windows):
-            return _MeanStep(weighted_mean(printed_s, work(windows)), None)
+            return _MeanStep(weighted_mean(printed_s, steps_as_weights(windows)), None)
 
     batch = group.record.global_batch
     has_throughput = group.score is not None and group.score.unit == "images/s" and group.score.value > 0
