@@ -62,7 +62,8 @@ def facts(report: Report) -> list[tuple[str, Inline]]:
     """Return what ran, when and where, as the names and values that stand on top of the page.
 
     Organisation, commit and framework are those of the first run of the headline, the group whose figure stands first.
-    Where that figure is in the form of MLPerf, what MLPerf's rules let it be called and its data set come before all.
+    Where that figure is in the form of MLPerf, what the rules of MLPerf let it be called and its data set come before
+    all.
     """
     run = report.headline.runs[0]
     mlperf_facts: list[tuple[str, Inline]] = []

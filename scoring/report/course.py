@@ -278,8 +278,8 @@ def _energy_of_an_image(run: ReportedRun) -> Inline:
     """Return the energy of an image in J, as a link to the line of the first measured window.
 
     It is the sum of power x time over the measured windows, divided by their images. The text is "not measured" where
-    one of the windows does not say all three, or there is none. MLPerf's guidelines on messages allow no energy next to
-    an MLPerf result: there a sentence that says so takes its place.
+    one of the windows does not say all three, or there is none. the guidelines of MLPerf on messages allow no energy
+    next to an MLPerf result: there a sentence that says so takes its place.
     """
     standing = standing_of([run.record])  # None for a log that is not of MLPerf
     if standing is not None and standing.uses_the_name:

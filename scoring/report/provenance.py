@@ -310,8 +310,8 @@ def reproduce(report: Report, command: Sequence[str]) -> Section:
     """Return the section with the commands that repeat the runs, the check of their logs, the figures and this report.
 
     `command` has the words of the command line that asked for this report. Only a run whose log has our configuration
-    can be repeated, and only logs of MLPerf's form can be checked. There is a command for the figure of each group of
-    repeated runs. Logs are named as seen from the folder that holds them all.
+    can be repeated, and only logs in the form of MLPerf can be checked. There is a command for the figure of each group
+    of repeated runs. Logs are named as seen from the folder that holds them all.
     """
     folder = report.folder
     files = [run.record.file for run in report.runs]
