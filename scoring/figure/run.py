@@ -10,8 +10,8 @@ from typing import NamedTuple
 from scoring.figure import spread
 from scoring.figure.protocols import Protocol
 from scoring.figure.selection import nothing_left, positions, select, too_short
-from scoring.importers.checks import AGREES, set_back
-from scoring.importers.text import work as steps_as_weights
+from scoring.importers.checks import AGREES, rows_with_clock_set_back
+from scoring.importers.text import steps_as_weights
 from scoring.record import InputError, Record, Window
 
 
@@ -378,7 +378,7 @@ def _stamps_in_words(stamped: Sequence[StampedRow]) -> str:
 
 def _refuse_set_back(record: Record, windows: Sequence[Window]) -> None:
     """Raise InputError where the time stamp of one of the windows lies before that of the one before it."""
-    for before, row in set_back(windows):
+    for before, row in rows_with_clock_set_back(windows):
         raise InputError(
             f"{record.file}: no figure, as the clock was set: the time stamp of line {row.line} lies before that of "
             f"line {before.line}; take a protocol that reads the rows' own times"

@@ -8,7 +8,8 @@ from runlog.json_types import JsonObject
 from runlog.verdict import WARNING, Verdict
 from scoring.digits import percent_above, six_digits
 from scoring.figure.spread import outlier
-from scoring.importers.checks import CLOCK_AGREES, EPOCHS_AND_RUN, REFUSED, row_s, run_rate
+from scoring.importers.checks import CLOCK_AGREES, EPOCHS_AND_RUN, REFUSED, seconds_of_row
+from scoring.importers.run_time import run_rate
 from scoring.record import Record
 
 RATE_GAP_SHARE = 0.001
@@ -87,7 +88,7 @@ def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | No
         is_in_range = first_line < window.line <= last_line
         if not is_in_range:
             continue
-        window_s = row_s(record, window)
+        window_s = seconds_of_row(record, window)
         if not window.steps or not window_s:
             return None
         steps += window.steps

@@ -173,11 +173,11 @@ def run_link(run: ReportedRun) -> Text:
 
 
 def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:
-    """Return a field of a run's record as text for the page, with where its value comes from.
+    """Return a field of a run's record as text for the page, and where its value comes from.
 
-    That is a link to the line of the log that says it, or a note: that it was given on the command line, or which
-    description of the log has it. `name` is an attribute of the record; `shown` is the text to show, the value itself
-    if None. A field that is not known is the text "not said".
+    `name` is an attribute of the record, and `shown` the text to show; without it that is the value. The text is a link
+    to the line of the log that says the value, as far as one is known. A value from the command line, or from a
+    description of the system beside the log, has a note that says so. A field without a value is the text "not said".
     """
     record = run.record
     value = getattr(record, name)

@@ -8,9 +8,10 @@ from runlog.text import visible
 
 
 def number(value: float) -> str:
-    """Return a figure as text with four to six digits: "12,345.6", "45.68", "4.568", "0.4568".
+    """Return a figure as text with four digits or more: 12345.6 -> "12,345.6", 45.678 -> "45.68", 0.45678 -> "0.4568".
 
-    Infinity, the time to train of a run that failed, is "did not converge"; NaN is "not a number".
+    Infinity is the time to train of a run that failed, and is "did not converge". Minus infinity and NaN are "not a
+    number".
     """
     if value == math.inf:
         return "did not converge"
