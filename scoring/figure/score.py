@@ -241,7 +241,7 @@ def _scored_runs(records: Sequence[Record], protocol: Protocol) -> tuple[Sequenc
     """Return the runs that are scored, and a text that says which they are; the text is empty where all are scored.
 
     A protocol that times whole runs scores as many as it asks for: where there are more, consecutive ones in the order
-    of their starts, chosen by MLPerf's rule (see `median_set`). A protocol of one or two runs scores all.
+    of their starts, chosen by the rule of MLPerf (see `median_set`). A protocol of one or two runs scores all.
     """
     if protocol.figure != "run_time" or protocol.runs <= 2 or len(records) <= protocol.runs:
         return records, ""
