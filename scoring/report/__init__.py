@@ -11,7 +11,7 @@ from pathlib import Path
 from runlog.json_types import JsonObject
 from runlog.text import called, csv_text
 from scoring.figure import warnings
-from scoring.figure.score import add_score_options, counts, protocol_of
+from scoring.figure.options import add_score_options, counts, protocol_of
 from scoring.figure.systems import read_systems
 from scoring.importers import jsonable
 from scoring.output import refuse_missing_folder
