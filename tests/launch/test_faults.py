@@ -84,6 +84,38 @@ def test_a_signal_ends_the_job_in_any_phase(
     assert re.match(reason, aborted(tmp_path))
 
 
+# An engine whose container says which signal it got, and ends by it.
+DOCKER = """#!/usr/bin/env bash
+cd "$(dirname "$0")"
+case $1 in
+  image) echo sha256:0 ;;
+  run)
+    trap 'echo "stopped by signal TERM" >&2; exit 143' TERM
+    trap 'echo "stopped by signal HUP" >&2; exit 129' HUP
+    echo $$ >pid
+    while :; do sleep 0.05; done
+    ;;
+  stop) kill -TERM "$(<pid)" ;;
+  kill) if [[ $2 == --signal ]]; then kill -"$3" "$(<pid)"; else kill -KILL "$(<pid)"; fi ;;
+  wait) while kill -0 "$(<pid)"; do sleep 0.05; done ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
+def test_a_job_in_a_container_is_told_of_the_signal_that_its_launcher_got(
+    sent: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.script(tmp_path / "docker", DOCKER)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    launcher = jobs.begin(["launch/container_node.sh"], CONT="img", LOGDIR=str(tmp_path / "logs"))
+    jobs.until((tmp_path / "pid").exists, launcher)
+    launcher.send_signal(sent)
+    _, stderr = launcher.communicate(timeout=jobs.LIMIT_S)
+    assert launcher.returncode == STATUS_AFTER[sent]
+    assert stderr == f"stopped by signal {sent.name.removeprefix('SIG')}\n"
+
+
 def makes_its_report(logdir: Path) -> bool:
     """Whether the job that writes to `logdir` has come to tools.summarize."""
     for process in jobs.processes(logdir):
