@@ -183,8 +183,7 @@ def _list_of(root: Path, part: str) -> Path | None:
     """Find the list file of a part; None where there is none. Raises ValueError for a pipe or a folder of its name."""
     for name in LISTS:
         list_file = root / name.format(part)
-        named_files.refuse_no_file(list_file)
-        if list_file.is_file():
+        if named_files.is_file(list_file):
             return list_file
     return None
 

@@ -167,8 +167,7 @@ def read_index(index: Path, make: str) -> Array:
     Raises ValueError where it is absent, empty or has other lines. The message ends with `make`, which tells the user
     how to make the index.
     """
-    named_files.refuse_no_file(index)
-    if not index.is_file():
+    if not named_files.is_file(index):
         raise ValueError(f"{index}: no such file: {make}")
     try:
         numbers = np.array(index.read_bytes().split(), dtype=np.int64).reshape(-1, 2)
