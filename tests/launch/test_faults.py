@@ -297,17 +297,17 @@ def test_who_is_to_blame(
 
 def test_a_trials_name_is_one_jobs_and_no_link(tmp_path: Path) -> None:
     stderr = tmp_path / "results" / "result_0.stderr"
-    with trial.take(stderr) as held:
+    with trial.open_messages(stderr) as held:
         held.write(b"words of the first")
         held.flush()
         with pytest.raises(FileExistsError, match="is of another job, which is at work there"):
-            trial.take(stderr)
+            trial.open_messages(stderr)
         assert stderr.read_text() == "words of the first"
-    with trial.take(stderr):  # of a trial that ended before it had a log
+    with trial.open_messages(stderr):  # of a trial that ended before it had a log
         assert stderr.read_text() == ""
     link, precious = tmp_path / "result_1.stderr", tmp_path / "precious"
     precious.write_text("mine")
     link.symlink_to(precious)
     with pytest.raises(FileExistsError, match="is a link, or no plain file: remove it, or set LOGDIR"):
-        trial.take(link)
+        trial.open_messages(link)
     assert precious.read_text() == "mine"
