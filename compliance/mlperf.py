@@ -223,7 +223,7 @@ def standing(facts: ResultFacts) -> Standing:
 
 
 def standing_of_all(standings: Sequence[Standing]) -> Standing:
-    """Return the standing of a figure that is made of several runs.
+    """Decide whether a figure that is made of several runs is an MLPerf result; `standings` are those of the runs.
 
     What contradicts one run, or is not known of one, is so for the figure. Its facts are those of the first run.
     """

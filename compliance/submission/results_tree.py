@@ -181,7 +181,7 @@ def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
 
     round_name = ""
     submitter = organisation
-    names_in_tree = place.names_above_results[len(names_above_tree) :]
+    names_in_tree = place.names_above_results[len(names_above_tree) :]  # those of ROUND and SUBMITTER
     if names_in_tree:
         submitter = names_in_tree[-1]
         round_name = "/".join(names_in_tree[:-1])
