@@ -4,9 +4,8 @@ Every figure is a time, measured in turns that all nodes take at once, and becom
 the fleet's median of that turn: what slows all nodes alike goes out. A node's place is its median over the turns.
 Who does not belong is found by Rosner's generalized test (Technometrics 25, 1983): the farthest from the median are
 set aside one after the other, so that several do not hide each other, and each is held against mean and standard
-deviation of those left. A table in docs/scale.md has why it is not the MAD that gives the scale. Three or five others
-tell little of how healthy ones differ, so that test is weak where few are; hence a second way to be named: a minority
-that takes over twice the time of all others.
+deviation of those left. Three or five others tell little of how healthy ones differ, so that test is weak where few
+are; hence a second way to be named: a minority that takes over twice the time of all others.
 
 Those of all nodes, links and metrics together that are named by chance are one in 1 / ALPHA healthy fleets, where the
 nodes of a healthy fleet differ as a normal distribution does.
