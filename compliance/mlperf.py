@@ -70,7 +70,7 @@ class ResultFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What decides whether a result is an MLPerf result, and what follows for its name.
+    """The facts that decide whether a result is an MLPerf result, and what follows for its name.
 
     `is_mlperf` is True, False, or None where that is not known.
     """
@@ -280,7 +280,7 @@ def dataset_name(section: JsonObject) -> str | None:
 
 
 def _against_benchmark(facts: ResultFacts) -> Iterable[str]:
-    """Yield that MLPerf, or the round, has no such benchmark, and that the division is none of MLPerf's."""
+    """Yield that MLPerf, or the round, has no such benchmark, and that the division is neither closed nor open."""
     if facts.benchmark is None:
         return
     if not is_mlperf_benchmark(facts.benchmark):

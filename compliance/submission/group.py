@@ -117,9 +117,9 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
     A reference convergence point says how many epochs (or samples) the reference took to the target at one global
     batch. A closed submission that needs fewer than chance explains fails the test.
 
-    Return the outcome, with its reason. It is NOT_APPLIED for an open submission and for a benchmark that is not
-    MLPerf's, whose minutes are scaled by 1. It is NOT_KNOWN where mlperf-logging has no points to test against, or
-    cannot read a log.
+    Return the outcome, with its reason. It is NOT_APPLIED for an open submission and for a benchmark that is none of
+    MLPerf Training, whose minutes are scaled by 1. It is NOT_KNOWN where mlperf-logging has no points to test against,
+    or cannot read a log.
     """
     first = checked[0].run
     benchmark = first.text(schema.SUBMISSION_BENCHMARK)

@@ -318,9 +318,10 @@ def _holds_for(rule: StrictRule, run: LoggedRun) -> bool:
 def _against_reference_points(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield what the reference convergence points say against the runs of one closed submission.
 
-    Such a point has the hyperparameters with which MLPerf's reference trained at one global batch, and the epochs that
-    it took to the target. The hyperparameters of each run are compared with those of the point at its batch. Whether
-    the runs converged too fast is tested over all of them together, so the finding of that test is yielded for each.
+    Such a point has the hyperparameters with which the reference of MLPerf trained at one global batch, and the epochs
+    that it took to the target. The hyperparameters of each run are compared with those of the point at its batch.
+    Whether the runs converged too fast is tested over all of them together, so the finding of that test is yielded for
+    each.
 
     An open submission, and one of a benchmark without such points, yields nothing: the check of each log has a note
     that these rules were not applied.
