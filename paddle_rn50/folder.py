@@ -146,7 +146,7 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
             f"{root / part} has {count} class folders, the recipe {classes} classes: they are numbered from 0 to "
             f"{count - 1} by name"
         )
-    if part != "train":  # else a label would mean another class in evaluation
+    if part != "train":  # the labels of evaluation must mean the classes of training
         _require_same_classes(root, part, listed.names)
     passed_over = ""
     if listed.others:

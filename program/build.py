@@ -170,9 +170,10 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
 def _minimize_by_fleet(loss: static.Variable, startup: static.Program, optimizer: Any, plan: Plan) -> None:
     """Have Paddle's fleet add to the program of `loss` its gradients, their all-reduce and the optimizer's update.
 
-    `optimizer` is one of Paddle's, wrapped for mixed precision. But in Paddle's automatic mode (`knobs.auto`), the
-    program that fleet leaves is the one that runs: fleet's later optimizations are turned off, as our own passes take
-    their place. A few of Paddle's functions are replaced for the call, each for the reason beside it.
+    `optimizer` is one of Paddle's, wrapped for mixed precision. Fleet's later optimizations are turned off, as our own
+    passes take their place, so the program that fleet leaves is the one that runs. In Paddle's automatic mode
+    (`knobs.auto`) fleet does what it chooses. A few of Paddle's functions are replaced for the call, each for the
+    reason beside it.
     """
     knobs = plan.knobs
     # Up to this many gradients of one variable are added two at a time, which is the form that enable_addto looks for;
@@ -192,7 +193,7 @@ def _minimize_by_fleet(loss: static.Variable, startup: static.Program, optimizer
         stack.enter_context(elsewhere())  # its sharding writes its programs to files
         # Else Paddle compares the whole program with C++'s at each inserted operator, which takes squared time.
         stack.enter_context(replaced(Block, "_insert_op", Block._insert_op_without_sync))
-        if plan.device == "cpu" or not plan.ranks_listen:  # else fleet waits for the other ranks to listen
+        if plan.device == "cpu" or not plan.ranks_listen:  # fleet would wait for other ranks, which do not listen
             stack.enter_context(replaced(meta_optimizers, "wait_server_ready", lambda endpoints: None))
         if not knobs.auto:
             stack.enter_context(of_paddle.applying_only_fusions_of(knobs))

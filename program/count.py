@@ -154,11 +154,11 @@ class Work:
     def _sizes_read_twice(self) -> list[int]:
         """Return the bytes of each image that a batch normalization must read twice; empty for any other operator.
 
-        In training it reads the whole batch for the sums behind its statistics, and again to normalize it. Forward it
-        so reads the image. Backward it so reads the image and the incoming gradient, as each output value depends on
-        sums over both. In evaluation nothing is read twice: the statistics are given.
+        In training the whole batch is read for the sums behind the statistics, and again to normalize it. Forward that
+        is the image. Backward it is the image and the incoming gradient, as each output value depends on sums over
+        both. In evaluation nothing is read twice: the statistics are given.
 
-        A `resnet_unit` reads nothing twice forward, as its convolution computes the sums; its gradient operator does.
+        A `resnet_unit` reads nothing twice, as its convolutions compute the sums; its gradient operator does, backward.
         """
         if self.kind == "resnet_unit_grad":
             return self._bytes_in("ConvX", "ConvZ", "Y@GRAD")
