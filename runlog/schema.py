@@ -321,7 +321,7 @@ CLOCK_SET = Point("clock_set", float, _BY_HOW_MUCH, unit="s", metadata=AtStep)
 def _optimizer_points(kind: str) -> dict[str, Point[float]]:
     """Return the events of an optimizer's hyperparameters, by the hyperparameter's name: "momentum", "weight_decay"...
 
-    `kind` is MLPerf's name of the optimizer. The names of the events begin with it, as `sgd_opt_momentum` for "sgd".
+    `kind` is the optimizer's name in MLPerf. The names of the events begin with it, as `sgd_opt_momentum` for "sgd".
     """
     prefix = f"{kind}_opt_"
     points = [
