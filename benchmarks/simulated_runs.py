@@ -273,5 +273,5 @@ def trend(draw: np.random.Generator, repeats: int) -> Iterator[Cell]:
 
 def _called_lower(past: Sequence[float], new: Sequence[float]) -> bool:
     """Say whether `history check` would call new runs lower."""
-    bounds = history.ratio(past, new)
+    bounds = history.ratio_interval(past, new)
     return bounds is not None and bounds[1] < 1

@@ -65,20 +65,23 @@ class Recipe:
         return self.target_miou
 
     def most_epochs(self, *, samples: int, global_batch: int) -> int:
-        """Epochs after which training ends at the latest: with that of its last step, the rate at its end before."""
+        """Return the number of epochs after which training ends at the latest.
+
+        A schedule in iterations ends within an epoch, which is completed at the rate that was reached.
+        """
         return math.ceil(self.epochs or (self.iterations or 0) / steps_per_epoch(samples, global_batch))
 
     def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
         """Return the recipe's learning rate by step for a data set of `samples` images.
 
-        Epochs become steps of `global_batch` images. The schedule is `epochs` long; where `epochs` is 0, as many epochs
-        or else iterations as the recipe says.
+        A step takes `global_batch` images. The rate falls over `epochs` epochs. Where `epochs` is 0 the recipe says
+        over how many: either in epochs or in iterations, which are steps.
 
-        Raises ValueError where the batch is larger than the data set, or the warm-up than the schedule.
+        Raises ValueError where the batch is larger than the data set, or the warm-up is not shorter than the schedule.
         """
         per_epoch = steps_per_epoch(samples, global_batch)
         schedule_epochs = epochs or self.epochs
-        total_steps = self.iterations or 0
+        total_steps = self.iterations or 0  # the recipe gives either epochs or iterations
         if schedule_epochs:
             total_steps = schedule_epochs * per_epoch
         return Schedule(
@@ -155,9 +158,10 @@ RECIPES = {recipe.name: recipe for recipe in (SCENES_SMALL, CITYSCAPES_80K, FLIP
 
 
 def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
-    """The recipe called `name` (empty: the default), at another, square crop in pixels where one is given.
+    """Return the recipe called `name`, or the default one where the name is empty.
 
-    Raises ValueError where there is no such recipe.
+    With an `image_size` its crop is a square of that side in pixels; with 0 it stays as it is. Raises ValueError where
+    there is no such recipe.
     """
     name = name or SCENES_SMALL.name
     if name not in RECIPES:

@@ -30,11 +30,13 @@ __all__ = ["ImageFormat", "Loader", "PairList", "find", "first_size", "synthetic
 
 MEAN = STD = 127.5  # of every channel, as PaddleSeg normalizes
 
-# Cityscapes' label ids that are trained on, in order of their train ids (cityscapesScripts, labels.py).
+# Cityscapes' label ids that are trained on, in order of their train ids (cityscapesScripts, labels.py): a pixel whose
+# label id is TRAINED_IDS[n] is of class n.
 TRAINED_IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
 LABEL_IDS = 34
 OUT_OF_RANGE = 254
-# A pixel's number in the file to the one that is trained on, by row: as it is, from label ids, of a filled-up sample.
+# Tables from a pixel's number in the file to the one that is trained on, a row each: the number as it is; from a label
+# id to its class; and, for a sample that only fills up a batch, IGNORED for every number.
 RENUMBERED = np.array([np.arange(256), np.full(256, OUT_OF_RANGE), np.full(256, IGNORED)], dtype=np.uint8)
 AS_IT_IS, FROM_LABEL_IDS, FILLED_UP = range(3)
 RENUMBERED[FROM_LABEL_IDS, :LABEL_IDS] = RENUMBERED[FROM_LABEL_IDS, 255] = IGNORED
@@ -52,24 +54,28 @@ class ImageFormat:
 
 @pipeline_def  # type: ignore[untyped-decorator]  # DALI's
 def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, renumbered: bool) -> Any:
-    """Encoded pairs to normalized images and labels, `augmented` for training; labels take their way on the CPU.
+    """Build the DALI pipeline that decodes, crops and normalizes pairs of an image and its label; return its outputs.
 
-    Of the labels also the highest number but IGNORED, plus 1, on the CPU: the host sees whether all are classes without
-    waiting for a GPU. Not `augmented`, the last output is what is valid.
+    `source` feeds it a batch at a time: encoded images and labels; if `renumbered`, where each sample's row of
+    RENUMBERED begins; and, if `augmented` (for training), what `_draw` draws, else which samples are valid.
+
+    The outputs are the images; for each label its highest number but IGNORED, plus 1; the labels; and, if not
+    `augmented`, which samples are valid. The highest numbers are left on the CPU, so that the host sees whether all are
+    classes without waiting for a GPU.
     """
     inputs = [(types.UINT8, 1), (types.UINT8, 1)]  # encoded image and label
     if renumbered:
-        inputs.append((types.UINT16, 0))  # first key of the sample's row of RENUMBERED
+        inputs.append((types.UINT16, 0))  # where the sample's row of RENUMBERED begins
     if augmented:
         inputs += [(types.FLOAT, 1)] * 3 + [(types.INT32, 0)] + [(types.FLOAT, 0)] * 4  # by `_draw`
     else:
         inputs.append((types.FLOAT, 0))  # whether the sample is valid
     image_bytes, label_bytes, *rest = loader.inputs(source, inputs)
-    first_key = rest.pop(0) if renumbered else None
+    row_start = rest.pop(0) if renumbered else None
     images = fn.decoders.image(image_bytes, device="mixed" if device == "gpu" else "cpu", output_type=types.RGB)
     labels = fn.decoders.image(label_bytes, device="cpu", output_type=types.GRAY)
     mirror: Any = 0
-    # The crop at the upper left corner, filled up where the image ends before it.
+    # The upper left corner is cut out, and filled up where the image is smaller.
     cut: dict[str, Any] = {"crop": (image.height, image.width), "out_of_bounds_policy": "pad"}
     cut |= {"crop_pos_x": 0.0, "crop_pos_y": 0.0}
     if augmented:
@@ -93,81 +99,77 @@ def _pipeline(*, source: Any, device: str, image: ImageFormat, augmented: bool, 
         dtype=types.FLOAT16 if image.half else types.FLOAT,
         output_layout="CHW",
     )
-    if first_key is not None:
-        numbers = labels + first_key
+    if row_start is not None:
+        positions = labels + row_start  # in RENUMBERED, its rows one after the other
         labels = fn.lookup_table(
-            numbers, keys=list(range(RENUMBERED.size)), values=RENUMBERED.ravel().tolist(), dtype=types.UINT8
+            positions, keys=list(range(RENUMBERED.size)), values=RENUMBERED.ravel().tolist(), dtype=types.UINT8
         )
     highest = fn.reductions.max(labels + types.Constant(1, dtype=types.UINT8))  # IGNORED, the last of them, becomes 0
-    beside = [fn.squeeze(labels, axes=[2])]
+    other_outputs = [fn.squeeze(labels, axes=[2])]
     if not augmented:
-        beside += rest
+        other_outputs += rest
     if device == "gpu":
-        beside = [output.gpu() for output in beside]
-    return images, highest, *beside
+        other_outputs = [output.gpu() for output in other_outputs]
+    return images, highest, *other_outputs
 
 
 def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, epoch: int, ids: Array) -> list[Array]:
-    """Draw how the images `ids` are augmented in an epoch, the same on any number of ranks.
+    """Draw how the images `ids` [N] are augmented in an epoch, the same on any number of ranks.
 
-    `sizes` [N, 2] are the images' heights and widths in pixels. All draws are uniform from 0 to 1, of which each image
-    has a row of its own (`sampling.uniform`).
+    `sizes` [N, 2] are the images' heights and widths in pixels.
 
-    Returns, in the order of the pipeline's inputs: start and end [N, 2] of the window in the image; its size [N, 2] in
-    the crop; whether to flip it [N]; factors of brightness, contrast and saturation, and a turn of hue in degrees, [N]
-    each.
+    Returns, in the order of the pipeline's inputs: start and end [N, 2] of the window that is cut out of each image, in
+    pixels of the image; the size [N, 2] to which the window is resized; whether to flip it, 1 or 0 [N]; and factors of
+    brightness, contrast and saturation and a turn of hue in degrees, [N] each.
     """
-    (
-        drawn_scale,
-        drawn_top,
-        drawn_left,
-        drawn_flip,
-        *drawn_colours,  # for each of the four colours: whether it changes, and by how much
-    ) = sampling.uniform(seed, epoch, ids, 12).T
+    drawn = sampling.uniform(seed, epoch, ids, 12)  # [N, 12], from 0 to 1
+    drawn_scales = drawn[:, 0]
+    drawn_corners = drawn[:, 1:3]  # top, left
+    drawn_flips = drawn[:, 3]
+    drawn_colours = drawn[:, 4:].reshape(-1, 4, 2)  # for each of the four: whether it changes, and by how much
 
-    scale = _scales(augment, drawn_scale)
-    drawn_corner = np.stack([drawn_top, drawn_left], axis=1)
-    window = _windows(crop, sizes, scale, drawn_corner)
-    flip = (drawn_flip < augment.flip).astype(np.int32)
-    return [*window, flip, *_colour_changes(augment, drawn_colours)]
+    scales = _scales(augment, drawn_scales)
+    windows = _windows(crop, sizes, scales, drawn_corners)
+    flips = (drawn_flips < augment.flip).astype(np.int32)
+    return [*windows, flips, *_colour_changes(augment, drawn_colours)]
 
 
 def _scales(augment: Augmentation, drawn: Array) -> Array:
-    """Return a factor of size for each drawn number: one of those from `scale_min` to `scale_max` by `scale_step`."""
+    """Return a factor of size for each drawn number (0 to 1): `scale_min`, a `scale_step` more, ... or `scale_max`."""
     scale_count = round((augment.scale_max - augment.scale_min) / augment.scale_step) + 1
     scales: Array = augment.scale_min + augment.scale_step * np.floor(drawn * scale_count)
     return scales
 
 
-def _windows(crop: ImageFormat, sizes: Array, scale: Array, drawn_corner: Array) -> list[Array]:
-    """Return which window of each image becomes its crop: start, end and size, [N, 2] float32 each.
+def _windows(crop: ImageFormat, sizes: Array, scales: Array, drawn_corners: Array) -> list[Array]:
+    """Return which window of each image becomes its crop: starts, ends and sizes, [N, 2] float32 each.
 
-    An image is scaled by its `scale`, and a window of at most the crop's size is cut out of the scaled image, at the
-    place that `drawn_corner` [N, 2] (0 to 1) chooses. It is done in one go: start and end are in pixels of the
-    unscaled image, and the size is that to which the window is resized.
+    An image is scaled by its factor in `scales` [N], and a window of at most the crop's size is cut out of the scaled
+    image, at the place that `drawn_corners` [N, 2] (0 to 1) chooses. DALI does both at once: it resizes the part of the
+    unscaled image from start to end to the window's size.
     """
-    scaled_sizes = np.rint(sizes * scale[:, None])
+    scaled_sizes = np.rint(sizes * scales[:, None])
     window_sizes = np.minimum(scaled_sizes, [crop.height, crop.width])
-    corner = np.floor(drawn_corner * (scaled_sizes - window_sizes + 1))  # of the window, in the scaled image
-    start = corner * sizes / scaled_sizes
-    end = (corner + window_sizes) * sizes / scaled_sizes
-    return [values.astype(np.float32) for values in (start, end, window_sizes)]
+    corners = np.floor(drawn_corners * (scaled_sizes - window_sizes + 1))  # of the windows, in the scaled images
+    starts = corners * sizes / scaled_sizes
+    ends = (corners + window_sizes) * sizes / scaled_sizes
+    return [values.astype(np.float32) for values in (starts, ends, window_sizes)]
 
 
-def _colour_changes(augment: Augmentation, drawn_colours: list[Array]) -> list[Array]:
+def _colour_changes(augment: Augmentation, drawn_colours: Array) -> list[Array]:
     """Return factors of brightness, contrast and saturation, and a turn of hue in degrees: [N] float32 each.
 
-    `drawn_colours` has two numbers from 0 to 1 for each of the four, one after the other: whether it changes, and by
-    how much.
+    `drawn_colours` [N, 4, 2] has two numbers from 0 to 1 for each of the four: whether it changes, and by how much. An
+    image in which one does not change has a factor of 1, or a turn of 0.
     """
     most_changes = (augment.colour, augment.colour, augment.colour, augment.hue_degrees)
     unchanged = (1.0, 1.0, 1.0, 0.0)
-    colours = []
+    changed = []
     for number, (most, neutral) in enumerate(zip(most_changes, unchanged, strict=True)):
-        drawn_whether, drawn_change = drawn_colours[2 * number : 2 * number + 2]
-        change = np.where(drawn_whether < augment.colour_probability, (2 * drawn_change - 1) * most, 0.0)
-        colours.append((neutral + change).astype(np.float32))
-    return colours
+        is_changed = drawn_colours[:, number, 0] < augment.colour_probability
+        change = (2 * drawn_colours[:, number, 1] - 1) * most  # from -most to most
+        changed.append((neutral + np.where(is_changed, change, 0.0)).astype(np.float32))
+    return changed
 
 
 def synthetic(image: ImageFormat, *, batch: int, classes: int, seed: int) -> loader.Batch:
@@ -199,10 +201,15 @@ class Loader(loader.Loader):
         self._image = reader.image
         from_ids = label_rows(pairs)
         self._row = np.where(from_ids, FROM_LABEL_IDS, AS_IT_IS)  # of RENUMBERED, for each label
+        # In evaluation always, as samples that fill up the last batch are ignored by their row.
         self._renumbered = augment is None or bool(from_ids.any())
         super().__init__(pairs, plan, _pipeline, reader, augmented=augment is not None, renumbered=self._renumbered)
 
     def _read(self, epoch: int, ids: Array, valid: Array) -> tuple[Any, ...]:
+        """Return what `_pipeline` is fed for a batch of the samples `ids`, of which `valid` [N] says which count.
+
+        Images are decompressed here: whole for evaluation, in training as many rows as the crop shows.
+        """
         images = []
         labels = []
         sizes = []
@@ -212,34 +219,37 @@ class Loader(loader.Loader):
             labels.append(np.frombuffer(pair.label, dtype=np.uint8))
             sizes.append(pair.size)
 
-        rows = [size.height for size in sizes]
-        drawn = [valid.astype(np.float32)]
+        row_counts = [size.height for size in sizes]
+        last_inputs = [valid.astype(np.float32)]
         if self._augment is not None:
             drawn = _draw(self._augment, self._image, np.array(sizes), seed=self._reader.seed, epoch=epoch, ids=ids)
-            window_ends = drawn[1][:, 0]
-            # Down to the window's end, and one more row to interpolate with.
-            rows = [min(height, math.ceil(end) + 1) for height, end in zip(rows, window_ends, strict=True)]
+            _, window_ends, *_ = drawn
+            bottoms = window_ends[:, 0]
+            # Down to the window's bottom, and one more row to interpolate with.
+            row_counts = [min(height, math.ceil(end) + 1) for height, end in zip(row_counts, bottoms, strict=True)]
+            last_inputs = drawn
         if self._renumbered:
-            first_key = RENUMBERED.shape[1] * np.where(valid, self._row[ids], FILLED_UP)
-            drawn.insert(0, first_key.astype(np.uint16))
+            row_start = RENUMBERED.shape[1] * np.where(valid, self._row[ids], FILLED_UP)
+            last_inputs = [row_start.astype(np.uint16), *last_inputs]
 
         plain = []
-        for image, count in zip(images, rows, strict=True):
+        for image, count in zip(images, row_counts, strict=True):
             plain.append(np.frombuffer(pictures.inflated(image, count), dtype=np.uint8))
-        return plain, labels, *drawn
+        return plain, labels, *last_inputs
 
     def _read_pair(self, number: int) -> Pair:
-        """Return the encoded image and label of a pair, with their size in pixels; the label as a greyscale PNG.
+        """Return the encoded image and label of a pair, and their size in pixels; the label as a greyscale PNG.
 
-        Raises RunError where one of the two is of a kind that is not taken or not whole, where they differ in size, and
-        in evaluation for another size than the first image's.
+        Raises RunError where one of the two is of a kind that is not taken or is not whole, or where they differ in
+        size. In evaluation, where nothing is augmented, all images must have the size of the first one.
         """
         image_path, label_path = self._samples.paths(number)
         (image_name, image), (label_name, label) = self._samples.encoded(number)
         try:
             size = pictures.image_size(image_name, image)
             require_one_size(image_path, size, label_path, pictures.label_size(label_name, label))
-            if self._augment is None:
+            is_evaluation = self._augment is None
+            if is_evaluation:
                 require_first_size(image_path, size, Size(self._image.height, self._image.width))
         except ValueError as error:
             raise RunError(str(error)) from error
@@ -251,16 +261,20 @@ class Loader(loader.Loader):
             raise RunError(loader.undecodable(label_name, str(error))) from error
 
     def _batch(self, outputs: Any, ids: Array) -> loader.Batch:
-        images, highest, *beside = outputs
-        classes = self._samples.classes
-        for i, value in zip(ids, highest.as_array().astype(int) - 1, strict=True):
-            if value >= classes:
-                raise RunError(_no_class(self._samples, i, value))
-        return super()._batch((images, *beside), ids)
+        """Return a batch of the pipeline's outputs. Raises RunError where a label holds a number that is no class."""
+        images, highest_plus_1, *other_outputs = outputs
+        highest = highest_plus_1.as_array().astype(int) - 1
+        for number, value in zip(ids, highest, strict=True):
+            if value >= self._samples.classes:
+                raise RunError(_no_class(self._samples, number, value))
+        return super()._batch((images, *other_outputs), ids)
 
 
 def label_fault(pairs: PairList, number: int) -> str:
-    """Say which number of a pair's label is no class, without DALI; an empty text where all are classes or ignored."""
+    """Return a message that a pair's label holds a number that is no class; empty where all are classes or ignored.
+
+    The label is read without DALI.
+    """
     with Image.open(pairs.paths(number)[1]) as label:
         present = np.unique(np.asarray(label))
     row = FROM_LABEL_IDS if pairs.has_label_ids(number) else AS_IT_IS
@@ -270,7 +284,7 @@ def label_fault(pairs: PairList, number: int) -> str:
 
 
 def _no_class(pairs: PairList, number: int, value: int) -> str:
-    """Say that `value`, as it is trained on, of a pair's label is no class."""
+    """Return the message that a pair's label holds a number that is no class; `value` is what it is trained on as."""
     shown = f"above {LABEL_IDS - 1}" if pairs.has_label_ids(number) else f"{value}"
     return (
         f"{pairs.paths(number)[1]}: holds the label {shown}, no class ({pairs.classes} of them) nor {IGNORED}: correct "

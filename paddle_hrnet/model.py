@@ -59,9 +59,12 @@ def _transition(branches: list[static.Variable], name: str, layers: Layers, *, c
 def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: Layers) -> list[static.Variable]:
     """Append an exchange between the branches and return the new branches, of the same sizes and widths.
 
-    Branch n has 1/2^n of the first one's size. Each new branch is the ReLU of the sum of all branches, brought to its
-    size and width: a smaller one by a 1x1 convolution and an enlargement, a larger one by a 3x3 convolution of stride
-    2 for each halving. The layers are called PREFIX.residual_NAME_layer_TARGET_SOURCE, counted from 1, as in PaddleSeg.
+    Each branch has half the size of the one before. A new branch is the ReLU of the sum of all branches, each of which
+    is brought to its size and number of channels (WIDTHS): a smaller one by a 1x1 convolution and an enlargement, a
+    larger one by a 3x3 convolution of stride 2 for each halving.
+
+    The layers are called `prefix`.residual_`name`_layer_TARGET_SOURCE, as in PaddleSeg. TARGET and SOURCE count the
+    branches from 1; a convolution that halves the size has _1 at the end, the one after it _2, and so on.
     """
     exchanged = []
     for target, target_branch in enumerate(branches):
@@ -75,7 +78,7 @@ def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: L
             elif source < target:
                 y = source_branch
                 halvings = target - source
-                for halving in range(1, halvings):
+                for halving in range(1, halvings):  # all but the last, which keep the width and end in a ReLU
                     y = layers.conv_bn(y, f"{layer}_{halving}", WIDTHS[source], 3, stride=2)
                 y = layers.conv_bn(y, f"{layer}_{halvings}", WIDTHS[target], 3, stride=2, relu=False)
                 total = paddle.add(total, y)
@@ -91,9 +94,10 @@ def enlarge(x: static.Variable, size: Sequence[int]) -> static.Variable:
 def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> static.Variable:
     """Append FCN-HRNetW18 to Paddle's default program; return logits [N, K, H, W] of `image` [N, 3, H, W].
 
-    A stem quarters the image's size and four bottleneck blocks follow. Each further stage has one branch more, of half
-    the last one's size; its modules are residual blocks in each branch and an exchange between the branches. The head
-    joins all branches at the first one's size, classifies its pixels, and enlarges the result to the image's size.
+    A stem makes the image's sides a quarter as long, and four bottleneck blocks follow. Each further stage has one
+    branch more, of half the last one's size; its modules are residual blocks in each branch and an exchange between
+    the branches. The head enlarges all branches to the first one's size, joins their channels, classifies each pixel,
+    and enlarges the result to the image's size.
     """
     layers = Layers(
         training=training,
@@ -124,7 +128,8 @@ def fcn_hrnet_w18(image: static.Variable, recipe: Recipe, *, training: bool) -> 
 def _module(branches: list[static.Variable], stage: int, number: int, layers: Layers) -> list[static.Variable]:
     """Append one module of a stage: BLOCKS residual blocks in each branch, then an exchange; return the new branches.
 
-    `stage` and `number`, the module's in its stage, count as in PaddleSeg, whose names the layers have.
+    The layers' names say which module it is and are those of PaddleSeg: `stage` counts from 2, and `number`, the
+    module's in its stage, from 1.
     """
     module_name = f"st{stage}_{number}"
     prefix = f"backbone.st{stage}.stage_{module_name}"
@@ -138,13 +143,18 @@ def _module(branches: list[static.Variable], stage: int, number: int, layers: La
     return _exchange(deepened, module_name, f"{prefix}.fuse_func", layers)
 
 
-# Ends of our variables' names, and of PaddleSeg's, whose state dictionaries name the same layers.
+# The last two parts of a variable's name, our layer and value, and those that PaddleSeg has in their place. What stands
+# before them is the same.
+BACKBONE = "backbone."  # begins the names of all layers but the head's
 PADDLESEG_LAYERS = {"conv": "_conv", "bn": "_batch_norm", "cls": "cls"}
 PADDLESEG_VALUES = {"w": "weight", "b": "bias", "mean": "_mean", "variance": "_variance"}
 
 
 def paddleseg_name(name: str) -> str:
-    """Return the name of a variable in PaddleSeg's state dictionary; empty if it is none of the model's."""
+    """Return the name that PaddleSeg has for a variable of ours; empty if it is none of the model's layers.
+
+    `head.conv_1.bn.mean` -> `head.conv_1._batch_norm._mean`
+    """
     if name.count(".") < 2:
         return ""
     path, layer, value = name.rsplit(".", 2)
@@ -168,7 +178,7 @@ ALLOWED = {
 
 
 class _Reader(pickle.Unpickler):
-    """Runs no code of whoever wrote the file."""
+    """Reads a pickle of arrays, and refuses one that would run code of whoever wrote it."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
@@ -177,9 +187,9 @@ class _Reader(pickle.Unpickler):
 
 
 def read_pdparams(path: Path) -> dict[str, Array]:
-    """Return the arrays of a `.pdparams` file by name.
+    """Return the arrays of a `.pdparams` file, a pickled dictionary that Paddle saved, by their names in it.
 
-    Raises ValueError where the file cannot be read, is no dictionary of arrays, or asks for code to be run.
+    Raises ValueError where the file cannot be read, is no dictionary of arrays, or would run code when it is loaded.
     """
     try:
         named_files.refuse_unusable(path)
@@ -191,8 +201,9 @@ def read_pdparams(path: Path) -> dict[str, Array]:
         for name, value in loaded.items():
             if not isinstance(name, str) or name.endswith("@@"):  # paddle.save's table of names has such a key
                 continue
-            is_named = isinstance(value, tuple) and len(value) == 2  # (name, array), as paddle.save writes a tensor
-            array = value[1] if is_named else value
+            array = value
+            if isinstance(value, tuple) and len(value) == 2:  # (name, array), as paddle.save writes a tensor
+                array = value[1]
             if not isinstance(array, np.ndarray) or array.dtype.hasobject:
                 raise TypeError(f"{name} is no array")
             arrays[name] = array
@@ -205,24 +216,21 @@ def read_pdparams(path: Path) -> dict[str, Array]:
 def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
     """Return the values that a weights file of PaddleSeg has for a program's variables, by the variables' names.
 
-    The file is that of a backbone trained on ImageNet, whose names lack the prefix "backbone.", or of a whole model.
-    From a backbone's the head gets no values.
+    The file holds a whole model, or only the backbone, trained on ImageNet. In a backbone's file the layers are named
+    without the prefix "backbone.", and the result has no values for the head.
 
-    Raises ValueError where the file cannot be read, or layers of the model are absent from it or have another shape
-    there.
+    Raises ValueError where the file cannot be read, or lacks layers that it should hold, or has them in another shape.
     """
     loaded = read_pdparams(path)
-    is_whole_model = any(name.startswith("backbone.") for name in loaded)
+    is_whole_model = any(name.startswith(BACKBONE) for name in loaded)
     values = {}
     misfits = []
     for variable in program.list_vars():
         name_in_file = paddleseg_name(variable.name)
-        if not name_in_file or not variable.persistable:
-            continue
         if not is_whole_model:
-            if not name_in_file.startswith("backbone."):
-                continue
-            name_in_file = name_in_file.removeprefix("backbone.")
+            name_in_file = _name_in_backbone(name_in_file)
+        if not name_in_file or not variable.persistable:
+            continue  # no layer that the file should hold
         value = loaded.get(name_in_file)
         if value is None:
             misfits.append(f"{name_in_file} is absent")
@@ -235,6 +243,16 @@ def pretrained_weights(path: Path, program: static.Program) -> dict[str, Array]:
             f"{path}: {len(misfits)} layers do not fit: {_first_of(misfits)}: set PRETRAINED to weights of HRNet-W18"
         )
     return values
+
+
+def _name_in_backbone(name: str) -> str:
+    """Return the name that a layer of a whole model has in a file of the backbone alone; empty for the head's layers.
+
+    `backbone.conv_layer1_1._conv.weight` -> `conv_layer1_1._conv.weight`
+    """
+    if not name.startswith(BACKBONE):
+        return ""
+    return name.removeprefix(BACKBONE)
 
 
 def _first_of(misfits: list[str]) -> str:

@@ -25,9 +25,9 @@ PAIRS_AT_ONCE = 256
 
 
 class Listed(NamedTuple):
-    """A pair as a list or the folders name it."""
+    """The paths of an image and its label, as a list or the folders name them."""
 
-    where: str  # for a message
+    where: str  # the list's line or the image's path, for a message
     image: str
     label: str
 
@@ -62,29 +62,26 @@ class PairList:
         return [(os.fspath(path), path.read_bytes()) for path in self.paths(number)]
 
     def contents(self, on_progress: OnProgress) -> Contents:
-        """Return what the pairs hold: the images' names and bytes, and for each label "path bytes".
+        """Return the paths and bytes of the images, and for each label "path bytes", after a look at all files.
 
-        All files are looked at before a run: their bytes, and the first part of each file, which states its kind and
-        its size in pixels. `on_progress` is called with the number of files seen so far and of all.
+        The look is at the bytes of each file, which may be kept from an earlier run in PART.filesizes, and at its first
+        part, which states its kind and its size in pixels. `on_progress` is called with the number of files seen so far
+        and of all, and then with the number of pairs.
 
         Raises ValueError for the first file that is absent, empty or of a kind that is not taken, for an image and a
         label of different sizes, and for an evaluation image of another size than the first.
         """
-        images = []
-        labels = []
-        for image, label in self.pairs:
-            images.append(image)
-            labels.append(label)
+        images = [image for image, _ in self.pairs]
+        labels = [label for _, label in self.pairs]
         kept_sizes = self.root / KEPT_SIZES.format(self.part)
-        file_bytes = file_sizes(self.root, images + labels, kept_sizes, on_progress)
-        image_bytes = file_bytes[: len(images)]
-        label_bytes = file_bytes[len(images) :]
+        bytes_of_all = file_sizes(self.root, images + labels, kept_sizes, on_progress)
+        image_bytes, label_bytes = np.split(bytes_of_all, [len(images)])
         self._check_sizes(on_progress)
         named_labels = [f"{label} {size}" for label, size in zip(labels, label_bytes.tolist(), strict=True)]
         return Contents(names=images, sizes=image_bytes, labels=named_labels, is_exact=True)
 
     def _check_sizes(self, on_progress: OnProgress) -> None:
-        """Check the size in pixels that the first bytes of each image and label state, by several threads.
+        """Check, by several threads, the sizes in pixels that the first bytes of the images and labels state.
 
         `on_progress` is called with the number of pairs seen so far and of all.
 
@@ -94,7 +91,8 @@ class PairList:
         first_image, _ = self.paths(0)
         first_size = image_head(first_image)
 
-        def check_from(start: int) -> int:
+        def check_block(start: int) -> int:
+            """Check up to PAIRS_AT_ONCE pairs from `start` on; return the number of the first one behind them."""
             end = min(start + PAIRS_AT_ONCE, len(self))
             for number in range(start, end):
                 image, label = self.paths(number)
@@ -105,7 +103,7 @@ class PairList:
             return end
 
         with ThreadPoolExecutor(READERS) as readers:
-            for end in readers.map(check_from, range(0, len(self), PAIRS_AT_ONCE)):
+            for end in readers.map(check_block, range(0, len(self), PAIRS_AT_ONCE)):
                 on_progress(end, len(self))
 
 
@@ -157,16 +155,16 @@ def require_first_size(path: Path, size: Size, first: Size) -> None:
 def find(root: Path, part: str, classes: int) -> PairList:
     """Return the pairs, an image and its label each, of `part` (train or val) of the segmentation set below `root`.
 
-    They are those of the part's list file or, without one, all in Cityscapes' folders. Cityscapes has two label images
-    of each image: of train ids, which are classes, and of label ids, which are turned into classes when they are read.
-    The second one is taken where the first one is absent. `classes` is the number of classes that the labels have.
+    They are those of the part's list file or, without one, all in Cityscapes' folders. Cityscapes has two label files
+    for an image. One holds train ids, which are classes; the other holds label ids, which are turned into classes when
+    they are read. The second one is taken where the first one is absent. `classes` is the recipe's number of classes.
 
     Raises ValueError where the folder or the list is absent or empty, a line has not two paths, or a file is absent.
     The message names the line.
     """
     folders = lists.Folders(root)
-    list_file = _list_of(root, part)
-    listed_pairs = _pairs_in_folders(root, part) if list_file is None else _pairs_in_list(list_file)
+    list_file = _find_list(root, part)
+    listed_pairs = _pairs_in_list(list_file) if list_file is not None else _pairs_in_folders(root, part)
     pairs = []
     for where, listed_image, listed_label in listed_pairs:
         image = folders.relative(listed_image)
@@ -179,18 +177,23 @@ def find(root: Path, part: str, classes: int) -> PairList:
     return PairList(root=root, part=part, pairs=tuple(pairs), classes=classes)
 
 
-def _list_of(root: Path, part: str) -> Path | None:
-    """Find the list file of a part; None where there is none. Raises ValueError for a pipe or a folder of its name."""
+def _find_list(root: Path, part: str) -> Path | None:
+    """Return the list file of a part, under the first of the names LISTS that there is; None where there is none.
+
+    Raises ValueError for a pipe or a folder of such a name.
+    """
     for name in LISTS:
         list_file = root / name.format(part)
-        named_files.refuse_no_file(list_file)
-        if list_file.is_file():
+        if named_files.is_file(list_file):
             return list_file
     return None
 
 
 def _existing_label(folders: lists.Folders, label: str) -> str:
-    """Return the path of Cityscapes' label ids where the label of train ids at `label` is absent, else `label`."""
+    """Return the path of Cityscapes' label ids where `label` names train ids and is absent, else `label`.
+
+    `NAME_gtFine_labelTrainIds.png` -> `NAME_gtFine_labelIds.png`
+    """
     if label.endswith(LABEL_END) and not folders.has(label):
         of_label_ids = label.removesuffix(LABEL_END) + LABEL_IDS_END
         if folders.has(of_label_ids):
@@ -213,8 +216,8 @@ def _pairs_in_list(list_file: Path) -> Iterator[Listed]:
 def _pairs_in_folders(root: Path, part: str) -> Iterator[Listed]:
     """Yield the pairs of `part` (train or val) in Cityscapes' folders, each with the image's path for messages.
 
-    The label of leftImg8bit/PART/CITY/NAME_leftImg8bit.png is named like it below gtFine, with the ending of train
-    ids. Raises ValueError where there are no images.
+    The label of `leftImg8bit/PART/CITY/NAME_leftImg8bit.png` is `gtFine/PART/CITY/NAME_gtFine_labelTrainIds.png`. It is
+    not looked at here. Raises ValueError where there are no images.
     """
     folder = root / "leftImg8bit" / part
     images = sorted(folder.glob(f"*/*{IMAGE_END}"))

@@ -63,10 +63,10 @@ def label_size(name: str, content: bytes) -> Size:
 
 
 def _jpeg_size(name: str, content: bytes) -> Size:
-    """Return a JPEG's size in pixels, from the first HEAD_BYTES of the file or all of it.
+    """Return a JPEG's size in pixels. `content` is the file, or its first HEAD_BYTES.
 
-    Raises ValueError where they do not state it, or EXIF says that the picture is stored turned: its label may not be
-    turned with it.
+    Raises ValueError where the size is not stated in it, or EXIF says that the picture is stored turned and must be
+    turned upright to be shown: its label may not be stored so.
     """
     size = encoded.jpeg_size(content)
     if size is None:
@@ -109,9 +109,9 @@ def _is_but_must(depth: int, colour_type: int) -> str:
 def as_grey(content: bytes) -> bytes:
     """Return a label's PNG as a greyscale PNG with the same number in each pixel.
 
-    The decoder would turn the numbers of a palette PNG into colours. At 8 bits only the header's colour type is
-    changed, and the palette left out: the pixels are stored alike. At fewer bits they are decoded and stored anew. A
-    greyscale PNG is returned as it is.
+    A greyscale PNG is returned as it is. In a palette PNG the decoder would turn the numbers into colours. One of 8
+    bits a pixel stores its pixels as a greyscale PNG does: only the colour type in the header is changed, and all
+    chunks but header, pixels and end are left out. One of fewer bits is decoded and stored anew.
 
     Raises ValueError where Pillow cannot decode a palette PNG of fewer bits.
     """
@@ -145,8 +145,11 @@ def _grey_by_pillow(content: bytes, width: int, height: int) -> bytes:
 def inflated(content: bytes, rows: int) -> bytes:
     """Return a PNG in RGB as a PNG of its first `rows` rows that is not compressed.
 
-    ISA-L decompresses in a third of the time that DALI's zlib takes, which then only copies. The rows keep their PNG
-    filters. A JPEG, and a PNG that is damaged or interlaced, is returned as it is: DALI says what is wrong with it.
+    It is for speed: ISA-L decompresses in a third of the time that DALI's zlib takes, which then only copies. The rows
+    keep their PNG filters.
+
+    A JPEG, an interlaced PNG and a damaged one are returned as they are. DALI decodes the first two, and says what is
+    wrong with the third.
     """
     if not content.startswith(encoded.PNG_START):
         return content
@@ -156,7 +159,7 @@ def inflated(content: bytes, rows: int) -> bytes:
 
     header = content[PNG_HEADER_AT : PNG_HEADER_AT + PNG_HEADER_BYTES]
     width = int.from_bytes(header[:4], "big")
-    methods = header[COLOUR_TYPE_IN_HEADER + 1 :]  # of compression, filters and interlacing; 0 are the plain ones
+    methods = header[COLOUR_TYPE_IN_HEADER + 1 :]  # of compression, filters and interlacing: bytes of 0 if plain
     row_bytes = 1 + 3 * width  # the first byte names the row's filter
     try:
         pixels = isal_zlib.decompressobj().decompress(compressed, rows * row_bytes)
@@ -164,7 +167,9 @@ def inflated(content: bytes, rows: int) -> bytes:
         return content
     if len(pixels) < rows * row_bytes or any(methods):
         return content
-    return _png(header[:4] + struct.pack(">I", rows) + header[8:], pixels)  # bytes 4 to 7 are the height
+    height_start, height_end = 4, 8  # in the header, behind the width
+    new_header = header[:height_start] + struct.pack(">I", rows) + header[height_end:]
+    return _png(new_header, pixels)
 
 
 def _image_data(content: bytes) -> bytes | None:

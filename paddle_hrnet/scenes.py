@@ -38,16 +38,15 @@ def write(folder: Path) -> None:
 def _write_part(folder: Path, part: str, digits: embedded.Digits, numbers: list[int], scenes: int) -> None:
     """Write `scenes` scenes into a folder in Cityscapes' layout, and the list of them, PART.txt.
 
-    They show the digits that have these `numbers` among `digits`. A scene is drawn from random numbers of its own,
-    seeded by the count of scenes and its number.
+    They show those of the `digits` that have these `numbers`. A scene is drawn from random numbers of its own, seeded
+    by the count of scenes and its number. A line of the list is `image label`, as paths below the folder.
     """
-    order = _order(numbers, scenes)  # DIGITS numbers for each scene
+    numbers_by_scene = _deal_out(numbers, scenes)
     lines = []
     for scene_number in range(scenes):
         image = f"leftImg8bit/{part}/digits/digits_{scene_number:06d}_leftImg8bit.png"
         label = f"gtFine/{part}/digits/digits_{scene_number:06d}_gtFine_labelTrainIds.png"
-        chosen = order[DIGITS * scene_number : DIGITS * (scene_number + 1)]
-        shown = [(digits.images[i] / embedded.FULL_INK, int(digits.labels[i])) for i in chosen]
+        shown = [(digits.images[i] / embedded.FULL_INK, int(digits.labels[i])) for i in numbers_by_scene[scene_number]]
 
         pixels, labels = scene(shown, np.random.default_rng([scenes, scene_number]))
         for path, array in ((image, pixels), (label, labels)):
@@ -57,11 +56,15 @@ def _write_part(folder: Path, part: str, digits: embedded.Digits, numbers: list[
     (folder / f"{part}.txt").write_text("".join(lines))
 
 
-def _order(numbers: list[int], scenes: int) -> Array:
-    """Shuffle the digits as often as it takes to fill `scenes` scenes."""
+def _deal_out(numbers: list[int], scenes: int) -> Array:
+    """Return the numbers of the digits that each scene shows, at random: [scenes, DIGITS].
+
+    Each number is dealt out once before any is dealt out again.
+    """
     rng = np.random.default_rng(scenes)
     rounds = math.ceil(scenes * DIGITS / len(numbers))
-    return np.concatenate([rng.permutation(numbers) for _ in range(rounds)])
+    shuffled: Array = np.concatenate([rng.permutation(numbers) for _ in range(rounds)])
+    return shuffled[: scenes * DIGITS].reshape(scenes, DIGITS)
 
 
 def _ground(rng: np.random.Generator) -> Array:
@@ -76,9 +79,11 @@ def _ground(rng: np.random.Generator) -> Array:
 def scene(shown: list[tuple[Array, int]], rng: np.random.Generator) -> tuple[Array, Array]:
     """Draw a scene of DIGITS digits on textured ground, all at random; return its pixels and their labels.
 
-    `shown` has each digit's ink [8, 8], from 0 to 1, and its class. A digit lies in a square of CELL pixels of its own,
-    at another place and size in it and in another colour. Pixels [HEIGHT, WIDTH, 3] and labels [HEIGHT, WIDTH] are
-    uint8; the order of the draws from `rng` is what makes a scene the same each time.
+    `shown` has each digit's ink [8, 8], from 0 to 1, and its class. The scene is divided into squares of CELL pixels,
+    one for each digit, in which it has a place, a size and a colour at random. A pixel is labelled with the digit's
+    class where there is enough ink, else as GROUND. Pixels [HEIGHT, WIDTH, 3] and labels [HEIGHT, WIDTH] are uint8.
+
+    Keep the order of the draws from `rng`: with another order the same seed gives another scene.
     """
     pixels = _ground(rng)
     labels = np.full((HEIGHT, WIDTH), GROUND, dtype=np.uint8)

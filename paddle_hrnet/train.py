@@ -105,16 +105,17 @@ def mean_iou(confusion: Array) -> float:
 def confusion_matrix(logits: static.Variable, label: static.Variable, classes: int) -> static.Variable:
     """Return how many pixels have each label (row) and each prediction (column): [K, K] int64 for K classes.
 
-    `logits` are [N, K, H, W], `label` [N, H, W] uint8. Pixels labelled IGNORED count nowhere. Each pixel is given the
-    number of its cell in the flattened matrix, label x K + prediction, and one cell more, K x K, if it is ignored; the
-    cells are counted, and the last one is cut off.
+    `logits` are [N, K, H, W], `label` [N, H, W] uint8. Pixels labelled IGNORED count nowhere.
+
+    Each pixel is given the number of its cell in the flattened matrix, label x K + prediction. An ignored one is given
+    the number of an additional cell behind the last. The pixels of each cell are counted, and that cell is cut off.
     """
     cells = classes * classes
     label = paddle.cast(label, "int64")
     prediction = paddle.argmax(logits, axis=1)
-    ignored_cell = paddle.full_like(label, cells)
+    additional_cell = paddle.full_like(label, cells)
     is_ignored = paddle.equal(label, paddle.full_like(label, config.IGNORED))
-    cell = paddle.where(is_ignored, ignored_cell, label * classes + prediction)
+    cell = paddle.where(is_ignored, additional_cell, label * classes + prediction)
     counts = paddle.bincount(paddle.reshape(cell, [-1]), minlength=cells + 1)
     counts = paddle.slice(counts, [0], [0], [cells])
     return paddle.reshape(counts, [classes, classes])
@@ -123,8 +124,8 @@ def confusion_matrix(logits: static.Variable, label: static.Variable, classes: i
 def evaluation_logits(pixels: static.Variable, recipe: config.Recipe) -> static.Variable:
     """Append the evaluation of images [N, 3, H, W] to Paddle's default program; return its logits [N, K, H, W].
 
-    The network runs once for each size in the recipe's `eval_scales` and, with `eval_flip`, for the mirrored image too.
-    The logits are brought back to the image's size and added up.
+    The network runs on the image at each size of the recipe's `eval_scales`. With `eval_flip` it runs on the mirrored
+    image, too, whose logits are mirrored back. All logits are brought back to the image's size and added up.
     """
     height, width = pixels.shape[2:]
     directions = (False, True) if recipe.eval_flip else (False,)

@@ -67,21 +67,23 @@ class Recipe:
     def make_schedule(self, *, samples: int, global_batch: int, epochs: int = 0) -> Schedule:
         """Return the recipe's learning rate by step for a data set of `samples` images.
 
-        Epochs become steps of `global_batch` images. The schedule is `epochs` long, or as long as the recipe says where
-        `epochs` is 0; a recipe whose decay ends at a step of its own (`decay_ends`) keeps that. A recipe with a base
-        batch has its rate scaled in proportion to the global batch.
+        A step takes `global_batch` images. The rate falls over `epochs` epochs or, where `epochs` is 0, over those of
+        the recipe. But a recipe that says by `decay_ends` at which step its rate has fallen keeps that step. A recipe
+        with a base batch has its rate scaled in proportion to the global batch.
 
-        Raises ValueError where the batch is larger than the data set, or the warm-up than the schedule.
+        Raises ValueError where the batch is larger than the data set, or the warm-up is not shorter than the schedule.
         """
         per_epoch = steps_per_epoch(samples, global_batch)
         scale = 1.0
         if self.base_batch:
             scale = global_batch / self.base_batch
+        schedule_epochs = epochs or self.epochs
+        total_steps = self.decay_ends or schedule_epochs * per_epoch
         return Schedule(
             kind=self.schedule,
             base=self.base_learning_rate * scale,
             warmup_steps=round(self.warmup_epochs * per_epoch),
-            total_steps=self.decay_ends or (epochs or self.epochs) * per_epoch,
+            total_steps=total_steps,
             boundaries=tuple(round(boundary * per_epoch) for boundary in self.boundaries_epochs),
             factors=self.factors,
             end=self.end_learning_rate,
@@ -124,10 +126,10 @@ EVAL_EVERY, EVAL_OFFSET = 4, 3  # epochs
 
 
 def _steps_to_end_of_decay(point: ReferencePoint, global_batch: int, per_epoch: int) -> int:
-    """Return how many steps of training it takes to the end of the learning rate's decay.
+    """Return how many steps training takes, warm-up included, until the learning rate has fallen to its end.
 
-    A reference point's decay steps follow its warm-up, whose last step is the first of them. At the global batches of
-    WARMUP_COUNTED the decay steps are those of the whole training, warm-up included.
+    At the global batches of WARMUP_COUNTED that is the reference point's number of decay steps. At others the decay
+    steps follow the warm-up, whose last step is the first of them.
     """
     if global_batch in WARMUP_COUNTED:
         return point.decay_steps
@@ -135,12 +137,12 @@ def _steps_to_end_of_decay(point: ReferencePoint, global_batch: int, per_epoch: 
 
 
 def mlperf_lars(global_batch: int) -> Recipe:
-    """Return the recipe of the closed division of MLPerf for a global batch, at one of its reference points.
+    """Return the recipe of the closed division of MLPerf for a global batch, for which there must be a reference point.
 
-    A reference point says how long the learning rate decays (`_steps_to_end_of_decay`). Training goes on from there to
-    the next evaluation, which is every EVAL_EVERY epochs, at the rate that the decay ended with.
+    A reference point says in how many steps the learning rate falls. From there training goes on, at the rate that was
+    reached, to the next evaluation: one is made every EVAL_EVERY epochs, the first after EVAL_OFFSET.
 
-    Raises ValueError where there is no reference point for this batch.
+    Raises ValueError where MLPERF_POINTS has no point for this batch.
     """
     if global_batch not in MLPERF_POINTS:
         raise ValueError(
@@ -151,7 +153,7 @@ def mlperf_lars(global_batch: int) -> Recipe:
     per_epoch = steps_per_epoch(IMAGENET_TRAIN, global_batch)
     train_steps = _steps_to_end_of_decay(point, global_batch, per_epoch)
     last_decay_epoch = round(train_steps / per_epoch)
-    epochs_to_evaluation = (EVAL_OFFSET - last_decay_epoch) % EVAL_EVERY
+    epochs_to_evaluation = (EVAL_OFFSET - last_decay_epoch) % EVAL_EVERY  # 0 to 3
     return Recipe(
         name="mlperf_lars",
         source="MLPerf training 4.0.0, reference convergence points of resnet",
@@ -162,7 +164,7 @@ def mlperf_lars(global_batch: int) -> Recipe:
         base_batch=None,
         schedule="polynomial",
         warmup_epochs=point.warmup_epochs,
-        decay_ends=train_steps + 1,
+        decay_ends=train_steps + 1,  # the reference's rate reaches its end one step after the last that decays
         warmup_from_zero=True,
         end_learning_rate=1e-4,
         optimizer=OptimizerConfig(kind="lars", momentum=point.momentum, weight_decay=point.weight_decay),
@@ -237,13 +239,14 @@ RECIPES = sorted((*OF_ANY_BATCH, "mlperf_lars"))
 def recipe(name: str, *, global_batch: int, image_size: int = 0) -> Recipe:
     """Return the recipe called `name`, or the default one where the name is empty.
 
-    `image_size` changes the side of its crop, in pixels (0: as the recipe has it); the size to which evaluation images
-    are resized changes in proportion. Raises ValueError where there is no such recipe, or it does not take this batch.
+    With an `image_size` its crop has that side in pixels, and the size to which evaluation images are resized changes
+    in proportion. With 0 both stay as they are. Raises ValueError where there is no such recipe, or `mlperf_lars` has
+    no reference point for this global batch.
     """
     name = name or DIGITS_SMALL.name
     if name not in RECIPES:
         raise ValueError(f"RECIPE={name!r}: must be one of {', '.join(RECIPES)}")
-    chosen = OF_ANY_BATCH.get(name) or mlperf_lars(global_batch)
+    chosen = OF_ANY_BATCH[name] if name in OF_ANY_BATCH else mlperf_lars(global_batch)
     image_size = image_size or chosen.image_size
     resize = round(chosen.eval_resize * image_size / chosen.image_size)
     return replace(chosen, image_size=image_size, eval_resize=resize)

@@ -48,15 +48,17 @@ Images = ImageList | Records
 def find(root: Path, part: str, classes: int) -> Images:
     """Return the images of `part` (train or val) of the data set in the folder `root`.
 
-    Packed images are taken if there are any, else image files. A file PART.sizes.json, which tools.pack writes, adds
-    the size of the largest image and, of packed images, the passport of the files that they were made of.
+    Packed images are taken if there are any, else image files. If there is a file PART.sizes.json, which tools.pack
+    writes, the result also has the size of the largest image and, for packed images, the passport (number, bytes and
+    checksum) of the files that they were made of.
 
-    Raises ValueError where the images are absent, not whole, or wrongly listed, or that file is damaged.
+    Raises ValueError where the images are absent, not whole, or wrongly listed, or where that file is damaged.
     """
-    images = _packed(root, part, classes) or folder.find(root, part, classes)
+    images: Images | None = _packed(root, part, classes)
+    if images is None:
+        images = folder.find(root, part, classes)
     sizes_file = root / SIZES.format(part)
-    named_files.refuse_no_file(sizes_file)
-    if not sizes_file.is_file():
+    if not named_files.is_file(sizes_file):
         return images
     try:
         sizes = json.loads(sizes_file.read_bytes())
@@ -74,8 +76,7 @@ def find(root: Path, part: str, classes: int) -> Images:
 def _packed(root: Path, part: str, classes: int) -> Records | None:
     """Find the packed images of a part; None where there are none. Raises ValueError where they are not whole."""
     packed = root / recordio.FILE.format(part)
-    named_files.refuse_no_file(packed)
-    if packed.is_file():
+    if named_files.is_file(packed):
         return recordio.find(packed, packed.with_suffix(".idx"), classes)
     files = tfrecord.files_of(root, part)
     if files:
@@ -87,12 +88,14 @@ def _packed(root: Path, part: str, classes: int) -> Records | None:
 def _pipeline(
     *, source: Any, device: str, image: ImageFormat, augment: Augmentation | None, resize: int, largest: Size | None
 ) -> Any:
-    """Build the DALI pipeline: return its outputs, normalized images and their labels, and in evaluation `valid`.
+    """Build the DALI pipeline that decodes, crops and normalizes batches of images; return its outputs.
 
-    `source` feeds it a batch at a time: encoded images and labels, and for training what `_draw` draws for each image,
-    for evaluation whether it counts (`valid`). In training an image is decoded only where its random crop lies, then
-    resized and perhaps mirrored. In evaluation, where `augment` is None, the whole image is resized to `resize` pixels
-    on its shorter side, and its centre is cropped.
+    `source` feeds it a batch at a time, which begins with the encoded images and their labels.
+
+    - For training (`augment` is given) `_draw`'s four arrays follow. An image is decoded only where its random crop
+      lies, then resized and perhaps mirrored. The outputs are images and labels.
+    - For evaluation `valid` follows, which says for each image whether it counts. The whole image is resized to
+      `resize` pixels on its shorter side, and its centre is cropped. The outputs are images, labels and `valid`.
 
     `largest` is the size of the data set's largest image, if it is known, for which the decoder reserves its memory.
     """
@@ -103,12 +106,12 @@ def _pipeline(
     mirror: Any = 0
     if augment is None:
         encoded, labels, valid = loader.inputs(source, [*image_and_label, (types.FLOAT, 1)])
-        beside = [labels, valid]
+        other_outputs = [labels, valid]
         images = fn.resize(fn.decoders.image(encoded, **decoder), resize_shorter=resize)
     else:
-        drawn = [(types.FLOAT, 1), (types.FLOAT, 1), (types.FLOAT, 1), (types.INT32, 0)]  # by `_draw`
+        drawn = [(types.FLOAT, 1), (types.FLOAT, 1), (types.FLOAT, 1), (types.INT32, 0)]  # what `_draw` returns
         encoded, labels, widths, heights, place, mirror = loader.inputs(source, [*image_and_label, *drawn])
-        beside = [labels]
+        other_outputs = [labels]
         anchor, shape = _crop(fn.peek_image_shape(encoded), widths, heights, place, augment)
         images = fn.decoders.image_slice(encoded, anchor, shape, axis_names="HW", **decoder)
         images = fn.resize(images, size=[image.size, image.size])
@@ -123,8 +126,8 @@ def _pipeline(
         pad_output=image.channels == 4,
     )
     if device == "gpu":
-        beside = [output.gpu() for output in beside]
-    return images, *beside
+        other_outputs = [output.gpu() for output in other_outputs]
+    return images, *other_outputs
 
 
 def _hints(width: int, height: int) -> dict[str, int]:
@@ -140,15 +143,16 @@ def _hints(width: int, height: int) -> dict[str, int]:
 def _crop(image_shape: Any, widths: Any, heights: Any, place: Any, augment: Augmentation) -> tuple[Any, Any]:
     """Choose where an image is cropped; return the crop's upper left corner and its shape, each (height, width).
 
-    Both are DALI graph nodes, in shares of the image. `widths` and `heights` [CROP_TRIES] are the crops that `_draw`
-    drew, for a square image: sqrt(a r) and sqrt(a / r) for the area a and the aspect r. The first one that fits into
-    this image is taken, and `place` (x, y) says where, from 0 (left, top) to 1. If none fits, it is the largest crop at
-    the centre within the aspect bounds, as in torchvision.
+    Both are nodes of DALI's graph, in shares of the image. `widths` and `heights` [CROP_TRIES] are the crops that
+    `_draw` drew, in shares of a square image. The first one that fits into this image is taken, and `place` (x, y) says
+    where it lies, from 0 (left, top) to 1. If none fits, the largest crop at the centre is taken whose aspect is within
+    the bounds, as in torchvision.
 
     A graph has no branches: a choice is a sum over all cases, each times 1 or 0.
     """
     size = fn.cast(image_shape, dtype=types.FLOAT)
     height_over_width = size[0] / size[1]
+    # With these factors a crop of a square image keeps its area and aspect in pixels.
     root = dali_math.sqrt(height_over_width)
     crop_widths = widths * root
     crop_heights = heights / root
@@ -173,20 +177,26 @@ def _crop(image_shape: Any, widths: Any, heights: Any, place: Any, augment: Augm
 def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> list[Array]:
     """Draw how the images `ids` [N] are cropped and flipped in an epoch, the same on any number of ranks.
 
-    Each image gets CROP_TRIES crops, of an area spread evenly and an aspect spread evenly in its logarithm, of which
-    `_crop` takes the first that fits. Returns, as the pipeline's inputs: the crops' widths and heights [N, CROP_TRIES]
-    in shares of a square image's side, the crop's place [N, 2] from 0 (left, top) to 1, and whether to flip [N].
+    Each image gets CROP_TRIES crops, of which `_crop` takes the first that fits. Their areas are spread evenly, and
+    their aspects, width over height, evenly in the logarithm.
+
+    Returns, in the order of the pipeline's inputs: the crops' widths and heights [N, CROP_TRIES] in shares of a square
+    image's side, the crop's place [N, 2] from 0 (left, top) to 1, and whether to flip the image, 1 or 0 [N].
     """
-    drawn = sampling.uniform(seed, epoch, ids, 2 * CROP_TRIES + 3).astype(np.float32)
-    drawn_areas = drawn[:, :CROP_TRIES]
-    drawn_aspects = drawn[:, CROP_TRIES : 2 * CROP_TRIES]
-    drawn_places = drawn[:, -3:-1]
-    drawn_flips = drawn[:, -1]
+    # Columns of an image's random numbers: an area and an aspect for each try, the place's two, the flip's one.
+    aspects_start = CROP_TRIES
+    place_start = 2 * CROP_TRIES
+    flip_column = place_start + 2
+    drawn = sampling.uniform(seed, epoch, ids, flip_column + 1).astype(np.float32)
+    drawn_areas = drawn[:, :aspects_start]
+    drawn_aspects = drawn[:, aspects_start:place_start]
+    drawn_places = drawn[:, place_start:flip_column]
+    drawn_flips = drawn[:, flip_column]
 
     areas = augment.area_min + (augment.area_max - augment.area_min) * drawn_areas
-    lowest = math.log(augment.aspect_min)
-    highest = math.log(augment.aspect_max)
-    aspects = np.exp(lowest + (highest - lowest) * drawn_aspects)
+    lowest_log = math.log(augment.aspect_min)
+    highest_log = math.log(augment.aspect_max)
+    aspects = np.exp(lowest_log + (highest_log - lowest_log) * drawn_aspects)
     flips = (drawn_flips < augment.flip).astype(np.int32)
     return [np.sqrt(areas * aspects), np.sqrt(areas / aspects), np.ascontiguousarray(drawn_places), flips]
 

@@ -19,9 +19,10 @@ WHITE = 255
 
 
 def write(folder: Path) -> None:
-    """Write the embedded digits into a folder as a data set of JPEG files in class folders, with its two lists.
+    """Write the embedded digits into a folder as a data set of JPEG files, with train_list.txt and val_list.txt.
 
-    A line of train_list.txt and val_list.txt is `path label`, as `train/7/0042.jpeg 7`.
+    An image is PART/LABEL/NUMBER.jpeg, where NUMBER is the digit's among all of them. A line of a list is `path label`,
+    as `train/7/0042.jpeg 7`.
     """
     digits = embedded.digits()
     for part, numbers in (("train", digits.train), ("val", digits.evaluation)):
@@ -43,7 +44,7 @@ def picture(ink: Array) -> Image.Image:
 
 if __name__ == "__main__":
     try:
-        embedded.make(Path(sys.argv[1]) / NAME, write)
+        embedded.make_once(Path(sys.argv[1]) / NAME, write)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -80,8 +80,7 @@ def find(root: Path, part: str, classes: int) -> ImageList:
     Raises ValueError where both are absent or wrong. The message names the line, or what to do.
     """
     list_file = root / LIST.format(part)
-    named_files.refuse_no_file(list_file)
-    if list_file.is_file():
+    if named_files.is_file(list_file):
         return read_list(root, part, classes)
     if (root / part).is_dir():
         return by_class_folders(root, part, classes)
@@ -94,18 +93,18 @@ def find(root: Path, part: str, classes: int) -> ImageList:
 def read_list(root: Path, part: str, classes: int) -> ImageList:
     """Return the images and labels in the list of `part` (train or val), whose lines are `path label`.
 
-    A path is relative to `root`, and every file must be there. Raises ValueError where the list is absent or empty, a
-    line has no label or one that is not below `classes`, or a listed file is absent. The message names the line.
+    The list is the file PART_list.txt in `root`. A path in it is absolute or relative to `root`, and every file must be
+    there. Raises ValueError where the list is absent or empty, a line has no label or one that is not below `classes`,
+    or a listed file is absent. The message names the line.
     """
     list_file = root / LIST.format(part)
-    named_files.refuse_no_file(list_file)
-    if not list_file.is_file():
+    if not named_files.is_file(list_file):
         raise ValueError(f"{list_file}: no such file: DATADIR must hold {list_file.name}, lines 'path label'")
     paths = []
     labels = []
     folders = Folders(root)
     for where, text in lines(list_file):
-        line = LINE.fullmatch(text)
+        line = LINE.fullmatch(text)  # blanks, a comma or a semicolon stand between path and label
         if line is None:
             raise ValueError(f"{where}: {text!r} has no label: write 'path label', the label a number from 0")
         label = int(line["label"])
@@ -126,11 +125,11 @@ def read_list(root: Path, part: str, classes: int) -> ImageList:
 def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
     """Return the images of `part` (train or val) in its class folders, labelled by the number of their folder.
 
-    Folders are numbered from 0 in the order of their names. The result notes, for the user, that there are fewer of
-    them than the recipe's classes, and files that are passed over.
+    Folders are numbered from 0 in the order of their names. The result's `notes` tell the user if there are fewer
+    folders than `classes`, the recipe's number of classes, and if files are passed over, as they are no images.
 
-    Raises ValueError where there are no class folders, one is empty, there are more than the recipe's classes, or those
-    of evaluation differ from those of training.
+    Raises ValueError where there are no class folders or more than `classes`, where one has no image, or where those of
+    evaluation are not those of training.
     """
     listed = class_folders(root, part)
     count = len(listed.names)
@@ -145,7 +144,7 @@ def by_class_folders(root: Path, part: str, classes: int) -> ImageList:
             f"{root / part} has {count} class folders, the recipe {classes} classes: they are numbered from 0 to "
             f"{count - 1} by name"
         )
-    if part != "train":
+    if part != "train":  # the labels of evaluation must mean the classes of training
         _require_same_classes(root, part, listed.names)
     passed_over = ""
     if listed.others:
@@ -181,8 +180,8 @@ def class_folders(root: Path, part: str) -> ClassFolders:
     labels: list[int] = []
     others = [f"{part}/{name}" for name in _file_names(root / part)]
     for label, name in enumerate(names):
-        images, no_images = _files_below(root, f"{part}/{name}")
-        others += no_images
+        images, other_files = _files_below(root, f"{part}/{name}")
+        others += other_files
         if not images:
             raise ValueError(f"{root / part / name}: this class folder has no image: fill it or remove it")
         paths += images
@@ -203,27 +202,27 @@ def _file_names(folder: Path) -> list[str]:
 
 
 def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
-    """Return the images and the other files below a folder, each as sorted paths relative to `root`.
+    """Return the images and the other files below a folder and its subfolders, as sorted paths relative to `root`.
 
-    What is an image goes by the end of its name. Hidden files are left out; links to folders are followed. A pipe, a
-    socket or a device is no image, whatever its name: to open it may wait for ever.
+    A file is an image if its name has the ending of one. A pipe, a socket or a device is none, whatever its name: to
+    open it may wait for ever. Hidden files are left out; links to folders are followed.
 
     Raises ValueError where a folder may not be read, or a link leads back to itself.
     """
     images: list[str] = []
     others: list[str] = []
-    left = [folder]
-    while left:
-        below = left.pop()
+    folders_to_read = [folder]
+    while folders_to_read:
+        current = folders_to_read.pop()
         try:
-            with os.scandir(root / below) as entries:
+            with os.scandir(root / current) as entries:
                 for entry in entries:
-                    path = f"{below}/{entry.name}"
+                    path = f"{current}/{entry.name}"
                     if entry.is_dir():
-                        left.append(path)
+                        folders_to_read.append(path)
                     elif entry.name.startswith("."):
                         continue
-                    elif entry.name.lower().endswith(IMAGE_ENDS) and not _is_special(entry):
+                    elif entry.name.lower().endswith(IMAGE_ENDS) and not _is_pipe_or_device(entry):
                         images.append(path)
                     else:
                         others.append(path)
@@ -232,8 +231,11 @@ def _files_below(root: Path, folder: str) -> tuple[list[str], list[str]]:
     return sorted(images), sorted(others)
 
 
-def _is_special(entry: os.DirEntry[str]) -> bool:
-    """Tell whether an entry that is no folder is no file either; a link to what is absent is taken for a file."""
+def _is_pipe_or_device(entry: os.DirEntry[str]) -> bool:
+    """Tell whether an entry that is no folder is no file either, as a pipe, a socket or a device.
+
+    A link to what is absent is taken for a file, so that the message about it is that of an absent image.
+    """
     if entry.is_file():
         return False
     return not entry.is_symlink() or Path(entry.path).exists()

@@ -10,7 +10,7 @@ Shapes: N batch, C channels, H, W image, K classes.
 import paddle
 from paddle import static
 from paddle.nn import functional
-from paddle.nn.initializer import Constant, Normal, Uniform
+from paddle.nn.initializer import Constant, Initializer, Normal, Uniform
 
 from paddle_rn50.config import Recipe
 from program.layers import Layers
@@ -22,22 +22,26 @@ BOTTLENECK = ("1", "2", "3", "shortcut")  # names of its layers
 def resnet50(image: static.Variable, recipe: Recipe, *, layout: str = "NCHW", training: bool) -> static.Variable:
     """Append ResNet-50 to Paddle's default program; return its logits [N, K] for K classes.
 
-    `image` is [N, C, H, W] at a `layout` of NCHW, or [N, H, W, C] at NHWC. With `training` batch normalizations use
-    the batch's statistics, else the running ones.
+    `image` is [N, C, H, W] at a `layout` of NCHW, or [N, H, W, C] at NHWC. With `training` batch normalizations use the
+    batch's statistics, else the running ones. The recipe says how the first weights are drawn, and the number of
+    classes.
     """
     layers = Layers(training=training, bn_momentum=recipe.bn_momentum, layout=layout, zero_gamma=recipe.zero_gamma)
     x = layers.conv_bn(image, "stem", 64, 7, stride=2)
     x = functional.max_pool2d(x, 3, stride=2, padding=1, data_format=layout)
     for stage, (width, blocks) in enumerate(STAGES, start=1):
         for block in range(blocks):
-            stride = 2 if block == 0 and stage > 1 else 1
+            halves_the_image = block == 0 and stage > 1  # in stage 1 the pooling has done so
+            stride = 2 if halves_the_image else 1
             x = layers.bottleneck(x, f"stage{stage}.{block}", width, stride=stride, parts=BOTTLENECK)
     x = paddle.flatten(functional.adaptive_avg_pool2d(x, 1, data_format=layout), 1)
-    bound = x.shape[1] ** -0.5
-    first = Uniform(-bound, bound) if recipe.uniform_classifier else Normal(0.0, 0.01)
+    first_weights: Initializer = Normal(0.0, 0.01)
+    if recipe.uniform_classifier:
+        bound = x.shape[1] ** -0.5
+        first_weights = Uniform(-bound, bound)
     return static.nn.fc(
         x,
         recipe.classes,
-        weight_attr=paddle.ParamAttr(name="fc.w", initializer=first),
+        weight_attr=paddle.ParamAttr(name="fc.w", initializer=first_weights),
         bias_attr=paddle.ParamAttr(name="fc.b", initializer=Constant(0.0)),
     )

@@ -33,11 +33,14 @@ HEAD_FIELDS = np.dtype(
 
 
 def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
-    """Return the records of the RecordIO file `packed`, by the offsets in its index.
+    """Return where the records of the RecordIO file `packed` lie, by the offsets in its index.
 
-    A line of the index is `key offset`. Records lie one after the other, so each ends where the next one begins, and
-    the last one at the end of the file. Raises ValueError where the index is absent, or cannot be this file's: the
-    first record must begin at 0, and each must have room for its head.
+    A line of the index is `key offset`, in any order; the records are numbered by their offsets. They lie one after the
+    other, so each ends where the next one begins, and the last one at the end of the file. `classes` is the number of
+    classes that their labels may have.
+
+    Raises ValueError where the index is absent, or cannot be this file's: the first record must begin at 0, and each
+    must have room for its head.
     """
     keys_and_offsets = read_index(index, MAKE)
     offsets = np.sort(keys_and_offsets[:, 1])
@@ -45,7 +48,7 @@ def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
     sizes = np.diff(offsets, append=file_bytes)
     if offsets[0] != 0 or (sizes < HEAD.size).any():
         raise ValueError(f"{index}: is not the index of {packed} with its {file_bytes} bytes: {MAKE}")
-    file_numbers = np.zeros_like(offsets)
+    file_numbers = np.zeros_like(offsets)  # all in the one file
     places = np.stack([file_numbers, offsets, sizes], axis=1)
     return Records(format=FORM, files=(packed,), places=places, classes=classes)
 
@@ -56,13 +59,15 @@ def find(packed: Path, index: Path, classes: int = MOST_CLASSES) -> Records:
 def image_record(image: bytes, label: int, number: int) -> bytes:
     """Return a RecordIO record of an encoded image, its label and its number, as MXNet's im2rec writes it.
 
-    The word MAGIC marks where a record begins, so it may not stand in the payload at a multiple of 4. There the payload
-    is split into parts, each with a head of its own; the word between two parts is left out, and the reader puts it
-    back. Nearly every image is one part. The record is filled up with zeros to a multiple of 4 bytes.
+    The payload is an IRHeader and the image. The word MAGIC marks where a record begins, so it may not stand in the
+    payload at a multiple of 4. There the payload is split into parts, each with a head of its own; the word between two
+    parts is left out, and the reader puts it back. Nearly every image is one part. The record is filled up with zeros
+    to a multiple of 4 bytes.
 
     Raises ValueError where a part is longer than its head can say.
     """
-    payload = IR_HEADER.pack(0, label, number, 0) + image
+    further_labels = 0
+    payload = IR_HEADER.pack(further_labels, label, number, 0) + image
     parts: list[bytes] = []
     start = 0
     for position in _magic_words(payload):
@@ -76,10 +81,11 @@ def image_record(image: bytes, label: int, number: int) -> bytes:
             raise ValueError(f"is longer than {MOST_BYTES} bytes, the most that a record holds")
         flag_and_length = _flag(part_number, len(parts)) << FLAG_SHIFT | len(part)
         record += HEAD.pack(MAGIC, flag_and_length) + part
-    return record + bytes(_filling(len(payload)))
+    # All parts but the last have a multiple of 4 bytes, so the last one's filling is that of the payload.
+    return record + bytes(_filling_bytes(len(payload)))
 
 
-def _filling(length: int) -> int:
+def _filling_bytes(length: int) -> int:
     """Return how many bytes fill `length` bytes up to a multiple of 4, as 3 for 5."""
     return -length % 4
 
@@ -107,10 +113,10 @@ def _flag(part: int, parts: int) -> int:
 def parse(record: bytes) -> Parsed:
     """Return the encoded image and the label of a whole record.
 
-    The payload is MXNet's IRHeader, one further label if the header counts one (which then replaces the header's own),
-    and the image. The label becomes -1, which is no class, where it is no whole number.
+    The payload is MXNet's IRHeader, which has a label, and the image. The header may count one further label: it then
+    stands between the two and is the one that holds. A label that is no whole number becomes -1, which is no class.
 
-    Raises ValueError where the record is damaged, has several labels, or holds no image.
+    Raises ValueError where the record is damaged, has several further labels, or holds no image.
     """
     payload = _payload(record)
     if len(payload) < IR_HEADER.size:
@@ -121,8 +127,9 @@ def parse(record: bytes) -> Parsed:
         raise ValueError(_other_kind(further_labels, len(payload) - image_start))
     if further_labels == 1:
         (label,) = FURTHER_LABEL.unpack_from(payload, IR_HEADER.size)
-    is_whole_number = float(label).is_integer()
-    return Parsed(image=payload[image_start:], label=int(label) if is_whole_number else -1)
+    if not float(label).is_integer():
+        label = -1
+    return Parsed(image=payload[image_start:], label=int(label))
 
 
 def _payload(record: bytes) -> bytes:
@@ -149,7 +156,7 @@ def _payload(record: bytes) -> bytes:
         if magic != MAGIC or flag not in expected_flags or end > len(record):
             raise ValueError(f"it is damaged: no whole part at its byte {position}")
         parts.append(record[start:end])
-        position = end + _filling(length)
+        position = end + _filling_bytes(length)  # where the next part begins
         is_complete = flag in (WHOLE, LAST)
     if position != len(record):
         raise ValueError(
@@ -160,7 +167,7 @@ def _payload(record: bytes) -> bytes:
 
 
 def _other_kind(further_labels: int, image_bytes: int) -> str:
-    """Say what a whole record holds that is no labelled image."""
+    """Return a message's words for what a whole record holds that is no image with one label."""
     if image_bytes <= 0:
         return "it holds labels and no image, as the header and identity records of InsightFace's sets for faces do"
     return f"it has {further_labels} labels, as sets for detection have, not the one of a class"
@@ -172,9 +179,10 @@ def _other_kind(further_labels: int, image_bytes: int) -> str:
 def contents(records: Records, heads: Array) -> Contents:
     """Return the sizes in bytes and the labels of all images, from the first bytes of each record.
 
-    `heads` [records, bytes] uint8 has those bytes, which HEAD_FIELDS takes apart. They tell all of a record of one part
-    with a label that is a class. Any other record is read whole, which gives its image and label, or says why it is
-    refused: raises ValueError for the first that is damaged, of another kind, or with a label out of range.
+    `heads` [records, bytes] uint8 has those bytes, which HEAD_FIELDS takes apart. They are enough for a record that is
+    one part and whose label is a class, which nearly all are. Any other record is read whole.
+
+    Raises ValueError for the first record that is damaged, of another kind, or with a label out of range.
     """
     fields = heads.view(HEAD_FIELDS)[:, 0]  # [records], by the names of HEAD_FIELDS
     lengths = (fields["word"] & MOST_BYTES).astype(np.int64)
@@ -183,12 +191,13 @@ def contents(records: Records, heads: Array) -> Contents:
     labels = np.where(further_labels == 1, fields["next_label"], fields["label"]).astype(np.float64)
     image_bytes = lengths - IR_HEADER.size - FURTHER_LABEL.size * further_labels
 
-    record_bytes = HEAD.size + lengths + -lengths % 4  # filled up to a multiple of 4
+    padded_lengths = lengths + (-lengths % 4)  # filled up to a multiple of 4
+    record_bytes = HEAD.size + padded_lengths
     is_one_part = (fields["magic"] == MAGIC) & (flags == WHOLE) & (record_bytes == records.places[:, SIZE_COLUMN])
     has_image = (further_labels <= 1) & (image_bytes > 0)
     has_class = (labels >= 0) & (labels < records.classes) & (labels == np.floor(labels))
-    is_told_by_head = is_one_part & has_image & has_class
-    for number in np.flatnonzero(~is_told_by_head):
+    head_is_enough = is_one_part & has_image & has_class
+    for number in np.flatnonzero(~head_is_enough):
         parsed = _read_whole(records, int(number))
         image_bytes[number] = len(parsed.image)
         labels[number] = parsed.label
@@ -197,10 +206,10 @@ def contents(records: Records, heads: Array) -> Contents:
 
 
 def _read_whole(records: Records, number: int) -> Parsed:
-    """Read one record and return its image and label.
+    """Read all bytes of one record and return its image and label.
 
-    Raises ValueError, with the record's name and what to do, where it is damaged, of another kind, or has a label that
-    is no class.
+    Raises ValueError where it is damaged, of another kind, or has a label that is no class. The message names the
+    record and says what to do.
     """
     content = records.content(number)
     try:

@@ -25,14 +25,14 @@ HEADS_AT_ONCE = 4096
 
 
 class Place(NamedTuple):
-    """Where a record is."""
+    """Where a record lies. Places sort by file, and within a file by offset."""
 
-    file: int  # its number
-    offset: int
-    size: int  # bytes, of all that belongs to it
+    file: int  # the file's number, its index in `Records.files`
+    offset: int  # bytes
+    size: int  # bytes, of all that belongs to the record
 
 
-FILE_COLUMN, OFFSET_COLUMN, SIZE_COLUMN = range(3)  # of an array of places
+SIZE_COLUMN = 2  # of an array of places, whose columns are the fields of Place
 
 
 class Parsed(NamedTuple):
@@ -76,23 +76,23 @@ class Records:
     def read(self, ids: Array) -> tuple[list[bytes], Array]:
         """Return the encoded images and the labels [N] int64 of the records `ids` [N], in the order of `ids`.
 
-        They are read file by file in the order in which they lie there. The operating system is told of all records of
-        a file before the first one is waited for, so that it can read ahead.
+        They are read file by file, in the order in which they lie there. The operating system is told of all records
+        that are wanted of a file before the first of them is waited for, so that it can read ahead.
 
         Raises RunError for a record that is damaged, or whose label is no class.
         """
         images = [b""] * len(ids)
         labels = np.empty(len(ids), dtype=np.int64)
-        places = self.places[ids]
-        disk_order = np.lexsort((places[:, OFFSET_COLUMN], places[:, FILE_COLUMN])).tolist()  # positions in `ids`
-        for file_number, group in groupby(disk_order, key=lambda position: places[position, FILE_COLUMN]):
+        places = [Place(*row) for row in self.places[ids].tolist()]
+        order_of_reading = sorted(range(len(ids)), key=lambda position: places[position])  # positions in `ids`
+        for file_number, group in groupby(order_of_reading, key=lambda position: places[position].file):
             positions = list(group)
             with self.files[file_number].open("rb", buffering=0) as file:
                 for position in positions:
-                    place = Place(*places[position].tolist())
+                    place = places[position]
                     os.posix_fadvise(file.fileno(), place.offset, place.size, os.POSIX_FADV_WILLNEED)
                 for position in positions:
-                    place = Place(*places[position].tolist())
+                    place = places[position]
                     content = os.pread(file.fileno(), place.size, place.offset)
                     parsed = self._parsed(content, int(ids[position]))
                     images[position] = parsed.image
@@ -133,47 +133,53 @@ class Records:
         return [(self.name(number), images[0])]
 
     def contents(self, on_progress: OnProgress) -> Contents:
-        """Return what all records hold (the images' names and sizes, and labels where known), before a run reads them.
+        """Return the names and sizes of all images, and their labels where they are known before a run.
 
-        Only the first bytes of each record are read, by several threads. `on_progress` is called with the number of
-        records read so far and of all. Raises ValueError for the first record that is not whole, is of another kind or
-        has a label that is no class.
+        Only the first bytes of each record are read, by several threads; what they tell depends on the form. A record
+        that they leave unclear is read whole. `on_progress` is called with the number of records read so far and of
+        all.
+
+        Raises ValueError for the first record that is not whole, is of another kind or has a label that is no class.
         """
         heads = np.zeros((len(self), self.format.head_bytes), dtype=np.uint8)
         starts = range(0, len(self), HEADS_AT_ONCE)
         with ThreadPoolExecutor(READERS) as readers:
-            for start, block in zip(starts, readers.map(self._heads, starts), strict=True):
-                end = start + len(block)
-                heads[start:end] = block
+            for start, heads_from_start in zip(starts, readers.map(self._read_heads, starts), strict=True):
+                end = start + len(heads_from_start)
+                heads[start:end] = heads_from_start
                 on_progress(end, len(self))
         return self.format.contents(self, heads)
 
-    def _heads(self, start: int) -> Array:
-        """Read the first bytes [HEADS_AT_ONCE, head_bytes] of records from number `start` on; absent ones are 0."""
-        most = self.format.head_bytes
-        places = self.places[start : start + HEADS_AT_ONCE]
+    def _read_heads(self, start: int) -> Array:
+        """Return the first bytes of up to HEADS_AT_ONCE records from number `start` on: [records, head_bytes] uint8.
+
+        A record that is shorter is filled up with zeros.
+        """
+        head_bytes = self.format.head_bytes
+        rows = self.places[start : start + HEADS_AT_ONCE].tolist()
+        places = [Place(*row) for row in rows]
         heads = bytearray()
-        for number, group in groupby(places.tolist(), key=lambda place: place[0]):
-            with self.files[number].open("rb", buffering=0) as file:
+        for file_number, group in groupby(places, key=lambda place: place.file):
+            with self.files[file_number].open("rb", buffering=0) as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # nothing is read beyond a head
-                for _, offset, size in group:
-                    heads += os.pread(file.fileno(), min(most, size), offset).ljust(most, b"\0")
-        return np.frombuffer(bytes(heads), dtype=np.uint8).reshape(-1, most)
+                for place in group:
+                    head = os.pread(file.fileno(), min(head_bytes, place.size), place.offset)
+                    heads += head.ljust(head_bytes, b"\0")
+        return np.frombuffer(bytes(heads), dtype=np.uint8).reshape(-1, head_bytes)
 
 
-def read_index(index: Path, make: str) -> Array:
+def read_index(index: Path, how_to_make: str) -> Array:
     """Return the numbers of an index file, whose lines are two whole numbers each: [records, 2] int64.
 
-    Raises ValueError where it is absent, empty or has other lines. The message ends with `make`, which tells the user
+    Raises ValueError where it is absent, empty or has other lines. `how_to_make` ends the message: it tells the user
     how to make the index.
     """
-    named_files.refuse_no_file(index)
-    if not index.is_file():
-        raise ValueError(f"{index}: no such file: {make}")
+    if not named_files.is_file(index):
+        raise ValueError(f"{index}: no such file: {how_to_make}")
     try:
         numbers = np.array(index.read_bytes().split(), dtype=np.int64).reshape(-1, 2)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{index}: has other lines than two whole numbers: {make}") from error
+        raise ValueError(f"{index}: has other lines than two whole numbers: {how_to_make}") from error
     if not len(numbers):
-        raise ValueError(f"{index}: is empty: {make}")
+        raise ValueError(f"{index}: is empty: {how_to_make}")
     return numbers

@@ -55,30 +55,34 @@ def files_of(root: Path, part: str) -> tuple[Path, ...]:
 
 
 def find(files: tuple[Path, ...], classes: int) -> Records:
-    """Return the records of these TFRecord files, by the index that lies beside each, FILE.idx.
+    """Return where the records of these TFRecord files lie, by the index beside each file, FILE.idx.
 
-    A line of an index is `offset size`, in bytes. Raises ValueError where an index is absent, or cannot be its file's:
-    the records must fill the file, from byte 0 to its end, without a gap.
+    A line of an index is `offset size`, in bytes. `classes` is the number of classes that the labels may have.
+
+    Raises ValueError where an index is absent, or cannot be its file's: the records must fill the file, from byte 0 to
+    its end, without a gap.
     """
     places = []
     for file_number, file in enumerate(files):
         index = file.with_name(f"{file.name}.idx")
-        make = f"make it by `tfrecord2idx {file} {index}`, which comes with DALI"
-        offsets_and_sizes = read_index(index, make)
+        how_to_make = f"make it by `tfrecord2idx {file} {index}`, which comes with DALI"
+        offsets_and_sizes = read_index(index, how_to_make)
         offsets = offsets_and_sizes[:, 0]
         ends = offsets_and_sizes.sum(axis=1)
         has_gap = offsets[0] != 0 or (offsets[1:] != ends[:-1]).any()
         if has_gap or ends[-1] != file.stat().st_size:
-            raise ValueError(f"{index}: is not the index of {file}: restore the file, or {make}")
-        places.append(np.insert(offsets_and_sizes, 0, file_number, axis=1))
+            raise ValueError(f"{index}: is not the index of {file}: restore the file, or {how_to_make}")
+        file_numbers = np.full_like(offsets, file_number)
+        places.append(np.column_stack([file_numbers, offsets_and_sizes]))
     return Records(format=FORM, files=files, places=np.concatenate(places), classes=classes)
 
 
 def parse(record: bytes) -> Parsed:
     """Return the encoded image and the label of a whole TFRecord record, whose message is a tf.train.Example.
 
-    The labels of TensorFlow's scripts begin at 1, those returned at 0. Their label 0 is the background, which no image
-    has: it becomes -1. Raises ValueError where the record is damaged, or of another kind.
+    The labels of TensorFlow's scripts begin at 1, as their 0 stands for the background, and those returned at 0: a
+    label 5 becomes 4, and the background -1, which is no class. Raises ValueError where the record is damaged, or of
+    another kind.
     """
     message_bytes = int.from_bytes(record[:LENGTH_BYTES], "little")
     if len(record) < AROUND_MESSAGE or message_bytes != len(record) - AROUND_MESSAGE:
@@ -94,11 +98,11 @@ def parse(record: bytes) -> Parsed:
 
 
 def contents(records: Records, heads: Array) -> Contents:
-    """Return the size in bytes of each record's message, from the records' first bytes; their labels stay unknown.
+    """Return the size in bytes of each record's message, from the records' first bytes, and no labels.
 
     `heads` [records, LENGTH_BYTES] uint8 has those bytes: the length of each record's message, which must be the one
     that the index gives. The first record alone is read whole, to see that the records are of the right kind. The
-    labels lie inside the messages, so that to know them the whole data set would have to be read.
+    labels lie inside the messages, so to know them the whole data set would have to be read.
 
     Raises ValueError for the first record of another length, and where the first record is damaged or of another kind.
     """

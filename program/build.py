@@ -83,6 +83,11 @@ class Plan:
             return 1.0
         return self.loss_scale
 
+    @property
+    def has_dynamic_scale(self) -> bool:
+        """Whether Paddle's AMP scales the loss, by a factor that it changes from step to step."""
+        return self.fixed_scale == 0.0
+
     def micro_batch(self, batch: int) -> int:
         """Return how many of a device's `batch` images for one update it computes at once."""
         return batch // self.strategy.gradient_merge
@@ -115,19 +120,20 @@ class TrainingProgram:
 def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedule, *, plan: Plan) -> TrainingProgram:
     """Make the forward program of `loss` a training program: add gradients, their all-reduce and the optimizer.
 
-    The all-reduce joins the ranks that the PADDLE_TRAINER variables name (`harness.ranks.connect`). The order is fixed:
+    The program of `loss` and Paddle's default start-up program are changed in place, in a fixed order:
 
     1. `resnet_unit`, a fused operator, replaces parts of the forward program, as Paddle knows its gradient.
-    2. Paddle's fleet adds gradients, all-reduce and optimizer; our own passes change what it built.
+    2. Paddle's fleet adds gradients, all-reduce and optimizer; our own passes change what it built. The all-reduce
+       joins the ranks that the PADDLE_TRAINER variables name (`harness.ranks.connect`).
     3. The finished program is proved to be what was asked for. It is the same on GPUs and CPUs.
     4. On CPUs, operators that have no CPU kernel are replaced.
 
-    Returns the built program, with what was proved of it. Raises ValueError where the plan asks for what this Paddle
+    Returns the built programs, with what was proved of them. Raises ValueError where the plan asks for what this Paddle
     cannot build, or the built program is not what was asked for.
     """
     main = loss.block.program
     startup = static.default_startup_program()
-    loss = loss.block._rename_var(loss.name, LOSS_VALUE)
+    loss = loss.block._rename_var(loss.name, LOSS_VALUE)  # the name by which the training loop finds it
     loss.persistable = True  # so that it can be read after a step
     knobs = plan.knobs
 
@@ -138,16 +144,18 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
         optimizer, StepSchedule(schedule), main, bool(knobs.merged_optimizer)
     )
     if not knobs.auto:
-        paddle_optimizer = precisions.decorate(paddle_optimizer, plan.precision, dynamic=not plan.fixed_scale)
+        paddle_optimizer = precisions.decorate(paddle_optimizer, plan.precision, dynamic=plan.has_dynamic_scale)
     _minimize_by_fleet(loss, startup, paddle_optimizer, plan)
     micro_step = _apply_passes(main, startup, plan)
     programs = [main]
     update = (main,)
     if micro_step is not None:
         programs = [micro_step, main]
-        update = (*[micro_step] * (knobs.gradient_merge - 1), main)
+        before_last = [micro_step] * (knobs.gradient_merge - 1)
+        update = (*before_last, main)
     paddle_schedule = main.lr_scheduler
-    for program in programs:  # a program that has it gets the rate anew from Paddle's executor at each run
+    for program in programs:
+        # Without the attribute Paddle's executor leaves the rate to us: else it would copy it anew at each run.
         vars(program).pop("lr_scheduler", None)
 
     # ---- prove, and fit to the device
@@ -159,16 +167,19 @@ def minimize(loss: static.Variable, optimizer: OptimizerConfig, schedule: Schedu
     return TrainingProgram(startup=startup, update=update, verified=tuple(verified), schedule=paddle_schedule)
 
 
-def _minimize_by_fleet(loss: static.Variable, startup: static.Program, inner: Any, plan: Plan) -> None:
-    """Have Paddle's fleet add to the program of `loss` its gradients, their all-reduce and the update by `inner`.
+def _minimize_by_fleet(loss: static.Variable, startup: static.Program, optimizer: Any, plan: Plan) -> None:
+    """Have Paddle's fleet add to the program of `loss` its gradients, their all-reduce and the optimizer's update.
 
-    `inner` is an optimizer of Paddle's, wrapped for mixed precision. The program that fleet leaves is the one that
-    runs: its optimizations after that are turned off, as our own passes take their place. A few of fleet's functions
-    are replaced for the call, each for the reason beside it.
+    `optimizer` is one of Paddle's, wrapped for mixed precision. Fleet's later optimizations are turned off, as our own
+    passes take their place, so the program that fleet leaves is the one that runs. In Paddle's automatic mode
+    (`knobs.auto`) fleet does what it chooses. A few of Paddle's functions are replaced for the call, each for the
+    reason beside it.
     """
     knobs = plan.knobs
-    # Read when gradients are added: without it enable_addto finds nothing to do.
-    paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": 8 if knobs.enable_addto else 0})
+    # Up to this many gradients of one variable are added two at a time, which is the form that enable_addto looks for;
+    # more, by one `sum`. No variable of our networks has as many as 8. Paddle reads the flag when it adds gradients.
+    most_added_in_pairs = 8 if knobs.enable_addto else 0
+    paddle.set_flags(knobs.flags | {"FLAGS_max_inplace_grad_add": most_added_in_pairs})
     strategy = fleet.DistributedStrategy()
     if knobs.auto:
         strategy.auto = True
@@ -180,14 +191,14 @@ def _minimize_by_fleet(loss: static.Variable, startup: static.Program, inner: An
         stack.enter_context(precisions.fp32_statistics())
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))  # fleet prints to the user's screen
         stack.enter_context(elsewhere())  # its sharding writes its programs to files
-        # Else each operator that is inserted has the whole program compared with C++'s, squared work.
+        # Else Paddle compares the whole program with C++'s at each inserted operator, which takes squared time.
         stack.enter_context(replaced(Block, "_insert_op", Block._insert_op_without_sync))
-        if plan.device == "cpu" or not plan.ranks_listen:  # else fleet waits for the other ranks to listen
+        if plan.device == "cpu" or not plan.ranks_listen:  # fleet would wait for other ranks, which do not listen
             stack.enter_context(replaced(meta_optimizers, "wait_server_ready", lambda endpoints: None))
         if not knobs.auto:
-            stack.enter_context(of_paddle.chosen(knobs))
+            stack.enter_context(of_paddle.applying_only_fusions_of(knobs))
         fleet.init(is_collective=True, strategy=strategy, log_level="ERROR")
-        fleet.distributed_optimizer(inner).minimize(loss, startup)
+        fleet.distributed_optimizer(optimizer).minimize(loss, startup)
 
 
 def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> static.Program | None:
@@ -197,7 +208,8 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
     updates are merged; gradients of micro-steps are merged before they are put into buckets; and buffers are shared
     last, as that looks at each variable's last reader.
 
-    Returns the program of a micro-step where an update has several (`gradient_merge`), else None.
+    With `gradient_merge` an update consists of several runs, micro-steps, of which `main` is the last: returns the
+    program of the others. Else returns None.
     """
     knobs = plan.knobs
     precisions.feed_half(main, plan.precision)
@@ -206,7 +218,7 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
     if knobs.fuse_elewise_add_act_ops:
         gradients.simplify_sums(main)
     gradients.spread_mean(main)
-    if plan.fixed_scale not in (0.0, 1.0):
+    if not plan.has_dynamic_scale and plan.fixed_scale != 1.0:
         updates.scale_loss(main, plan.fixed_scale)
     if knobs.merged_lars:
         updates.merge_lars(main)
@@ -227,7 +239,7 @@ def _apply_passes(main: static.Program, startup: static.Program, plan: Plan) -> 
 
 
 def _fit_to_cpu(programs: list[static.Program], startup: static.Program) -> None:
-    """Replace what has no CPU kernel, and take out what only NCCL needs."""
+    """Replace operators that have no CPU kernel or a slow one, and take out those that only NCCL needs."""
     for program in programs:
         gradients.convolve_gradients(program)
         sync_bn.on_cpu(program, fleet.worker_num())
@@ -237,10 +249,10 @@ def _fit_to_cpu(programs: list[static.Program], startup: static.Program) -> None
 
 
 def keep_communicators(startup: static.Program) -> None:
-    """Let a start-up program that has run set all state anew on the communicators that there are.
+    """Take out of a start-up program that has run what opens communicators, so that another run keeps those it opened.
 
-    It would open others beside them, on which some of a step's all-reduces would then run: by NCCL's guide two
-    communicators at once may wait for each other without an end.
+    A second run sets all state anew. It would also open further communicators, on which some of a step's all-reduces
+    would then run: by NCCL's guide two communicators in use at once may wait for each other for ever.
     """
     edit.remove(startup, lambda op: op.type in ("c_gen_nccl_id", "c_comm_init"))
 
@@ -252,17 +264,20 @@ def _verify(
 
     `update` has the programs whose runs, in this order, make one update of the parameters.
 
-    Returns a sentence for each thing that was proved, as "161 gradients summed over 8 ranks once, scaled by 1/8 once".
-    Raises ValueError for the first that does not hold. A program of Paddle's automatic mode is described, not refused.
+    Returns a phrase for each thing that was proved, as "161 gradients summed over 8 ranks once, scaled by 1/8 once".
+    Raises ValueError for the first that does not hold. A program of Paddle's automatic mode (STRATEGY=auto) is never
+    refused: the phrases say what that mode made of it.
     """
     main = update[-1]
     knobs = plan.knobs
     ranks = fleet.worker_num()
     if knobs.auto:
-        return _auto_chose(main, optimizer, ranks=ranks)
+        return _describe_auto(main, optimizer, ranks=ranks)
 
     micro_steps = knobs.gradient_merge
-    scale = plan.fixed_scale or 1.0
+    scale = plan.fixed_scale
+    if plan.has_dynamic_scale:
+        scale = 1.0  # AMP multiplies the loss, so its gradient starts at 1
     parameters = verify.gradients(update, ranks=ranks, scale=scale)
     parameters_by_operator = verify.optimizer(main, optimizer)
     verify.arithmetic(main, plan.precision.dtype)
@@ -280,19 +295,20 @@ def _verify(
     if ranks > 1:
         verify.communicator(startup, ranks=ranks)
         if plan.device == "gpu" and plan.ranks_listen:
-            spanning = sync_bn.check_on_gpu(main)
-            if spanning:
-                proved.append(f"{spanning} normalizations summed over {ranks} ranks, forward and backward")
+            count = sync_bn.check_on_gpu(main)
+            if count:
+                proved.append(f"{count} normalizations summed over {ranks} ranks, forward and backward")
     if knobs.cuda_graph:
         proved.append(capture.check(main))
     return proved + check_knobs(main, knobs, asked=plan.strategy, ranks=ranks)
 
 
-def _auto_chose(main: static.Program, optimizer: OptimizerConfig, *, ranks: int) -> list[str]:
-    """Return, a sentence each, what Paddle's automatic mode (STRATEGY=auto) made of the program.
+def _describe_auto(main: static.Program, optimizer: OptimizerConfig, *, ranks: int) -> list[str]:
+    """Describe in a few sentences what Paddle's automatic mode (STRATEGY=auto) made of the program.
 
-    The first names the strategies that fleet chose. Where the program does not sum its gradients as data-parallel
-    training does, or not train by the recipe's optimizer, another says so: the user asked for the mode all the same.
+    The first sentence names the strategies that fleet chose. Another follows if the program does not sum its gradients
+    as data-parallel training does, and another if it does not train by the recipe's optimizer. Neither is an error, as
+    the user asked for this mode.
     """
     context = fleet.fleet._context
     chosen = [*context["applied_meta_list"], *context["applied_graph_list"]]
@@ -315,11 +331,12 @@ def summary(training: TrainingProgram) -> dict[str, Any]:
     return kept | {"verified": list(training.verified)}
 
 
-def evaluation(totals: Callable[[], None], training: TrainingProgram, plan: Plan) -> static.Program:
+def evaluation(append_step: Callable[[], None], training: TrainingProgram, plan: Plan) -> static.Program:
     """Build the evaluation program that goes with a training program.
 
-    `totals` appends the operators of one evaluation step to Paddle's default program: the network, and what it adds to
-    the evaluation's totals. The variables have the names of the training program's, so both share their values.
+    `append_step` appends the operators of one evaluation step to Paddle's default program: the network, and what a step
+    adds to the evaluation's totals, as the number of correct images. The variables have the names of the training
+    program's, so both share their values.
 
     Returns the program, in the plan's precision. Raises ValueError where Paddle has no kernel of an operator, or a
     variable that both programs have differs in shape or type.
@@ -331,13 +348,13 @@ def evaluation(totals: Callable[[], None], training: TrainingProgram, plan: Plan
     def create_without_initializer(block: Block, *args: Any, initializer: Any = None, **kwargs: Any) -> Any:
         return create_parameter(block, *args, **kwargs)
 
-    # Parameters need no initializer, as they have the training's values. With one Paddle would search the whole
-    # start-up program for each of them.
+    # Parameters need no initializer, as they have the training's values. With initializers Paddle would search the
+    # whole start-up program for each of them.
     with (
         static.program_guard(main, static.Program()),
         replaced(Block, "create_parameter", create_without_initializer),
     ):
-        totals()
+        append_step()
         if knobs.resnet_unit:
             resnet_unit.fuse(main)
         precisions.cast_evaluation(main, plan.precision)

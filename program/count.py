@@ -3,8 +3,13 @@
 Bytes are the inputs of an operator, each once, and its outputs (a variable that it changes in place is read and
 written), and what passes between the kernels of one operator; views and operators without data count as none and are
 no kernel operators; what a convolution reads of the gradient that it adds to (addto) is left out and shown by itself;
-what a kernel transposes inside itself is counted. Traffic adds what the kernels read more than once; docs/program.md
-has the source for each class. FLOPs are those of convolutions and matrix products, a multiply-add being two.
+what a kernel transposes inside itself is counted. FLOPs are those of convolutions and matrix products, a multiply-add
+being two.
+
+Traffic adds what the kernels of one operator read again; the methods of Work say what. Their sources: cuDNN's
+cudnnConvolutionBackwardData and cudnnConvolutionBackwardFilter, which both take `dy`; Paddle's
+sync_batch_norm_kernel.cu and resnet_unit_op.cu, and for transposes its ConvCudnnKernel and BatchNormKernel; for a ring
+all-reduce, which sends 2 (n-1)/n of its buffer over the link, nccl-tests' PERFORMANCE.md.
 """
 
 import math
@@ -35,7 +40,7 @@ CLASSES = {
 
 
 class _ImageSlots(NamedTuple):
-    """Where an operator that works on images has them, and the attribute that says their layout."""
+    """The slots in which an operator reads and writes an image, and the attribute that says the image's layout."""
 
     read: str
     written: str
@@ -80,13 +85,13 @@ class Work:
         self.moved_bytes = 0
         if self.is_kernel:
             self.moved_bytes = self._operand_bytes() + self.transposed_bytes + self._bytes_between_kernels()
-        # Of inputs that it must read twice where the chip cannot hold them.
+        # Bytes of each input that it must read twice where the chip's cache cannot hold it.
         self.twice_read_sizes = self._sizes_read_twice()
         self.reread_bytes = self._reread_bytes()  # read by a second kernel of the operator, or added to
 
     @property
     def kernel_class(self) -> str:
-        """The class of kernels that docs/program.md counts it in."""
+        """The class of kernels that it is counted in."""
         if self.role & ops.OPTIMIZE:
             return "optimizer"
         is_gradient = self.kind != self._forward
@@ -106,11 +111,14 @@ class Work:
         return self.moved_bytes + self.reread_bytes + again
 
     def _bytes_in(self, *slots: str) -> list[int]:
-        """Return the bytes of each variable in these slots."""
+        """Return the bytes of each variable in these slots; a slot that the operator does not have holds none."""
         return [self._sizes[name] for name in ops.operands(self._op, *slots)]
 
     def _operand_bytes(self) -> int:
-        """Return the bytes of the inputs, each once, and the outputs, each once."""
+        """Return the bytes of the inputs, each variable once, and the outputs, each once; one in both counts twice.
+
+        XShape counts as nothing: it remembers a shape and has no data.
+        """
         total = 0
         for slots in (self._op.input_names, self._op.output_names):
             with_data = [slot for slot in slots if slot != "XShape"]
@@ -119,14 +127,17 @@ class Work:
         return total
 
     def _bytes_between_kernels(self) -> int:
-        """Return the bytes of images that the kernels inside one `resnet_unit` pass to each other; else 0.
+        """Return the bytes of images that the kernels inside one `resnet_unit` pass to each other.
 
         A `resnet_unit` is relu(bn(conv X) + bn(conv Z)) or relu(bn(conv X) + Z), as several kernels.
-        Forward, the normalization reads what each convolution has written: those bytes once more.
-        Backward, the gradient of each normalization is written and then read by that of its convolution (twice ConvX,
-        twice ConvZ); with a shortcut convolution Z the gradient of the sum is, too (twice ConvZ again). Subtracted
-        are the inputs that no kernel reads and `_operand_bytes` counts: the output Y, as the relu's mask replaces it,
-        and an addend Z that no convolution made.
+
+        - Forward, the normalization reads what each convolution has written: those bytes once more.
+        - Backward, the gradient of each normalization is written, and then read to compute that of its convolution:
+          twice ConvX, twice ConvZ. With a shortcut convolution Z so is the gradient of the sum: twice ConvZ again.
+          Inputs that `_operand_bytes` counts and no kernel reads are subtracted: the output Y, as the relu's mask
+          replaces it, and an addend Z that no convolution made.
+
+        For any other operator 0 is returned.
         """
         x_bytes = sum(self._bytes_in("ConvX"))
         z_bytes = sum(self._bytes_in("ConvZ"))  # 0 without a shortcut convolution
@@ -135,23 +146,26 @@ class Work:
         if self.kind == "resnet_unit_grad":
             normalization_gradients = 2 * x_bytes + 2 * z_bytes
             sum_gradient = 2 * z_bytes
-            unread_slots = ["Y"] if self._op.attr("has_shortcut") else ["Y", "Z"]
+            has_shortcut_convolution = self._op.attr("has_shortcut")
+            unread_slots = ["Y"] if has_shortcut_convolution else ["Y", "Z"]
             return normalization_gradients + sum_gradient - sum(self._bytes_in(*unread_slots))
         return 0
 
     def _sizes_read_twice(self) -> list[int]:
         """Return the bytes of each image that a batch normalization must read twice; empty for any other operator.
 
-        It reads the whole batch for the sums behind its statistics, and again to normalize it. Forward that is the
-        image. Backward it is the image and the incoming gradient, as each output value holds sums over both.
-        In evaluation nothing is read twice: the statistics are given.
+        In training the whole batch is read for the sums behind the statistics, and again to normalize it. Forward that
+        is the image. Backward it is the image and the incoming gradient, as each output value depends on sums over
+        both. In evaluation nothing is read twice: the statistics are given.
+
+        A `resnet_unit` reads nothing twice, as its convolutions compute the sums; its gradient operator does, backward.
         """
-        if self.kind == "resnet_unit_grad":  # its forward operator gets the sums from its convolution
+        if self.kind == "resnet_unit_grad":
             return self._bytes_in("ConvX", "ConvZ", "Y@GRAD")
         is_test = self._op.has_attr("is_test") and self._op.attr("is_test")
         if self._forward not in ops.NORMALIZATIONS or is_test:
             return []
-        return self._bytes_in("X", "Y@GRAD")  # the second one is there only backward
+        return self._bytes_in("X", "Y@GRAD")  # a forward operator has no slot Y@GRAD
 
     def _transposed_bytes(self) -> int:
         """Return the bytes that this operator's kernel moves to transpose images between NHWC and NCHW.
@@ -163,6 +177,7 @@ class Work:
         slots = IMAGES.get(self._forward)
         if slots is None or self._op.attr(slots.layout) != "NHWC":
             return 0
+        # Of these slots a forward operator has the first two; `operands` leaves out those that an operator has not.
         images = ops.operands(self._op, slots.read, slots.written, f"{slots.read}@GRAD", f"{slots.written}@GRAD")
         if ops.type_in(self._op.block, images[0]) == "float16":
             return 0
@@ -171,35 +186,43 @@ class Work:
     def _product(self) -> _Product:
         """Return the FLOPs of this operator's convolutions or matrix products, and the type that they compute in.
 
-        An output value costs as many multiply-adds, of two FLOPs, as there are weights behind it: all weights
-        over the output channels. A gradient operator computes the gradient by the input, that by the weights, or
-        both; each costs as much as the forward pass. Any other operator has 0 FLOPs and an empty type.
+        Forward, each output value is a sum over its input channels and, in a convolution, its kernel's pixels: as many
+        multiply-adds, of two FLOPs each, as the weights have elements for one output channel. A gradient operator
+        computes the gradient by the input, that by the weights, or both, and each costs as much as the forward pass.
+        Any other operator has 0 FLOPs and an empty type.
         """
         block = self._op.block
         flops = 0
         dtype = ""
-        for factors in ops.FACTORS.get(self._forward, ()):
-            for name in ops.operands(self._op, factors.weights):
+        for slots in ops.FACTORS.get(self._forward, ()):  # a `resnet_unit` has two convolutions, or one
+            for name in ops.operands(self._op, slots.weights):
                 weights = block.var(name)
-                output = block.var(ops.operands(self._op, factors.output, f"{factors.output}@GRAD")[0])
-                channel_axis = -1 if self._forward in ops.PRODUCTS else 0  # of the output channels, in the weights
-                multiply_adds = math.prod(weights.shape) // weights.shape[channel_axis]  # of one output value
-                flops += self._passes(factors) * 2 * math.prod(output.shape) * multiply_adds
+                output = block.var(ops.operands(self._op, slots.output, f"{slots.output}@GRAD")[0])
+                output_channel_axis = -1 if self._forward in ops.PRODUCTS else 0  # in the shape of the weights
+                multiply_adds = math.prod(weights.shape) // weights.shape[output_channel_axis]  # of one output value
+                forward_flops = 2 * math.prod(output.shape) * multiply_adds
+                flops += forward_flops * self._times_computed(slots)
                 dtype = ops.dtype_of(weights)
         return _Product(flops, dtype)
 
-    def _passes(self, factors: ops.Factors) -> int:
-        """Return how many products of the forward pass's size this operator computes for one of its products."""
+    def _times_computed(self, slots: ops.Factors) -> int:
+        """Return how many times the forward pass's arithmetic this operator does for the product in these slots.
+
+        A forward operator does it once; a gradient operator once for each of the gradients by input and by weights that
+        it computes.
+        """
         is_gradient = self.kind != self._forward
         if not is_gradient:
             return 1
-        return len(ops.operands(self._op, f"{factors.input}@GRAD", f"{factors.weights}@GRAD"))
+        return len(ops.operands(self._op, f"{slots.input}@GRAD", f"{slots.weights}@GRAD"))
 
     def _reread_bytes(self) -> int:
-        """Return the bytes that a gradient operator reads again by another of its kernels, however large the cache.
+        """Return the bytes that a gradient operator reads again in a second kernel, or that it reads to add to them.
+
+        These are read from memory however large the chip's cache is.
 
         - A convolution's gradients by its input and by its weights are two calls of cuDNN that read the same incoming
-          gradient. With addto it also reads the gradient that it adds to.
+          gradient. With the knob `enable_addto` it also reads the gradient that it adds its result to.
         - In `resnet_unit` that incoming gradient is the normalization's, as large as the convolution's output.
         - Paddle's `sync_batch_norm_grad` has a third kernel, which reads the image and the incoming gradient: the same
           inputs that `_sizes_read_twice` returns.
@@ -220,7 +243,7 @@ class Work:
 
 
 def _gradients_by_buffer(block: Block) -> dict[str, list[str]]:
-    """Map each buffer that is all-reduced to the gradients that lie in it."""
+    """Map each buffer that several gradients share, for their all-reduce, to the gradients that lie in it."""
     return {op.output("FusedOutput")[0]: op.output("Output") for op in block.ops if op.type == "coalesce_tensor"}
 
 
@@ -243,9 +266,11 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
     """Describe each gradient all-reduce of a training program, in the order in which they are issued.
 
     Each entry has its size in MiB, its type, the number of gradients in it, its index among the operators, its
-    communicator (`ring`), and whether it is summed on the stream that computes. Two shares, 0 to 1, say
-    how well it overlaps with the backward pass: how many of the backward kernels come before it, and how many of their
-    bytes are still to be moved while it travels.
+    communicator (`ring`), and whether it is summed on the stream that computes.
+
+    Two shares from 0 to 1 say how well it can overlap with the backward pass: `issued_after_operators`, of the backward
+    kernels, how many come before it; and `bytes_left_to_hide_it`, of the bytes that all of these move, how many are
+    moved by those that come after it.
     """
     block = main.global_block()
     gradients_by_buffer = _gradients_by_buffer(block)
@@ -258,11 +283,12 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
             continue
         (buffer,) = op.input("X")
         before = [work for work in backward if work.index < index]
+        gradients = gradients_by_buffer.get(buffer, [buffer])  # a gradient that travels alone is its own buffer
         described.append(
             {
                 "mib": sizes[buffer] / ops.MIB,
                 "dtype": ops.type_in(block, buffer),
-                "gradients": len(gradients_by_buffer.get(buffer, [buffer])),  # a gradient alone is its own buffer
+                "gradients": len(gradients),
                 "operator": index,
                 "issued_after_operators": len(before) / len(backward),
                 "bytes_left_to_hide_it": 1 - _moved_bytes(before) / backward_bytes,
@@ -274,6 +300,7 @@ def buckets(main: static.Program) -> list[dict[str, Any]]:
 
 
 def _is_backward_kernel(work: Work) -> bool:
+    """Tell whether an operator computes gradients in the backward pass, and moves data."""
     return bool(work.role & ops.BACKWARD) and work.is_kernel and work.kind.endswith("_grad")
 
 
@@ -289,13 +316,20 @@ def layout(main: static.Program) -> str:
     return ""
 
 
-def counts_of(main: static.Program) -> dict[str, Any]:
-    """Return what a built program runs, moves and computes, by the names that `tools.inspect --json` prints.
+def _addto_bytes(block: Block) -> int:
+    """Return the bytes of the gradients that convolutions' gradients read to add to them (`enable_addto`)."""
+    total = 0
+    for op in block.ops:
+        total += sum(ops.size_bytes(block.var(name)) for name in ops.added_to(op))
+    return total
 
-    These are the numbers of operators by type, the bytes moved by type, the all-reduces and the FLOPs of one run. All
-    is read off the program: it needs no device, and nothing is measured.
+
+def counts_of(main: static.Program) -> dict[str, Any]:
+    """Return what one run of a built program runs, moves and computes, by the names that `tools.inspect --json` prints.
+
+    These are the numbers of operators by type, the bytes moved by type, the all-reduces and the FLOPs. All is read off
+    the program: it needs no device, and nothing is measured. Of the bytes by type, those below 5 MB are left out.
     """
-    block = main.global_block()
     all_works = works(main)
     all_buckets = buckets(main)
     kinds = Counter(work.kind for work in all_works)
@@ -308,10 +342,6 @@ def counts_of(main: static.Program) -> dict[str, Any]:
     for kind, number in kinds.items():
         if kind.removesuffix("_grad") in CLASSES["transpose"]:
             transposes += number
-    addto_bytes = 0
-    for op in block.ops:
-        addto_bytes += sum(ops.size_bytes(block.var(name)) for name in ops.added_to(op))
-
     return {
         "operators": dict(kinds.most_common()),
         "kernel_operators": sum(work.is_kernel for work in all_works),
@@ -326,7 +356,7 @@ def counts_of(main: static.Program) -> dict[str, Any]:
         "fused": {kind: number for kind, number in kinds.items() if kind.startswith(("fused_", "merged_"))},
         "bytes_gib": moved_bytes / 2**30,
         "bytes_gb": moved_bytes / 1e9,
-        "addto_reads_gb": addto_bytes / 1e9,
+        "addto_reads_gb": _addto_bytes(main.global_block()) / 1e9,
         "bytes_gb_by_operator": {kind: size / 1e9 for kind, size in bytes_by_kind.most_common() if size >= 5e6},
         "flops": sum(work.flops for work in all_works),
     }

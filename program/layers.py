@@ -27,10 +27,14 @@ class Layers:
     ) -> static.Variable:
         """Append a convolution of the image `x` to the default program and return its output, of `channels` channels.
 
-        The kernel has `kernel` x `kernel` pixels and is padded so that a stride of 1 keeps the image's size. Its
-        weights are called `name`.w and, with `bias`, its bias `name`.b.
+        The kernel has `kernel` x `kernel` pixels, and the image is padded so that a stride of 1 keeps its size. At a
+        stride of 2 the padding lies as `padding_same` says. The weights are called `name`.w and, with `bias`, the bias
+        `name`.b. The first weights are drawn at random, and the first bias is 0.
         """
-        first_weights: Initializer = KaimingNormal() if self.weight_std is None else Normal(0.0, self.weight_std)
+        first_weights: Initializer = KaimingNormal()
+        if self.weight_std is not None:
+            first_weights = Normal(0.0, self.weight_std)
+        on_all_sides = (kernel - 1) // 2  # pixels
         bias_attr: paddle.ParamAttr | bool = False  # none
         if bias:
             bias_attr = paddle.ParamAttr(name=f"{name}.b", initializer=Constant(0.0))
@@ -39,7 +43,7 @@ class Layers:
             channels,
             kernel,
             stride=stride,
-            padding="SAME" if self.padding_same else (kernel - 1) // 2,
+            padding="SAME" if self.padding_same else on_all_sides,
             param_attr=paddle.ParamAttr(name=f"{name}.w", initializer=first_weights),
             bias_attr=bias_attr,
             data_format=self.layout,
@@ -59,17 +63,20 @@ class Layers:
     ) -> static.Variable:
         """Append a convolution and its batch normalization, with a ReLU if `relu`, and return their output.
 
-        The parameters are called `name`.conv.* and `name`.bn.*. `ends_block` says that the normalization is the last of
-        a residual block: with `zero_gamma` its scale starts at 0, so that the block starts as its shortcut alone.
+        `x`, `channels`, `kernel`, `stride` and `bias` are as in `conv`. The parameters are called `name`.conv.* and
+        `name`.bn.*.
+
+        `ends_block` says that the normalization is the last one of a residual block. With the setting `zero_gamma` the
+        scale of such a one starts at 0 in place of 1, so that the block starts as its shortcut alone.
         """
-        gamma = 0.0 if ends_block and self.zero_gamma else 1.0
+        first_scale = 0.0 if ends_block and self.zero_gamma else 1.0
         return static.nn.batch_norm(
             self.conv(x, f"{name}.conv", channels, kernel, stride=stride, bias=bias),
             act="relu" if relu else None,
             is_test=not self.training,
             momentum=self.bn_momentum,
             epsilon=BN_EPSILON,
-            param_attr=paddle.ParamAttr(name=f"{name}.bn.w", initializer=Constant(gamma)),
+            param_attr=paddle.ParamAttr(name=f"{name}.bn.w", initializer=Constant(first_scale)),
             bias_attr=paddle.ParamAttr(name=f"{name}.bn.b", initializer=Constant(0.0)),
             moving_mean_name=f"{name}.bn.mean",
             moving_variance_name=f"{name}.bn.variance",
@@ -81,9 +88,11 @@ class Layers:
     ) -> static.Variable:
         """Append a bottleneck residual block and return its output, of `width` x EXPANSION channels.
 
-        Three convolutions, 1x1, 3x3 with the stride, and 1x1, are added to the block's input, and a ReLU follows. The
-        input goes through a 1x1 convolution of its own where it has another number of channels. `parts` are the names
-        of the three layers and of that one, below `name`.
+        The image `x` goes through three convolutions, 1x1, 3x3 with the stride, and 1x1. Their result is added to `x`,
+        and a ReLU follows. If `x` has another number of channels than the output, it goes through a 1x1 convolution
+        with the stride, the shortcut, before it is added.
+
+        `parts` are the names of the three convolutions and of the shortcut. A layer is called `name`.PART.
         """
         out_channels = width * EXPANSION
         first, second, third, shortcut = [f"{name}.{part}" for part in parts]

@@ -35,7 +35,10 @@ class OptimizerConfig:
 
 
 def _build_sgd(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -> Any:
-    """Return Paddle's momentum; each parameter that decays has its own L2 penalty."""
+    """Return Paddle's momentum optimizer, and set an L2 penalty on each parameter of `program` that decays.
+
+    `rate` is Paddle's learning rate or scheduler. With `merged` one operator updates all parameters of a type.
+    """
     import paddle
 
     for parameter in program.all_parameters():
@@ -47,9 +50,10 @@ def _build_sgd(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -
 def _build_lars(config: OptimizerConfig, rate: Any, program: Any, merged: bool) -> Any:
     """Return Paddle's LARS optimizer for the parameters of a program; `rate` is Paddle's learning rate or scheduler.
 
-    Parameters that the recipe leaves without weight decay are named to Paddle, which leaves them without the trust
-    ratio, too. `merged` is not read: it belongs to the signature of every optimizer's builder, and Paddle's LARS has no
-    merged operator (the knob `merged_lars` joins them by a pass afterwards).
+    Parameters that the recipe leaves without weight decay are named to Paddle, which does not apply LARS' trust ratio
+    to them either.
+
+    `merged` is not used: every optimizer's builder takes it, and Paddle's LARS has no operator for several parameters.
     """
     import paddle
 
@@ -95,8 +99,8 @@ class Schedule:
     """Learning rate of the global batch as a pure function of the step, from 0.
 
     Every schedule warms up linearly: step k of a warm-up of w steps has base * (k + 1) / w, so that the last step of
-    the warm-up reaches the base and no step has a rate of 0. The MLPerf reference and NVIDIA's recipe (`from_zero`)
-    have base * k / w, whose first step has a rate of 0.
+    the warm-up reaches the base and no step has a rate of 0. With `from_zero`, as in the MLPerf reference and NVIDIA's
+    recipe, it has base * k / w, and the first step a rate of 0.
     """
 
     kind: Literal["piecewise", "cosine", "polynomial"]
@@ -119,27 +123,37 @@ class Schedule:
 
     @property
     def decay_steps(self) -> int:
-        """The steps that a log calls decay steps: those after the warm-up in the MLPerf reference, else all."""
-        is_mlperfs = self.from_zero and self.kind == "polynomial"
-        return self.total_steps - self.warmup_steps if is_mlperfs else self.total_steps
+        """The number that a log has as decay steps: the MLPerf reference counts them after the warm-up, others all.
+
+        The reference's schedule is the polynomial one whose warm-up starts from zero.
+        """
+        is_mlperf_reference = self.from_zero and self.kind == "polynomial"
+        if is_mlperf_reference:
+            return self.total_steps - self.warmup_steps
+        return self.total_steps
 
     def __call__(self, step: int) -> float:
         """Return the learning rate of `step`, counted from 0.
 
-        It rises linearly over the warm-up to `base`. After that it is `base` times a factor for each boundary passed
-        (piecewise), or falls from `base` to `end` along half a cosine or a power of the steps left (polynomial).
+        It rises linearly over the warm-up to `base`. What follows depends on the schedule's kind:
+
+        - piecewise: `base` times the factor of the last boundary that was reached; before the first, `base`.
+        - cosine: a fall from `base` to `end` along half a cosine.
+        - polynomial: a fall from `base` to `end` with a power of the share of the steps that is left.
+
+        From `total_steps` on the last two stay at `end`.
         """
         if step < self.warmup_steps:
-            warmed_up = step if self.from_zero else step + 1
-            return self.base * warmed_up / self.warmup_steps
+            warmup_steps_done = step if self.from_zero else step + 1
+            return self.base * warmup_steps_done / self.warmup_steps
         if self.kind == "piecewise":
             factor = 1.0
             for boundary, next_factor in zip(self.boundaries, self.factors, strict=True):
                 if step >= boundary:
                     factor = next_factor
             return self.base * factor
-        done = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
+        share_done = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
         if self.kind == "cosine":
-            return self.end + (self.base - self.end) * 0.5 * (1.0 + math.cos(math.pi * done))
-        remaining: float = (1.0 - done) ** self.power
-        return self.end + (self.base - self.end) * remaining
+            return self.end + (self.base - self.end) * 0.5 * (1.0 + math.cos(math.pi * share_done))
+        remaining_factor: float = (1.0 - share_done) ** self.power
+        return self.end + (self.base - self.end) * remaining_factor

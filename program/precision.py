@@ -18,13 +18,16 @@ from paddle.static.amp import fp16_utils
 from program import replaced
 from program.passes.edit import Step, insert, insert_all, remove
 
-# Paddle's own defaults (paddle.static.amp.decorate): the scale doubles after 1000 finite steps, and is multiplied by
-# 0.8 after two steps with a gradient that is not finite.
+# A dynamic loss scale begins at FIRST_LOSS_SCALE. It doubles after 1000 finite steps, and is multiplied by 0.8 after
+# two steps with a gradient that is not finite: Paddle's own defaults (paddle.static.amp.decorate).
 FIRST_LOSS_SCALE = 32768.0
-DYNAMIC = {"incr_every_n_steps": 1000, "decr_every_n_nan_or_inf": 2, "incr_ratio": 2.0, "decr_ratio": 0.8}
-WHITE_LIST = {"concat"}  # of branches of which O1 would take one FP32 source as a reason to cast all to FP32
+HOW_THE_SCALE_MOVES = {"incr_every_n_steps": 1000, "decr_every_n_nan_or_inf": 2, "incr_ratio": 2.0, "decr_ratio": 0.8}
+# Operators that AMP runs in half precision wherever it can: O1 would else cast all branches of a `concat` to FP32 where
+# one of them is.
+WHITE_LIST = {"concat"}
+# Operators that AMP never runs in half precision.
 BLACK_LIST = {"one_hot_v2", "label_smooth", "softmax_with_cross_entropy", "reduce_mean", "reduce_sum"}
-ROUNDING = {paddle.float32: 2.0**-23, paddle.float16: 2.0**-10}  # of 1.0
+ROUNDING = {paddle.float32: 2.0**-23, paddle.float16: 2.0**-10}  # from 1.0 to the next larger value of the type
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,48 +65,55 @@ def captured_loss_scale(global_batch: int) -> float:
 def fp32_statistics() -> Iterator[None]:
     """Have Paddle's AMP keep scale, bias and statistics of `sync_batch_norm` in FP32, as it does for `batch_norm`.
 
-    While the context lasts, the two functions by which AMP asks for a slot's type are replaced: of `sync_batch_norm`
-    only the image (input X, output Y) is cast, of every other operator what Paddle's own functions say.
+    Paddle's AMP decides by two functions whether an operator's input or output slot stays in FP32. They are replaced
+    while the context lasts. Of a `sync_batch_norm` every slot stays in FP32 but the image's: input X and output Y. For
+    any other operator Paddle's own functions are asked.
     """
-    paddles_input = fp16_utils._keep_fp32_input
-    paddles_output = fp16_utils._keep_fp32_output
+    paddles_keeps_input = fp16_utils._keep_fp32_input
+    paddles_keeps_output = fp16_utils._keep_fp32_output
 
-    def keep_input(op: Operator, slot: str) -> bool:
-        return slot != "X" if op.type == "sync_batch_norm" else paddles_input(op, slot)
+    def keeps_input(op: Operator, slot: str) -> bool:
+        if op.type == "sync_batch_norm":
+            return slot != "X"
+        return bool(paddles_keeps_input(op, slot))
 
-    def keep_output(op: Operator, slot: str) -> bool:
-        return slot != "Y" if op.type == "sync_batch_norm" else paddles_output(op, slot)
+    def keeps_output(op: Operator, slot: str) -> bool:
+        if op.type == "sync_batch_norm":
+            return slot != "Y"
+        return bool(paddles_keeps_output(op, slot))
 
-    with replaced(fp16_utils, "_keep_fp32_input", keep_input), replaced(fp16_utils, "_keep_fp32_output", keep_output):
+    with replaced(fp16_utils, "_keep_fp32_input", keeps_input), replaced(fp16_utils, "_keep_fp32_output", keeps_output):
         yield
 
 
 def _operator_lists(precision: Precision) -> Any:
-    """Return which operators Paddle runs in half precision, always, never, or as their inputs are."""
+    """Return Paddle's lists of operators: AMP runs them in half precision always, never, or where their inputs are."""
     lists = static.amp.CustomOpLists(WHITE_LIST, BLACK_LIST, dtype=precision.dtype)
     lists.gray_list.add("sync_batch_norm")  # Paddle names batch_norm alone: O1 would run it in FP32
     return lists
 
 
 def decorate(optimizer: Any, precision: Precision, *, dynamic: bool) -> Any:
-    """Return Paddle's optimizer wrapped for mixed precision: it casts operators to float16 when it adds gradients.
+    """Return Paddle's optimizer wrapped for mixed precision: its `minimize` also casts the program to float16.
 
-    With `dynamic` it also scales the loss and moves the scale from step to step; else the scale is 1, and a fixed one
-    is applied by a pass of ours. In FP32 the optimizer is returned as it is.
+    Parameters in float16 (level O2) get FP32 master copies, which is Paddle's default. With `dynamic` the loss is
+    multiplied by a scale that changes from step to step. Without it the wrapper scales nothing: a fixed scale is put in
+    later, by `updates.scale_loss`.
+
+    In FP32 the optimizer is returned as it is.
     """
     if not precision.is_half:
         return optimizer
-    is_o2 = precision.level == "O2"  # parameters in float16, too, each with an FP32 master
+    first_loss_scale = FIRST_LOSS_SCALE if dynamic else 1.0
     return static.amp.decorate(
         optimizer,
         amp_lists=_operator_lists(precision),
         level=precision.level,
         dtype=precision.dtype,
-        master_weight=is_o2 or None,
-        init_loss_scaling=FIRST_LOSS_SCALE if dynamic else 1.0,
+        init_loss_scaling=first_loss_scale,
         use_dynamic_loss_scaling=dynamic,
-        **DYNAMIC,
-        use_amp_guard=is_o2,
+        use_amp_guard=precision.level == "O2",  # casts only what `fp16_guard` holds; at O1 Paddle does not look at it
+        **HOW_THE_SCALE_MOVES,  # not read without `dynamic`
     )
 
 
@@ -111,7 +121,7 @@ def cast_evaluation(main: static.Program, precision: Precision) -> None:
     """Give an evaluation program the types of its training program: only what `fp16_guard` holds is cast."""
     if not precision.is_half:
         return
-    parameters = main.all_parameters()  # Paddle asks for them again at each operator, squared work
+    parameters = main.all_parameters()  # listed once: Paddle lists them again at each operator, which takes long
     with (
         replaced(fp16_utils, "find_true_prev_op", _last_writer),
         replaced(Block, "all_parameters", lambda block: parameters),
@@ -121,10 +131,11 @@ def cast_evaluation(main: static.Program, precision: Precision) -> None:
 
 
 def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operator | None:
-    """Return the last operator before `reader` that writes a variable; None if there is none.
+    """Return the last operator before `reader`, among `ops`, that writes the variable `name`; None if there is none.
 
-    Paddle's own takes several for an error: a network that is evaluated at several sizes names its statistics as the
-    output of each normalization.
+    It replaces Paddle's function, which refuses a variable that several operators write. In a network that is evaluated
+    at several sizes the running statistics are such variables: each normalization is run once a size, and names its
+    statistics as outputs each time.
     """
     writer = None
     for op in ops:
@@ -138,10 +149,14 @@ def _last_writer(ops: Sequence[Operator], reader: Operator, name: str) -> Operat
 def feed_half(main: static.Program, precision: Precision) -> None:
     """Change a program in half precision so that it is fed float16 images instead of casting float32 ones itself.
 
-    The network is built on a float32 variable `image`, from which Paddle's layers take the type of their parameters;
-    AMP then casts it to float16. Here these casts are removed, `image` becomes float16, and their readers read it
-    directly. Operators that read the float32 image (an evaluation at several sizes resizes it) read `image.fp32`, which
-    a cast at the program's start makes of it. In FP32, and without an `image`, nothing is changed.
+    The network is built on a float32 input `image`, as Paddle's layers give their parameters the type of their input.
+    AMP then casts that input to float16 for the operators that compute in float16. Here the input becomes float16:
+
+    - The casts are removed, and the operators that read what they wrote read `image` itself.
+    - Operators that read the float32 input read `image.fp32`, which a cast at the program's start makes of `image`. An
+      evaluation at several sizes has such operators, which resize the image.
+
+    In FP32, or if the program has no variable `image`, nothing is changed.
     """
     image = "image"
     fp32_image = "image.fp32"
@@ -160,7 +175,8 @@ def feed_half(main: static.Program, precision: Precision) -> None:
 
     is_read_in_fp32 = any(image in op.input_arg_names for op in block.ops)
     for op in block.ops:
-        op.desc._rename_input(image, fp32_image)  # first, so that it leaves alone what is renamed to `image` below
+        # In this order, so that what the second renaming calls `image` is not renamed by the first.
+        op.desc._rename_input(image, fp32_image)
         for name in half_images.intersection(op.input_arg_names):
             op.desc._rename_input(name, image)
     block.var(image).desc.set_dtype(paddle.float16)
@@ -175,12 +191,13 @@ def cast_startup(main: static.Program, startup: static.Program) -> None:
     """Append to the start-up program a cast of each parameter to the type that it has in the training program.
 
     The start-up program draws all parameters in float32 and copies the optimizer's float32 masters from them. The casts
-    come last, so the masters have the exact values. Each reads a copy, as it writes the parameter itself.
+    come last, so that the masters are copied from the exact values. A parameter that is float32 in training needs none.
     """
     block = startup.global_block()
     for parameter in main.all_parameters():
         if parameter.dtype == paddle.float32:
             continue
+        # The parameter is copied first, as a cast cannot write the variable that it reads.
         fp32_copy = block.create_var(name=f"{parameter.name}.fp32", dtype="float32", shape=parameter.shape)
         types = {"in_dtype": fp32_copy.dtype, "out_dtype": parameter.dtype}
         insert(block, len(block.ops), "assign", {"X": [parameter.name]}, {"Out": [fp32_copy.name]}, op_role=0)
@@ -188,12 +205,14 @@ def cast_startup(main: static.Program, startup: static.Program) -> None:
 
 
 def perturb_input(main: static.Program) -> None:
-    """Change each value of a program's floating-point inputs by about one rounding error of its type.
+    """Change a program so that it computes with inputs that differ by about one rounding error from those it is fed.
 
-    A tuning search measures such a program as its control: what it differs by is no effect of a knob. A value x becomes
-    x + x sin(1000 x) r, with r the type's relative rounding error. The sine makes sign and size differ from value to
-    value, as the first batch norm would take a common factor out again. Every operator that read an input x reads
-    `x.moved` instead.
+    A tuning search compares the losses of such a program with those of the plain one: a difference no larger than
+    theirs is no effect of a knob.
+
+    A value x becomes x + x sin(1000 x) r, with r the relative rounding error of its type. The sine makes sign and size
+    of the change differ from value to value, as the first batch norm would take a common factor out again. The changed
+    values of an input NAME are in the variable NAME.moved, which every operator reads that read NAME.
     """
     block = main.global_block()
     inputs = [variable for variable in block.vars.values() if variable.is_data and variable.dtype in ROUNDING]
@@ -201,16 +220,16 @@ def perturb_input(main: static.Program) -> None:
         x = variable.name
         like_x = {"shape": variable.shape, "dtype": variable.dtype}
         angle = block.create_var(name=f"{x}.angle", **like_x).name
-        part = block.create_var(name=f"{x}.part", **like_x).name
+        change = block.create_var(name=f"{x}.part", **like_x).name
         moved = block.create_var(name=f"{x}.moved", **like_x).name
         for op in block.ops:
             op.desc._rename_input(x, moved)
         steps = [
             Step("scale", {"X": [x]}, {"Out": [angle]}, {"scale": 1000.0}),
             Step("sin", {"X": [angle]}, {"Out": [angle]}, {}),
-            Step("elementwise_mul", {"X": [x], "Y": [angle]}, {"Out": [part]}, {"axis": -1}),
-            Step("scale", {"X": [part]}, {"Out": [part]}, {"scale": ROUNDING[variable.dtype]}),
-            Step("elementwise_add", {"X": [x], "Y": [part]}, {"Out": [moved]}, {"axis": -1}),
+            Step("elementwise_mul", {"X": [x], "Y": [angle]}, {"Out": [change]}, {"axis": -1}),
+            Step("scale", {"X": [change]}, {"Out": [change]}, {"scale": ROUNDING[variable.dtype]}),
+            Step("elementwise_add", {"X": [x], "Y": [change]}, {"Out": [moved]}, {"axis": -1}),
         ]
         insert_all(block, 0, steps, op_role=0)
     block._sync_with_cpp()

@@ -82,8 +82,9 @@ REFUSED = {
 def parse(text: str) -> Strategy:
     """Return the strategy that a value of the variable STRATEGY describes.
 
-    The value is `auto`, or knobs with commas between them, as `fuse_bn_act_ops=0,gradient_merge=2`; a knob that is not
-    named keeps its default. Raises ValueError for a knob that is unknown or refused, or a value that it cannot have.
+    The value is `auto`, or knobs with commas between them, as `fuse_bn_act_ops=0,gradient_merge=2`. A knob that is not
+    named keeps its default, so an empty text gives the default strategy. Raises ValueError for a knob that is unknown
+    or one of REFUSED, or for a value that the knob cannot have.
     """
     if text.strip() == AUTO:
         return Strategy(auto=True)
@@ -100,19 +101,17 @@ def parse(text: str) -> Strategy:
             raise ValueError(
                 f"STRATEGY={text!r}: no knob {name!r}: use auto alone, or knob=value of {', '.join(knobs)}"
             )
-        chosen[name] = _value(knobs[name], value)
+        chosen[name] = _parse_value(knobs[name], value)
     return Strategy(**chosen)
 
 
-def _value(knob: Field[Any], text: str) -> bool | int | float:
+def _parse_value(knob: Field[Any], text: str) -> bool | int | float:
     """Return the value that a text gives a knob: a bool, a whole number or a float, as the knob's type says.
 
-    The type is that of the field in Strategy, which may be one with None, as `bool | None`. A number has at least the
-    knob's `least`, and at most MOST.
-
-    Raises ValueError where the text is no such value, or a number out of the knob's range.
+    `knob` is a field of Strategy. A bool is 0, 1, true or false, in any case. A number must be at least the knob's
+    `least` and at most MOST. Raises ValueError for any other text.
     """
-    type_name = str(knob.type)
+    type_name = str(knob.type)  # as "bool | None"
     if "bool" in type_name:
         if text.lower() not in ("0", "1", "true", "false"):
             raise ValueError(f"STRATEGY: {knob.name}={text!r}: must be 0 or 1")
@@ -128,9 +127,9 @@ def _value(knob: Field[Any], text: str) -> bool | int | float:
 
 
 def in_words(strategy: Strategy) -> str:
-    """Return a strategy as a value of STRATEGY, as `fuse_bn_act_ops=0,gradient_merge=2`: the inverse of `parse`.
+    """Return the text for STRATEGY that describes a strategy, as `fuse_bn_act_ops=0,gradient_merge=2`.
 
-    Knobs at their defaults are left out, so the default strategy gives an empty text.
+    It is the inverse of `parse`. Knobs at their defaults are left out, so the default strategy gives an empty text.
     """
     if strategy.auto:
         return AUTO
@@ -141,7 +140,8 @@ def in_words(strategy: Strategy) -> str:
             continue
         if isinstance(value, bool):
             value = int(value)
-        entries.append(f"{knob.name}={str(value).removesuffix('.0')}")
+        text = str(value).removesuffix(".0")  # 8.0 -> 8
+        entries.append(f"{knob.name}={text}")
     return ",".join(entries)
 
 
@@ -156,9 +156,9 @@ class _Condition(NamedTuple):
 def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Strategy:
     """Return the strategy with every undecided knob (None) turned on or off for this device and precision.
 
-    An undecided knob is turned on where the kernels that it needs exist, which depends on the `device` (cpu or gpu),
-    the images' `layout` and the `dtype` of the convolutions. Raises ValueError where the user asks for a knob that
-    cannot work here.
+    Whether a knob can be on depends on the `device` (cpu or gpu), the images' `layout` and the `dtype` of the
+    convolutions, for which the kernels that it needs must exist (`_conditions`). An undecided knob is turned on where
+    it can be. One that the user decided stays so. Raises ValueError where the user turned on one that cannot be on.
     """
     on_gpu = device == "gpu"
     if not on_gpu:
@@ -174,7 +174,8 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
             decided[condition.knob] = condition.is_met
         else:
             decided[condition.knob] = users_choice
-    # A CPU is left without sharing: it has memory, and its executor holds pairs of operators.
+    # Undecided, a CPU is left without shared buffers: it has memory enough, and its executor's own memory grows by the
+    # square of the number of operators, of which sharing adds some.
     decided["enable_inplace"] = on_gpu if strategy.enable_inplace is None else strategy.enable_inplace
     return replace(strategy, **decided)
 
@@ -187,10 +188,11 @@ def _refuse_flags_of_cudnn(strategy: Strategy) -> None:
 
 
 def _conditions(strategy: Strategy, *, on_gpu: bool, half_nhwc: bool) -> list[_Condition]:
-    """Return, for each knob that needs a kernel or excludes another knob, whether it can be on, and why not.
+    """Return the conditions under which knobs can be on, each with the reason why its knob cannot be on otherwise.
 
-    `half_nhwc` says whether convolutions run in FP16 and NHWC. The first condition that is not met is the one that the
-    user reads, so their order is that of the messages.
+    A knob may need the kernels of a GPU, or of FP16 in NHWC (`half_nhwc`: convolutions run so), or another knob to be
+    off. Where several conditions are not met, the user reads the reason of the first. A knob whose condition always
+    holds is listed too, as `resolve` turns on the undecided knobs of this list.
     """
     fused_bn = f"cuDNN's fused batch norm takes FP16 in NHWC only: {_WHERE_NHWC}"
     return [

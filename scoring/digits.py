@@ -9,3 +9,15 @@ def six_digits(value: float) -> str:
 def percent(share: float) -> str:
     """Return a share in percent with one decimal: `3.1%` of 0.0312."""
     return format(share, ".1%")
+
+
+def percent_above(share: float, limit: float) -> str:
+    """Return a share in percent with as many decimals, at least one, as show that it lies above `limit`.
+
+    With a limit of 2 % 0.0312 -> `3.1%`, and 0.020004 -> `2.0004%` rather than `2.0%`.
+    """
+    for decimals in range(1, 15):
+        text = format(share, f".{decimals}%")
+        if float(text.removesuffix("%")) > 100 * limit:
+            return text
+    return percent(share)  # the two are one number but for the computer's rounding

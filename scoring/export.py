@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 from runlog.json_types import JsonObject
 from scoring.importers import add_log_options, read_records
+from scoring.output import refuse_missing_folder
 from scoring.record import FACTS, InputError, Quality, Record, Window
 
 # Fields of a window, by the names that TensorBoard and MLflow show.
 SCALARS = ("images_per_s", "loss", "data_wait_s", "gpu_memory_mib", "power_w")
 RUN_FACTS = (*FACTS, "platform", "mode")
-METRICS_OF_A_CALL = 1000  # the most that MLflow takes
+MOST_METRICS_OF_A_CALL = 1000  # MLflow takes no more
 
 
 class Scalar(NamedTuple):
@@ -42,8 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Write the runs of the logs in each form that was asked for: Parquet, TensorBoard, MLflow. Returns 0.
 
-    Parquet is one table of all runs, with a row for each window. The other two have an entry for each run, named by the
-    run's number and its log. Raises InputError where no form was asked for, or where MLflow refuses the runs.
+    Parquet is one table of all runs, with a row for each window. The other two have an entry for each run, named by its
+    place on the command line, from 0, and its log: `0-run`. Raises InputError where no form was asked for, where a form
+    is there already, where its package is not installed, or where MLflow refuses a run.
     """
     if not (args.parquet or args.tensorboard or args.mlflow):
         raise InputError("export: no form given; name --parquet FILE, --tensorboard FOLDER or --mlflow URI")
@@ -51,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
     if args.parquet:
         rows = []
         for record in records:
-            rows += [row(record, window) for window in record.windows]
+            rows += [window_with_run_facts(record, window) for window in record.windows]
         to_parquet(rows, args.parquet)
     for number, record in enumerate(records):
         name = f"{number}-{Path(record.file).stem}"
@@ -64,43 +66,50 @@ def main(args: argparse.Namespace) -> int:
 
 def _to_mlflow_or_refuse(record: Record, uri: str, name: str) -> None:
     """Write a run to a tracking server. Raises InputError where MLflow refuses it."""
-    mlflow = _package("mlflow")
+    mlflow = _optional_package("mlflow")
     try:
         to_mlflow(record, uri, name)
     except mlflow.MlflowException as error:
         raise InputError(f"{uri}: {error}") from error
 
 
-def row(record: Record, window: Window) -> JsonObject:
-    """Return a window with the facts of its run."""
+def window_with_run_facts(record: Record, window: Window) -> JsonObject:
+    """Return one row of the table: the fields of a window, after the facts of its run, such as its file and model."""
     facts = {name: getattr(record, name) for name in ("file", "sha256", *RUN_FACTS)}
     return facts | dataclasses.asdict(window) | {"images_per_s": window.images_per_s}
 
 
 def to_parquet(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
-    """Write one table of `rows`, which have the same names; pyarrow takes each column's type from its values."""
+    """Write `rows`, which have the same names, as one table; pyarrow takes each column's type from its values.
+
+    Raises InputError where the file is there already, where its folder is not, or where pyarrow is not installed.
+    """
     if file.exists():
         raise InputError(f"{file}: exists; name another file")
-    if not file.parent.is_dir():
-        raise InputError(f"{file.parent}: no such folder; make it, or name a file elsewhere")
-    _package("pyarrow.parquet").write_table(_package("pyarrow").Table.from_pylist(list(rows)), file)
+    refuse_missing_folder(file)
+    table = _optional_package("pyarrow").Table.from_pylist(list(rows))
+    _optional_package("pyarrow.parquet").write_table(table, file)
 
 
 def to_tensorboard(record: Record, folder: Path) -> None:
-    """Write the scalars of a run's windows and evaluations, at their steps."""
+    """Write what a run's windows and evaluations measured, at their steps, into a new folder.
+
+    Raises InputError where the folder is there already, or where tensorboardX is not installed.
+    """
     if folder.exists():
         raise InputError(f"{folder}: exists; TensorBoard would show both as one run: name another folder")
-    with _package("tensorboardX").SummaryWriter(str(folder)) as writer:
+    with _optional_package("tensorboardX").SummaryWriter(str(folder)) as writer:
         for scalar in _scalars(record):
-            writer.add_scalar(scalar.name, scalar.value, scalar.step, walltime=scalar.time_s)
+            writer.add_scalar(scalar.name, scalar.value, scalar.step, walltime=scalar.time_s)  # None: the time is now
 
 
 def to_mlflow(record: Record, uri: str, name: str) -> None:
-    """Write a run to a tracking server, into the experiment named by the record's model, which is made if need be.
+    """Write a run to the MLflow tracking server at `uri`, as a run called `name`.
 
-    The run's facts become parameters, and what it logs over its steps becomes metrics.
+    It joins the experiment that is called as the run's model, which is created where there is none. The run's facts
+    become parameters, what it measured over its steps becomes metrics, and a run that was aborted is marked as failed.
     """
-    mlflow = _package("mlflow")
+    mlflow = _optional_package("mlflow")
     client = mlflow.MlflowClient(tracking_uri=uri)
     start_ms = None if record.run_start_s is None else int(record.run_start_s * 1000)
     run = client.create_run(
@@ -109,17 +118,18 @@ def to_mlflow(record: Record, uri: str, name: str) -> None:
         start_time=start_ms,
         tags={"log.file": record.file, "log.sha256": record.sha256},
     )
+    run_id = run.info.run_id
     for fact in RUN_FACTS:
         value = getattr(record, fact)
         if value is not None:
-            client.log_param(run.info.run_id, fact, value)
+            client.log_param(run_id, fact, value)
     metrics = []
     for scalar in _scalars(record):
-        time_ms = int((scalar.time_s or 0) * 1000)
+        time_ms = int((scalar.time_s or 0) * 1000)  # MLflow needs a time: 0 where it is not known
         metrics.append(mlflow.entities.Metric(scalar.name, scalar.value, time_ms, scalar.step))
-    for first in range(0, len(metrics), METRICS_OF_A_CALL):
-        client.log_batch(run.info.run_id, metrics=metrics[first : first + METRICS_OF_A_CALL])
-    client.set_terminated(run.info.run_id, "FAILED" if record.status == "aborted" else "FINISHED")
+    for first in range(0, len(metrics), MOST_METRICS_OF_A_CALL):
+        client.log_batch(run_id, metrics=metrics[first : first + MOST_METRICS_OF_A_CALL])
+    client.set_terminated(run_id, "FAILED" if record.status == "aborted" else "FINISHED")
 
 
 def _experiment_id(client: Any, name: str) -> str:
@@ -131,19 +141,22 @@ def _experiment_id(client: Any, name: str) -> str:
 
 
 def _scalars(record: Record) -> Iterator[Scalar]:
-    """Yield what a run's windows measured, and what its evaluations gave."""
+    """Yield each value that a run's windows measured, then the result of each evaluation.
+
+    A window without a step counts its windows from 0 instead; the time of an evaluation is not known.
+    """
     for number, window in enumerate(record.windows):
-        step = number if window.step is None else window.step
+        step = window.step if window.step is not None else number
         for name in SCALARS:
             value = getattr(window, name)
             if value is not None:
                 yield Scalar(name, float(value), step, window.end_s)
     for number, quality in enumerate(record.quality):
-        yield Scalar(quality.name, quality.value, _place_of(quality, number), None)
+        yield Scalar(quality.name, quality.value, _step_of_evaluation(quality, number), None)
 
 
-def _place_of(quality: Quality, number: int) -> int:
-    """Return the step of an evaluation, else its epoch, else its number in the log."""
+def _step_of_evaluation(quality: Quality, number: int) -> int:
+    """Return the step of an evaluation; where the log does not say it its epoch, or else its `number` in the log."""
     if quality.step is not None:
         return quality.step
     if quality.epoch is not None:
@@ -151,7 +164,7 @@ def _place_of(quality: Quality, number: int) -> int:
     return number
 
 
-def _package(name: str) -> Any:
+def _optional_package(name: str) -> Any:
     """Import an optional package. Raises InputError where it is not installed."""
     try:
         return importlib.import_module(name)

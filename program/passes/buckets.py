@@ -15,9 +15,12 @@ TAIL_MIB = 1.0  # the last one is small: nothing is left to hide it behind
 def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list[list[str]]:
     """Cut gradients of one type, in the order in which they are made, into buckets of at most `limit_mib` MiB.
 
-    `sizes` maps each gradient to its bytes. A gradient over the limit is a bucket by itself. The first bucket takes
-    no more gradients once it holds HEAD_MIB, and the last holds at most TAIL_MIB. Returns the names of the gradients in
-    each bucket.
+    `sizes` maps each gradient to its bytes. Returns the names of the gradients in each bucket, none of them empty.
+
+    - A gradient larger than the limit is a bucket by itself.
+    - The first bucket takes no more gradients once it holds HEAD_MIB.
+    - The last gradients, as many as fit into TAIL_MIB, are a bucket of their own. If the very last one alone is larger
+      than that, there is no such bucket.
     """
     limit = limit_mib * ops.MIB
     head_limit = min(HEAD_MIB * ops.MIB, limit)
@@ -25,12 +28,13 @@ def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list
     tail_start = _tail_start(gradients, sizes, tail_limit)
 
     buckets: list[list[str]] = []
-    bucket: list[str] = []
+    bucket: list[str] = []  # the one that is being filled
     bucket_bytes = 0
     for name in gradients[:tail_start]:
+        would_pass_limit = bucket_bytes + sizes[name] > limit
         is_first_bucket = not buckets
-        is_full = bucket_bytes + sizes[name] > limit or (is_first_bucket and bucket_bytes >= head_limit)
-        if bucket and is_full:
+        is_full_head = is_first_bucket and bucket_bytes >= head_limit
+        if bucket and (would_pass_limit or is_full_head):
             buckets.append(bucket)
             bucket = []
             bucket_bytes = 0
@@ -42,7 +46,10 @@ def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list
 
 
 def _tail_start(gradients: list[str], sizes: dict[str, int], limit: float) -> int:
-    """Return the index of the first gradient of the last bucket: as many of the last ones as fit into `limit` bytes."""
+    """Return the index of the first of the last gradients, which are as many as fit into `limit` bytes together.
+
+    If the last gradient alone does not fit, that is the number of the gradients: none is left.
+    """
     start = len(gradients)
     tail_bytes = 0
     for index in reversed(range(len(gradients))):
@@ -54,11 +61,12 @@ def _tail_start(gradients: list[str], sizes: dict[str, int], limit: float) -> in
 
 
 def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bool = False) -> None:
-    """Replace fleet's all-reduce of each gradient by one of each bucket of gradients, of at most `limit_mib` MiB.
+    """Replace the all-reduces of single gradients, which fleet made, by one for each bucket of gradients.
 
-    The gradients of a bucket become slices of one buffer before the backward pass begins (`coalesce_tensor`, which
-    copies nothing). After the operator that completes its last gradient stand the buffer's all-reduce and, for each
-    gradient, a `depend`: it tells the executor that the gradient's readers come after the all-reduce.
+    A bucket holds several gradients, of at most `limit_mib` MiB together. They become slices of one buffer before the
+    backward pass begins (`coalesce_tensor`, which copies nothing). Two kinds of operators follow the one that completes
+    the bucket's last gradient: the buffer's all-reduce and, for each gradient, a `depend`, which tells the executor
+    that the gradient's readers come after the all-reduce.
 
     With `one_stream` the buffers are summed on the stream that computes, so that nothing overlaps with them.
     """
@@ -66,22 +74,27 @@ def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bo
     parameters = ops.parameters_by_gradient(block)
 
     def is_fleets_all_reduce(op: Operator) -> bool:
-        return op.type == "c_allreduce_sum" and op.input("X")[0] in parameters
+        sums_over_ranks = op.type == "c_allreduce_sum"
+        return sums_over_ranks and op.input("X")[0] in parameters  # of a gradient, not of anything else
 
     gradients = [op.input("X")[0] for op in block.ops if is_fleets_all_reduce(op)]
     remove(main, is_fleets_all_reduce)
     completed_at = ops.completed_at(block, gradients)
-    buckets = _buckets(block, gradients, completed_at, limit_mib)
+    buckets = _group(block, gradients, completed_at, limit_mib)
+    buffers = [f"bucket_{number}.{bucket[0]}" for number, bucket in enumerate(buckets)]
 
-    # From the last bucket to the first, so that the indices of `completed_at` stay true.
-    joins: list[Step] = []
-    for number, bucket in reversed(list(enumerate(buckets))):
-        buffer = f"bucket_{number}.{bucket[0]}"
+    # From the last bucket to the first: an insertion leaves the indices before it, in `completed_at`, as they are.
+    for buffer, bucket in reversed(list(zip(buffers, buckets, strict=True))):
         dtype = block.var(bucket[0]).dtype
         block.create_var(name=buffer, dtype=dtype, persistable=False, stop_gradient=True)
-        insert_all(block, completed_at[bucket[-1]] + 1, _all_reduce(buffer, bucket, one_stream), op_role=ops.BACKWARD)
-        joins.insert(0, _join(buffer, bucket, parameters, dtype))
-    insert_all(block, ops.loss_gradient_index(block), joins, op_role=ops.BACKWARD)
+        after_last_gradient = completed_at[bucket[-1]] + 1
+        insert_all(block, after_last_gradient, _all_reduce(buffer, bucket, one_stream), op_role=ops.BACKWARD)
+
+    joins = []
+    for buffer, bucket in zip(buffers, buckets, strict=True):
+        joins.append(_join(buffer, bucket, parameters, block.var(bucket[0]).dtype))
+    start_of_backward = ops.loss_gradient_index(block)
+    insert_all(block, start_of_backward, joins, op_role=ops.BACKWARD)
     block._sync_with_cpp()
 
 
@@ -95,7 +108,10 @@ def _all_reduce(buffer: str, gradients: list[str], one_stream: bool) -> list[Ste
 
 
 def _join(buffer: str, gradients: list[str], parameters: dict[str, str], dtype: Any) -> Step:
-    """Return the operator that makes the gradients slices of one buffer, with the sizes of their `parameters`."""
+    """Return the operator that makes gradients slices of one buffer.
+
+    It reads the gradients' parameters, whose sizes the slices get: the gradients do not exist yet.
+    """
     return Step(
         "coalesce_tensor",
         {"Input": [parameters[name] for name in gradients]},
@@ -104,8 +120,11 @@ def _join(buffer: str, gradients: list[str], parameters: dict[str, str], dtype: 
     )
 
 
-def _buckets(block: Block, gradients: list[str], completed_at: dict[str, int], limit_mib: float) -> list[list[str]]:
-    """Group gradients of one type in the order in which they are made; order the buckets by when they are full."""
+def _group(block: Block, gradients: list[str], completed_at: dict[str, int], limit_mib: float) -> list[list[str]]:
+    """Group gradients into buckets, each of gradients of one type in the order in which they are completed.
+
+    Returns the names of the gradients in each bucket; the bucket whose last gradient is completed first comes first.
+    """
     by_type: dict[Any, list[str]] = {}
     for name in sorted(gradients, key=lambda name: (completed_at[name], name)):
         by_type.setdefault(block.var(name).dtype, []).append(name)
@@ -118,23 +137,25 @@ def _buckets(block: Block, gradients: list[str], completed_at: dict[str, int], l
 
 
 def thin_depends(main: static.Program) -> None:
-    """Remove the `depend` operators that order nothing which another `depend` does not order already.
+    """Remove each `depend` operator that only makes operators wait which another `depend` makes wait already.
 
-    A `depend` of a gradient makes the operators that read the gradient later wait for its bucket's all-reduce. Where
-    one operator updates all parameters, it reads every gradient, and one `depend` of each bucket makes it wait. The
-    others are removed, as the executor's memory grows by the square of the number of operators.
+    A `depend` of a gradient makes every later operator that reads the gradient wait for the all-reduce of its bucket.
+    An operator that updates all parameters reads all gradients of a bucket, and one of their `depend`s is enough to
+    make it wait. The others are removed, as the executor's memory grows by the square of the number of operators.
     """
     block = main.global_block()
     readers = ops.readers(block)
     superfluous: set[Operator] = set()
-    ordered: set[tuple[str, int]] = set()  # a bucket, and the index of an operator that already waits for it
+    waiting: set[tuple[str, int]] = set()  # a bucket, and the index of an operator that waits for it
+    # From the last operator to the first: of several that make the same operators wait, the last one stays, which
+    # stands nearest to them.
     for index, op in reversed(list(enumerate(block.ops))):
         if op.type != "depend":
             continue
         gradient = op.input("X")[0]
         bucket = op.input("Dep")[0]
-        orders = {(bucket, reader) for reader in readers[gradient] if reader > index}
-        if orders <= ordered:
+        made_to_wait = {(bucket, reader) for reader in readers[gradient] if reader > index}
+        if made_to_wait <= waiting:
             superfluous.add(op)
-        ordered |= orders
+        waiting |= made_to_wait
     remove(main, lambda op: op in superfluous)

@@ -22,7 +22,7 @@ class Step(NamedTuple):
 
 
 def insert(block: Block, index: int, kind: str, inputs: Slots, outputs: Slots, **attrs: Any) -> Operator:
-    """Insert an operator of type `kind` before the one at `index`, and return it.
+    """Insert an operator of type `kind` into a block before the one at `index`, and return it.
 
     `inputs` and `outputs` map the operator's slots to the names of their variables; attributes that `attrs` does not
     name get their defaults.
@@ -39,7 +39,7 @@ def insert(block: Block, index: int, kind: str, inputs: Slots, outputs: Slots, *
         elif isinstance(value, float):
             desc._set_float32_attr(name, value)
         elif isinstance(value, paddle.base.core.VarDesc.VarType):
-            desc._set_attr(name, int(value))
+            desc._set_attr(name, int(value))  # the number by which an attribute says a data type
         else:
             desc._set_attr(name, value)
     desc.check_attrs()  # fills in the defaults
@@ -51,18 +51,19 @@ def insert(block: Block, index: int, kind: str, inputs: Slots, outputs: Slots, *
 
 def insert_all(block: Block, index: int, steps: Sequence[Step], *, op_role: int) -> None:
     """Insert operators, in this order, before the one at `index`."""
-    for step in reversed(steps):
+    for step in reversed(steps):  # each goes to `index`, before those inserted so far
         insert(block, index, step.kind, step.inputs, step.outputs, **step.attrs, op_role=op_role)
 
 
 def rewrite(program: static.Program, substitute: Callable[[Operator], Sequence[Step] | None]) -> int:
     """Replace operators of a program by others, and return how many were replaced.
 
-    `substitute` is called with each operator, from the last to the first. It returns the operators that take its place
-    (none remove it), or None where the operator stays. They get the role of the one that they replace.
+    `substitute` is called with each operator, from the last to the first. It returns None where the operator stays,
+    else the operators that take its place: an empty list removes it. They get the role of the one that they replace.
     """
     block = program.global_block()
     replaced = 0
+    # From the last operator to the first, so that a change moves no operator that is still to come.
     for index in reversed(range(len(block.ops))):
         op = block.ops[index]
         op_role = op.attr("op_role")
@@ -79,7 +80,7 @@ def rewrite(program: static.Program, substitute: Callable[[Operator], Sequence[S
 def remove(program: static.Program, is_unwanted: Callable[[Operator], bool]) -> None:
     """Remove every operator for which `is_unwanted` is true."""
 
-    def nothing(op: Operator) -> list[Step] | None:
+    def nothing_or_itself(op: Operator) -> list[Step] | None:
         return [] if is_unwanted(op) else None
 
-    rewrite(program, nothing)
+    rewrite(program, nothing_or_itself)

@@ -8,7 +8,9 @@ from paddle.base.framework import Block, Operator
 from program.ops import BACKWARD, EMPTY, operands, readers, writers
 from program.passes.edit import Step, insert_all, rewrite
 
-IMAGE_TO_CHANNELS = 1.5  # `convolve_gradients`: at 18 channels of 32 x 32 pixels it gains, at 72 of 8 x 8 it loses
+# From this many channels for a pixel of an image's side on `convolve_gradients` no longer gains: at 18 channels of
+# 32 x 32 pixels it does, at 72 of 8 x 8 it loses.
+MOST_CHANNELS_PER_SIDE_PIXEL = 1.5
 
 
 def simplify_sums(main: static.Program) -> None:
@@ -17,19 +19,20 @@ def simplify_sums(main: static.Program) -> None:
     For z = x + y of equal shapes, dx and dy equal dz. Two operators of Paddle copy it all the same:
 
     - `elementwise_add_grad` is removed, and dx, dy and dz become one variable.
-    - the gradient of the fused relu(x + y) becomes a `relu_grad` that writes one variable for dx and dy. Its forward
-      operator no longer writes x + y, which nothing reads then: of 9 tensors moved 6 are left.
+    - The gradient of the fused relu(x + y) becomes a `relu_grad` that writes one variable for dx and dy. Its forward
+      operator no longer writes x + y, which nothing reads then. Of the 9 tensors that the two moved, 6 are left.
 
-    Run this after the gradients exist and before another pass renames them.
+    An operator stays as it is where its variables cannot be one (`_JoinedVariables.join`). Run this after the gradients
+    exist and before another pass renames them.
     """
     block = main.global_block()
     _leave_out_sums(block)
-    joined = _Joined(block)
-    shared_gradients: dict[Operator, str] = {}  # by operator: the one variable of all its gradients
+    joined = _JoinedVariables(block)
+    shared_gradients: dict[Operator, str] = {}  # by operator: the one variable of its gradients; empty if there is none
     for index, op in enumerate(block.ops):
         gradients = operands(op, "X@GRAD", "Y@GRAD")
         if len(gradients) < 2 or EMPTY in gradients:
-            continue
+            continue  # it writes a single gradient, so no copy
         if op.type == "elementwise_add_grad":
             shared_gradients[op] = joined.join(index, op.input("Out@GRAD") + gradients)
         elif _is_gradient_of_add_relu(op):
@@ -40,7 +43,7 @@ def simplify_sums(main: static.Program) -> None:
         if not gradient:
             return None  # the operator stays
         if op.type == "elementwise_add_grad":
-            return []
+            return []  # the operator is removed
         inputs = {slot: operands(op, slot) for slot in ("Out", "Out@GRAD")}
         return [Step("relu_grad", inputs, {"X@GRAD": [gradient]}, {})]
 
@@ -65,8 +68,8 @@ def _leave_out_sums(block: Block) -> None:
                 op.desc.set_output("IntermediateOut", [])
 
 
-class _Joined:
-    """Equal variables of a block that become one."""
+class _JoinedVariables:
+    """Variables of a block that hold equal values and become one variable."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
@@ -75,27 +78,28 @@ class _Joined:
         self._substitutes: dict[str, str] = {}  # name of a variable: the one that takes its place
 
     def join(self, index: int, names: list[str]) -> str:
-        """Note that these variables, equal once operator `index` has run, may become one; return the one that stays.
+        """Decide whether these variables, equal once operator `index` has run, become one; return the one that stays.
 
-        Returns an empty name, and joins nothing, where that could change a value: their shapes or types differ, two
-        of them are written again after `index`, or one is still read after another was written again. A variable that
-        is written again later (a sum of gradients is accumulated in it) is the one that stays.
+        If one of them is written again after `index`, as gradients are summed up in it, that one stays; else the first.
+        `rename` carries it out. Where it could change a value an empty name is returned, and nothing is joined:
+
+        - their shapes or types differ,
+        - two of them are written again after `index`, or
+        - one is read at or after the operator that writes another one again.
         """
         names = [self._current_name(name) for name in names]
         kinds = {(self._block.var(name).shape, self._block.var(name).dtype) for name in names}
         if len(kinds) > 1:
             return ""
 
-        written_later = [name for name in names if self._written[name][-1] > index]
-        if len(written_later) > 1:
+        written_again = [name for name in names if self._written[name][-1] > index]
+        if len(written_again) > 1:
             return ""
-        kept = written_later[0] if written_later else names[0]
+        kept = written_again[0] if written_again else names[0]
         dropped = [name for name in names if name != kept]
-        later_writes = [writer for writer in self._written[kept] if writer > index]
-        for name in dropped:
-            last_read = max(self._read.get(name, [-1]))
-            is_read_too_late = bool(later_writes) and last_read >= later_writes[0]
-            if is_read_too_late:
+        if written_again:
+            next_write = min(writer for writer in self._written[kept] if writer > index)
+            if any(self._is_read_from(next_write, name) for name in dropped):
                 return ""
 
         for name in dropped:
@@ -104,8 +108,12 @@ class _Joined:
             self._read[kept] = self._read.get(kept, []) + self._read.get(name, [])
         return kept
 
+    def _is_read_from(self, index: int, name: str) -> bool:
+        """Tell whether the operator at `index` or a later one reads a variable."""
+        return any(reader >= index for reader in self._read.get(name, []))
+
     def rename(self) -> None:
-        """Have every operator of the block use the variables that stay."""
+        """Have every operator of the block use the variables that stay, in place of those joined with them."""
         for op in self._block.ops:
             for name in self._substitutes.keys() & {*op.input_arg_names, *op.output_arg_names}:
                 kept = self._current_name(name)
@@ -120,11 +128,12 @@ class _Joined:
 
 
 def spread_mean(main: static.Program) -> int:
-    """Compute the gradient of a global average pooling from the incoming gradient alone.
+    """Replace the gradient of each global average pooling by an operator that reads the incoming gradient alone.
 
-    Every pixel's gradient is the mean's gradient / (height x width). Paddle's `pool2d_grad` also reads the image and
-    its mean, which are not needed. It is replaced by a forward average pooling of the mean's gradient [1, 1], padded
-    with zeros so far that each window, as large as the image, covers that one value and otherwise zeros.
+    A global average pooling takes the mean over an image, so every pixel's gradient is the mean's gradient / (height x
+    width). Paddle's `pool2d_grad` also reads the image and its mean, which that does not need. It is replaced by a
+    forward average pooling of the mean's gradient, an image of one pixel. This is padded with zeros so far that each
+    window, as large as the image, covers the one pixel and otherwise zeros.
 
     Run this after the gradients exist. Returns how many operators were replaced.
     """
@@ -149,13 +158,14 @@ def spread_mean(main: static.Program) -> int:
 
 
 def convolve_gradients(main: static.Program) -> None:
-    """Compute the input gradients of 3x3 convolutions on CPUs by forward convolutions, which are faster there.
+    """Have the input gradients of 3x3 convolutions computed by forward convolutions, which are faster on CPUs.
 
     The gradient by the input of a convolution at stride 1 is the output's gradient, convolved with the same weights
-    rotated by 180 degrees and with their input and output channels exchanged. Each suitable `conv2d_grad` is left with
-    the gradient by its weights alone, and the operators that turn the weights and convolve are inserted before it.
+    rotated by 180 degrees and with their input and output channels exchanged. Each `conv2d_grad` that gains by this is
+    left with the gradient by its weights alone, and the operators that turn the weights and convolve are inserted
+    before it.
 
-    Paddle's own CPU kernel adds up the columns of its matrix product value by value, 12 % of HRNet's step.
+    Paddle's own CPU kernel adds up the columns of its matrix product value by value, which takes 12 % of HRNet's step.
     """
     block = main.global_block()
     # From the last operator to the first, so that an insertion moves no operator that is still to come.
@@ -168,10 +178,11 @@ def convolve_gradients(main: static.Program) -> None:
 
 
 def _gains_by_convolving(block: Block, op: Operator) -> bool:
-    """Tell whether `convolve_gradients` makes an operator faster.
+    """Tell whether an operator is a convolution's gradient that `convolve_gradients` makes faster.
 
-    It does for the gradient of a 3x3 convolution in NCHW that keeps the image's size, if the image is large against
-    the weights: these are turned anew at each step.
+    It must compute the input gradient of a 3x3 convolution in NCHW, of stride 1, undilated, in one group, and padded
+    to keep the image's size. And the image must be large against the number of channels: the weights are turned anew
+    at each step, which a small image does not repay.
     """
     if op.type != "conv2d_grad" or not op.output("Input@GRAD") or op.attr("data_format") != "NCHW":
         return False
@@ -184,7 +195,7 @@ def _gains_by_convolving(block: Block, op: Operator) -> bool:
         return False
     image_sides = block.var(op.input("Input")[0]).shape[2:]
     mean_side = math.sqrt(math.prod(image_sides))
-    return bool(out_channels < IMAGE_TO_CHANNELS * mean_side)
+    return bool(out_channels < MOST_CHANNELS_PER_SIDE_PIXEL * mean_side)
 
 
 def _input_gradient_steps(block: Block, op: Operator) -> list[Step]:

@@ -10,8 +10,8 @@ from paddle.distributed.fleet.meta_optimizers import raw_program_optimizer
 from program import replaced
 from program.strategy import Strategy
 
-# By knob, in Paddle's order (apply_build_strategy).
-FUSIONS = {
+# The pass that each knob turns on, in the order in which Paddle applies them (apply_build_strategy).
+FUSION_PASSES = {
     "fuse_bn_act_ops": "fuse_bn_act_pass",
     "fuse_bn_add_act_ops": "fuse_bn_add_act_pass",
     "fuse_elewise_add_act_ops": "fuse_elewise_add_act_pass",
@@ -19,19 +19,20 @@ FUSIONS = {
 }
 
 
-def chosen(knobs: Strategy) -> AbstractContextManager[None]:
-    """Return a context in which fleet applies the fusion passes that the strategy's knobs ask for, and no others.
+def applying_only_fusions_of(knobs: Strategy) -> AbstractContextManager[None]:
+    """Return a context in which fleet applies the fusion passes that are on in `knobs`, and no others.
 
-    Fleet applies fusion passes by a function of its own, `apply_build_strategy`. While the context lasts that function
-    is replaced. Fleet calls it after adding the optimizer's update and before adding the all-reduces.
+    Fleet has one function that applies fusion passes, `apply_build_strategy`, which it calls after it has added the
+    optimizer's update and before it adds the all-reduces. While the context lasts, another function is in its place.
     """
-    passes = [pass_name for knob, pass_name in FUSIONS.items() if getattr(knobs, knob)]
+    passes = [pass_name for knob, pass_name in FUSION_PASSES.items() if getattr(knobs, knob)]
 
-    def fuse(main: static.Program, *unused: Any) -> None:
+    # Fleet also passes the start-up program, its BuildStrategy and attributes: what to fuse is known without them.
+    def apply_passes(main: static.Program, *not_needed: Any) -> None:
         if passes:
             _apply(main, passes)
 
-    return replaced(raw_program_optimizer, "apply_build_strategy", fuse)
+    return replaced(raw_program_optimizer, "apply_build_strategy", apply_passes)
 
 
 def share_buffers(main: static.Program) -> None:
@@ -43,8 +44,12 @@ def share_buffers(main: static.Program) -> None:
 
 
 def _apply(main: static.Program, passes: list[str]) -> None:
-    fed = [variable.name for variable in main.list_vars() if variable.is_data]  # a batch may be fed again
-    attrs: dict[str, Any] = {"use_cuda": True, "nranks": 1, "mem_opt_skip_vars": fed}
+    """Apply passes of Paddle's, called by their names, to a program in place and in this order.
+
+    Inputs keep buffers of their own, as the same batch may be fed again.
+    """
+    inputs = [variable.name for variable in main.list_vars() if variable.is_data]
+    attrs: dict[str, Any] = {"use_cuda": True, "nranks": 1, "mem_opt_skip_vars": inputs}
     types = {"use_cuda": "bool", "nranks": "size_t", "mem_opt_skip_vars": "list[str]"}
     changed = paddle.base.core.ProgramDesc(main.desc)
     no_startup = static.Program().desc  # none of these passes looks at the start-up program

@@ -21,7 +21,8 @@ from program.passes.edit import Slots, insert
 
 UNIT = "resnet_unit"
 OUT_CHANNELS_MULTIPLE, IN_CHANNELS_MULTIPLE = 32, 8  # NormConvolutionArgs of Paddle's sources
-# Slots of the unit without the letter of their side, X or Z: the slots of conv2d or batch_norm whose place they take.
+# Slots of the unit, without the letter X or Z of their side at the end, and the slots of conv2d or batch_norm whose
+# variables they hold. The unit's plain `X` takes the image, hence the empty name.
 _INPUTS = {"": "Input", "Filter": "Filter", "Scale": "Scale", "Bias": "Bias", "Mean": "Mean", "Var": "Variance"}
 _OUTPUTS = {
     "Conv": "Output",
@@ -30,19 +31,20 @@ _OUTPUTS = {
     "RunningMean": "Mean",
     "RunningVar": "Variance",
 }
-# Slots of what lies otherwise in memory than in the plain network.
-_STORED = [f"{slot}{side}" for slot, side in itertools.product(("Filter", "Scale", "Bias", "Mean", "Var"), "XZ")]
+# Slots of the unit whose variables have another memory layout than in the plain network.
+_OTHER_LAYOUT = ("Filter", "Scale", "Bias", "Mean", "Var")
+_SLOTS_OF_OTHER_LAYOUT = [f"{slot}{side}" for slot, side in itertools.product(_OTHER_LAYOUT, "XZ")]
 
 
 class _Side(NamedTuple):
-    """A convolution and the batch norm that alone reads it."""
+    """A convolution and the batch norm that alone reads it: one of the two terms that a unit adds."""
 
     convolution: Operator
     norm: Operator
 
 
 class _Pattern(NamedTuple):
-    """The operators that become one unit."""
+    """The operators that become one `resnet_unit`."""
 
     x: _Side
     z: _Side | None  # a shortcut with a convolution of its own
@@ -66,29 +68,29 @@ class _Pattern(NamedTuple):
 def takes_convolution(op: Operator, block: Block) -> bool:
     """Tell whether Paddle's fused operator `resnet_unit` can compute a convolution of this block.
 
-    It takes 1x1 and 3x3 convolutions in NHWC, in one group, undilated, padded to keep the image's size, with equal
-    strides in both directions and with channels in the multiples that its kernel works in (the checks are those of
-    NormConvolutionArgs in Paddle's sources). Returns False for any other operator.
+    It takes 1x1 and 3x3 convolutions in NHWC, in one group, undilated, padded so that a stride of 1 keeps the image's
+    size, with equal strides in both directions and with channels in the multiples that its kernel works in. These are
+    the checks of NormConvolutionArgs in Paddle's sources. Returns False for any other operator.
     """
     if op.type != "conv2d" or op.attr("data_format") != "NHWC" or op.attr("groups") != 1:
         return False
     out_channels, in_channels, *kernel = block.var(op.input("Filter")[0]).shape
     if kernel not in ([1, 1], [3, 3]):
         return False
-    padding = (kernel[0] - 1) // 2
+    padding = (kernel[0] - 1) // 2  # pixels on each side
     keeps_size = list(op.attr("paddings")) == [padding, padding]
     is_undilated = list(op.attr("dilations")) == [1, 1]
     vertical_stride, horizontal_stride = op.attr("strides")
-    has_channels = out_channels % OUT_CHANNELS_MULTIPLE == 0 and in_channels % IN_CHANNELS_MULTIPLE == 0
-    return bool(keeps_size and is_undilated and vertical_stride == horizontal_stride and has_channels)
+    are_multiples = out_channels % OUT_CHANNELS_MULTIPLE == 0 and in_channels % IN_CHANNELS_MULTIPLE == 0
+    return bool(keeps_size and is_undilated and vertical_stride == horizontal_stride and are_multiples)
 
 
 def fuse(main: static.Program, startup: static.Program | None = None) -> None:
     """Replace convolution, batch norm, add and relu by one `resnet_unit` operator wherever they match in a program.
 
-    `main` is a forward program, before gradients are added: Paddle knows the gradient of the unit. The unit takes its
-    weights and statistics in another memory layout, so they are declared in it, and the `startup` program initializes
-    them in it. An evaluation has no start-up program of its own: `startup` is None.
+    `main` is a forward program, before gradients are added: Paddle knows the gradient of a `resnet_unit`. That operator
+    takes weights and statistics in another memory layout. So their variables get its shapes, and the `startup` program
+    is changed to initialize them in it. An evaluation has no start-up program of its own: `startup` is None.
     """
     block = main.global_block()
     matcher = _Matcher(block)
@@ -96,14 +98,14 @@ def fuse(main: static.Program, startup: static.Program | None = None) -> None:
         pattern = matcher.match(relu)
         if pattern is None:
             continue
-        _insert(block, pattern)
+        _insert_unit(block, pattern)
         for side in pattern.sides:
             channels = operands(side.norm, "Scale", "Bias", "Mean", "Variance")
             weights = side.convolution.input("Filter")[0]
-            _declare(block, weights, channels)
+            _declare_shapes(block, weights, channels)
             if startup is not None:
-                _turn_first_values(startup.global_block(), weights, channels)
-        matcher.forget(pattern)
+                _initialize_in_unit_layout(startup.global_block(), weights, channels)
+        matcher.forget(pattern)  # its operators are removed, and the next match must not find them
         for op in pattern.operators:
             block._remove_op(block.ops.index(op), sync=False)
     block._sync_with_cpp()
@@ -159,12 +161,14 @@ class _Matcher:
         return _Side(convolution, norm)
 
 
-def _insert(block: Block, pattern: _Pattern) -> None:
+def _insert_unit(block: Block, pattern: _Pattern) -> None:
     """Insert, before the relu of a matched pattern, the `resnet_unit` operator that computes the same.
 
-    It reads and writes the variables of the operators in the pattern, which the caller removes, and adds a bit mask
-    of the relu for its gradient. Slots of the main side end in X, as `FilterX`. Those of the shortcut end in Z: a
-    convolution of its own, or else the added image itself in slot Z.
+    It reads and writes the variables of the operators in the pattern, which the caller removes. It also writes a new
+    variable, a bit mask of the relu, for its gradient.
+
+    A unit is relu(bn(conv X) + bn(conv Z)), or has only the image Z as its second term, or no second term. Slots of
+    the first term end in X, as `FilterX`, those of the second in Z.
     """
     add, relu = pattern.add, pattern.relu
     mask = block.create_var(name=f"{relu.output('Out')[0]}.mask", dtype="int32", stop_gradient=True)
@@ -176,7 +180,7 @@ def _insert(block: Block, pattern: _Pattern) -> None:
         for slot, replaced_slot in _OUTPUTS.items():
             outputs[f"{slot}{letter}"] = _side_operands(side, replaced_slot)
     if add is not None and pattern.z is None:
-        inputs["Z"] = add.input("Y")
+        inputs["Z"] = add.input("Y")  # the image as it is
 
     # The name scope of the relu says whether it runs in half precision.
     scope = {"op_namescope": relu.attr("op_namescope"), "op_role": relu.attr("op_role")}
@@ -199,35 +203,36 @@ def _attributes(pattern: _Pattern) -> dict[str, Any]:
 
 
 def _side_operands(side: _Side | None, slot: str) -> list[str]:
-    """Return what a slot of the convolution or the batch norm holds; a side that is not there has empty slots.
+    """Return the variables in a slot of a side's convolution or batch norm; none where there is no such side.
 
-    The unit's gradient asks for each slot by name.
+    A unit has the slots of an absent side, too, with nothing in them: its gradient asks for each slot by name.
     """
     if side is None:
         return []
     return [*operands(side.convolution, slot), *operands(side.norm, slot)]
 
 
-def _declare(block: Block, weights: str, channels: list[str]) -> None:
-    """Declare the shapes that the operator takes: weights as [O, H, W, I], each of `channels` as [1, 1, 1, C]."""
+def _declare_shapes(block: Block, weights: str, channels: list[str]) -> None:
+    """Give variables the shapes that a unit takes: `weights` [O, H, W, I], each variable of `channels` [1, 1, 1, C]."""
     out_channels, in_channels, height, width = block.var(weights).shape
     block.var(weights).desc.set_shape([out_channels, height, width, in_channels])
     for name in channels:
         block.var(name).desc.set_shape([1, 1, 1, out_channels])
 
 
-def _turn_first_values(startup: Block, weights: str, channels: list[str]) -> None:
+def _initialize_in_unit_layout(startup: Block, weights: str, channels: list[str]) -> None:
     """Change a start-up program so that it leaves a unit's parameters in the unit's memory layout.
 
-    The first values stay those of the network without units. `channels` (scale, bias, mean and variance, constants at
-    the start) are filled as [1, 1, 1, C] at once. `weights` are drawn in [O, I, H, W] as before, now into a variable of
-    their own, from which an inserted transpose makes [O, H, W, I].
+    The first values stay those of the network without units. `channels` names the scale, bias, mean and variance, which
+    start as constants: they are filled as [1, 1, 1, C] at once. `weights` are drawn in [O, I, H, W] as before, but into
+    another variable, from which an inserted transpose makes the weights in [O, H, W, I].
     """
     plain_shape = list(startup.var(weights).shape)
     out_channels = plain_shape[0]
-    _declare(startup, weights, channels)
+    _declare_shapes(startup, weights, channels)
     for op in startup.ops:
-        if set(op.output_arg_names) & set(channels):
+        fills_channels = bool(set(op.output_arg_names) & set(channels))
+        if fills_channels:
             op.desc._set_attr("shape", [1, 1, 1, out_channels])
 
     drawing_index = writers(startup)[weights][0]
@@ -246,25 +251,35 @@ def _turn_first_values(startup: Block, weights: str, channels: list[str]) -> Non
 def stored_otherwise(main: static.Program) -> set[str]:
     """Return the names of the tensors whose memory layout differs from that of the network without units.
 
-    These are the weights and statistics of the `resnet_unit` operators, and the optimizer's state for those weights: a
-    velocity and, where they are in half precision, an FP32 master. The program's operators are read in their order, in
-    which the units come before the updates of their weights.
+    These are the weights and statistics that `resnet_unit` operators read, and the optimizer's state for those weights.
+    Where a unit reads a copy that a `cast` makes of its weights (AMP O1), the weights are named and not the copy.
     """
+    block_ops = main.global_block().ops
+    cast_from = {op.output("Out")[0]: op.input("X")[0] for op in block_ops if op.type == "cast"}
     names: set[str] = set()
-    cast_from: dict[str, str] = {}  # a filter in half precision: the parameter that it is rounded from
-    for op in main.global_block().ops:
-        if op.type == "cast":
-            cast_from[op.output("Out")[0]] = op.input("X")[0]
-        elif op.type == UNIT:
-            for name in operands(op, *_STORED):
+    for op in block_ops:
+        if op.type == UNIT:
+            for name in operands(op, *_SLOTS_OF_OTHER_LAYOUT):
                 names.add(cast_from.get(name, name))
-        elif op.type in ALL_UPDATES:
-            for slot in ("Velocity", "MasterParam"):
-                states = operands(op, slot)  # empty where there are no masters
-                for parameter, state in zip(op.input("Param"), states, strict=False):
-                    if parameter in names:
-                        names.add(state)
-    return names
+    states: set[str] = set()
+    for op in block_ops:
+        if op.type in ALL_UPDATES:
+            states |= _states_of(op, names)
+    return names | states
+
+
+def _states_of(update: Operator, parameters: set[str]) -> set[str]:
+    """Return the names of the state that an update operator keeps for those of its parameters that are in `parameters`.
+
+    A parameter has a velocity and, where it is in half precision, an FP32 master.
+    """
+    states: set[str] = set()
+    for slot in ("Velocity", "MasterParam"):
+        held = operands(update, slot)  # one for each parameter, or none at all: an update in FP32 has no masters
+        for parameter, state in zip(update.input("Param"), held, strict=False):
+            if parameter in parameters:
+                states.add(state)
+    return states
 
 
 def plain(value: Array) -> Array:

@@ -46,8 +46,8 @@ def span_ranks(main: static.Program) -> None:
 def check_on_gpu(main: static.Program) -> int:
     """Return how many normalizations of a GPU's program span the ranks.
 
-    Raises ValueError where there are some, and a flag of this process would have Paddle leave out their sums over the
-    ranks without a word.
+    Raises ValueError if there are any while the flag FLAGS_dynamic_static_unified_comm is on in this process: Paddle
+    would then leave out their sums over the ranks without a word.
     """
     count = sum(1 for op in main.global_block().ops if op.type == FORWARD)
     if count and paddle.get_flags(UNIFIED)[UNIFIED]:
@@ -61,20 +61,20 @@ def check_on_gpu(main: static.Program) -> int:
 def on_cpu(main: static.Program, ranks: int) -> None:
     """Replace each `sync_batch_norm` and its gradient, which have no CPU kernel, by operators that have one.
 
-    `_Writer` writes the equivalent of one operator. Its running statistics take a share of each batch's, 1 - momentum,
-    from a variable: the program fills one for each different share before anything else.
+    At a step running statistics move towards the batch's by a share of 1 - momentum. The operator that moves them reads
+    that share from a variable, so the program first fills a variable for each share that occurs.
     """
     block = main.global_block()
-    share_variables: dict[str, float] = {}  # name of the variable: the share in it
+    share_variables: dict[str, float] = {}  # name of the variable: the share that it holds
 
     def substitute(op: Operator) -> list[Step] | None:
         if op.type == FORWARD:
             share = 1.0 - op.attr("momentum")
             name = f"sync_bn.share_{share:g}"
             share_variables[name] = share
-            return _Writer(block, op, ranks).forward(name)
+            return _CpuEquivalent(block, op, ranks).forward(name)
         if op.type == BACKWARD:
-            return _Writer(block, op, ranks).backward()
+            return _CpuEquivalent(block, op, ranks).backward()
         return None  # any other operator stays
 
     rewrite(main, substitute)
@@ -84,8 +84,12 @@ def on_cpu(main: static.Program, ranks: int) -> None:
     block._sync_with_cpp()
 
 
-class _Writer:
-    """Writes the equivalent of one operator, step by step."""
+class _CpuEquivalent:
+    """The operators that together compute what one `sync_batch_norm` or its gradient does.
+
+    Methods append them to `steps`, in order. A method that takes names of variables has the operators read or write
+    these variables.
+    """
 
     def __init__(self, block: Block, op: Operator, ranks: int) -> None:
         self.block = block
@@ -103,15 +107,16 @@ class _Writer:
     def forward(self, share: str) -> list[Step]:
         """Return the steps of a forward batch normalization over all ranks.
 
-        Each rank computes its own mean and variance, which the ranks join to those of the whole batch; the image is
-        normalized by them; and the running statistics move towards them by the share that the variable `share` holds.
-        The operators write the statistics to the variables `self.mean` and `self.variance`.
+        1. Each rank computes the mean and the variance of its own images, in `self.mean` and `self.variance`.
+        2. The ranks join them to those of the whole batch.
+        3. The image is normalized by them.
+        4. The running statistics move towards them, by the share that the variable called `share` holds.
         """
         scale, bias, out, reserve = operands(self.op, "Scale", "Bias", "Y", "ReserveSpace")
         running = _Statistics(*operands(self.op, "Mean", "Variance"))
 
         # Paddle's batch norm is the fastest way to a rank's mean and 1 / sqrt(variance + epsilon), here with an epsilon
-        # of 0. The image that it writes to `out` is replaced below.
+        # of 0. The image that it also writes to `out` is of no use: `_normalize` overwrites it.
         saved = {"SavedMean": self.mean, "SavedVariance": self.variance, "ReserveSpace": reserve}
         self._batch_norm(running, saved, scale, bias, out, is_test=False, use_global_stats=False, epsilon=0.0)
         self._apply("pow", self.variance, to=self.variance, factor=-2.0)  # from 1 / sqrt(variance) to the variance
@@ -125,12 +130,13 @@ class _Writer:
     def _join_statistics(self) -> None:
         """Append the operators that turn mean and variance of each rank's images into those of all ranks' images.
 
-        Variances have no mean of their own, but E[x^2] = variance + mean^2 has: it and the mean are averaged over the
-        ranks, and the variance of all is E[x^2] - mean^2 again. Both are changed in place.
+        The variance of all images is not the average of the ranks' variances, but E[x^2] = variance + mean^2 can be
+        averaged. So mean and E[x^2] are averaged over the ranks, and the variance of all is E[x^2] - mean^2. The
+        variables `self.mean` and `self.variance` are changed in place.
         """
         square = self._var("square", self.channels)  # of the mean: first the rank's, then that of all
         self._apply("square", self.mean, to=square)
-        self._apply("elementwise_add", self.variance, square, to=self.variance, axis=-1)
+        self._apply("elementwise_add", self.variance, square, to=self.variance, axis=-1)  # E[x^2], for now
 
         both = self._sum_over_ranks(self.mean, self.variance)
         self._apply("scale", both, to=both, scale=1 / self.ranks)
@@ -146,8 +152,9 @@ class _Writer:
 
             dx = f dy - (f / m) (x^ sum_ranks(d_scale) + sum_ranks(d_bias))
 
-        The first term, d_scale and d_bias are what Paddle's gradient gives when the statistics are fixed. The second
-        one, what the batch's own statistics add, has the form of a normalization by another scale and bias.
+        The first term, d_scale and d_bias are what Paddle's gradient gives when mean and variance are constants. The
+        second term is there because they depend on the batch. It has the form of a batch normalization, x^ times one
+        number of each channel plus another one, and is computed as such.
         """
         d_scale, d_bias, d_x, scale = operands(self.op, "Scale@GRAD", "Bias@GRAD", "X@GRAD", "Scale")
         shape = self.block.var(self.x).shape
@@ -155,7 +162,7 @@ class _Writer:
         second_term = self._var("correction", *shape)
         self._gradient_at_fixed_statistics({"X@GRAD": [first_term], "Scale@GRAD": [d_scale], "Bias@GRAD": [d_bias]})
 
-        # The two sums [2, C] over the ranks, times the factor f / m, as scale / sqrt(m^2 variance + m^2 epsilon).
+        # The two sums over the ranks, [2, C], times the factor f / m = scale / sqrt(m^2 variance + m^2 epsilon).
         both = self._sum_over_ranks(d_scale, d_bias)
         factor = self._var("factor", self.channels)
         epsilon = self.op.attr("epsilon")
@@ -164,7 +171,7 @@ class _Writer:
         self._apply("elementwise_mul", factor, scale, to=factor, axis=-1)
         self._apply("elementwise_mul", both, factor, to=both, axis=-1)
 
-        # The second term is x^ times the first sum plus the second one.
+        # The second term: x^ times the first of these sums, plus the second one.
         scale_of_term = self._var("sum_scale", self.channels)
         bias_of_term = self._var("sum_bias", self.channels)
         self._unstack(both, scale_of_term, bias_of_term)
@@ -219,11 +226,12 @@ class _Writer:
     def _batch_norm(
         self, running: _Statistics, saved: dict[str, str], scale: str, bias: str, out: str, **attrs: Any
     ) -> None:
-        """Append Paddle's own `batch_norm` of this operator's image, which writes the variable `out`.
+        """Append Paddle's own `batch_norm` of the image `self.x`, which writes its result to the variable `out`.
 
-        `scale`, `bias` and the `running` statistics are the variables that it reads. `saved` names, by slot, those in
-        which it leaves the batch's mean, 1 / sqrt(variance + epsilon) and its workspace. `attrs` say, among others,
-        which statistics it normalizes by. At a momentum of 1 it leaves the running statistics as they are.
+        `scale`, `bias` and `running` name the variables that it reads. `saved` names, by slot, those to which it writes
+        the batch's mean, 1 / sqrt(variance + epsilon) and its workspace. Its attributes are `attrs`, which say what it
+        normalizes by (the batch's statistics or the `running` ones), a momentum and the image's layout. The momentum is
+        1, at which the running statistics stay as they are.
         """
         attrs |= {"momentum": 1.0, "data_layout": self.op.attr("data_layout")}
         inputs = {

@@ -12,9 +12,9 @@ from program.passes.edit import Slots, Step, insert, insert_all, remove, rewrite
 
 
 def scale_loss(main: static.Program, scale: float) -> None:
-    """Let the gradients start at `scale` times their value, and the update take it off: attributes, no operator.
+    """Let the gradients start at `scale` times their value, and the optimizer's update divide them by it again.
 
-    Must run before updates are merged.
+    Attributes of existing operators are changed, and none is added. Must run before updates are merged.
     """
     for op in main.global_block().ops:
         if op.attr("op_role") == ops.BACKWARD | ops.LOSS and op.type == "fill_constant":
@@ -25,28 +25,30 @@ def scale_loss(main: static.Program, scale: float) -> None:
 
 # ---- LARS by fewer operators
 
-MERGED_LARS = 59  # parameters of one operator: Paddle's kernel refuses 60
+MOST_MERGED_LARS = 59  # parameters of one operator: Paddle's kernel refuses 60
 _LARS_INPUTS = ("Param", "Grad", "Velocity", "LearningRate", "MasterParam")
 _LARS_OUTPUTS = ("ParamOut", "VelocityOut", "MasterParamOut")
 _LARS_SHARED = ("mu", "lars_coeff", "epsilon", "rescale_grad", "multi_precision")  # attributes of all parameters
 
 
 def merge_lars(main: static.Program) -> None:
-    """Replace the LARS update of each parameter by operators that update up to MERGED_LARS parameters each.
+    """Replace LARS updates of one parameter each by operators that update up to MOST_MERGED_LARS parameters each.
 
-    Parameters of one type and of equal attributes are dealt out evenly to as few operators as they need. Paddle's
-    kernel takes lists and computes each parameter by itself, so the values stay the same. A merged operator stands
-    where the last one that it replaces stood: all its gradients are there by then.
+    Updates of parameters of one type, with equal attributes, are dealt out evenly to as few operators as they need. An
+    update that no other can join stays as it is. Paddle's kernel takes lists and computes each parameter by itself, so
+    the values stay the same. A merged operator stands where the last one that it replaces stood: all its gradients are
+    there by then.
     """
-    substitutes: dict[Operator, list[Step]] = {}  # by operator: what takes its place
+    substitutes: dict[Operator, list[Step]] = {}  # by replaced operator: what takes its place
     for group in _mergeable_lars(main.global_block()):
-        merged_count = math.ceil(len(group) / MERGED_LARS)
-        for number in range(merged_count):
-            updates = group[number::merged_count]  # every `merged_count`-th
-            if len(updates) > 1:
-                for op in updates:
-                    substitutes[op] = []
-                substitutes[updates[-1]] = [_merged_lars(updates)]
+        merged_count = math.ceil(len(group) / MOST_MERGED_LARS)
+        for first in range(merged_count):
+            updates = group[first::merged_count]  # dealt out like cards
+            if len(updates) == 1:
+                continue
+            for op in updates[:-1]:
+                substitutes[op] = []  # removed
+            substitutes[updates[-1]] = [_merged_lars(updates)]
     rewrite(main, substitutes.get)
 
 
@@ -86,33 +88,35 @@ def _joined(updates: list[Operator], slots: tuple[str, ...]) -> Slots:
 def merge_gradients(main: static.Program, startup: static.Program, *, steps: int) -> static.Program:
     """Divide an update into `steps` micro-steps: change `main` into the last one, return the program of the others.
 
-    A micro-step adds each gradient to an accumulator of the gradient's own type. The last one adds the accumulators to
-    its own gradients before anything reads these, and clears them: all-reduce, loss scaling and optimizer work as
-    without micro-steps. The gradient of the loss is divided by `steps`, so that the sum is a mean.
+    Each micro-step computes the gradients of a part of the batch. All but the last add them to accumulators, one for
+    each gradient. The last adds the accumulators to its own gradients, sets them back to zero, and then sums over the
+    ranks and updates the parameters as without micro-steps. The gradient of the loss is divided by `steps`, so that the
+    sum of the parts is a mean.
 
-    Run this before gradients are put into buckets. The start-up program creates the accumulators as zeros.
+    The start-up program is changed to create the accumulators as zeros. Run this before gradients are put into buckets.
     """
     block = main.global_block()
     start = ops.loss_gradient_index(block)
     loss_gradient = block.ops[start].output("Out")
-    scaled = {"scale": 1.0 / steps, "op_role": ops.BACKWARD}
-    insert(block, start + 1, "scale", {"X": loss_gradient}, {"Out": loss_gradient}, **scaled)
+    divided = {"scale": 1.0 / steps, "op_role": ops.BACKWARD}
+    insert(block, start + 1, "scale", {"X": loss_gradient}, {"Out": loss_gradient}, **divided)
 
     _add_accumulators(block, startup.global_block())
     block._sync_with_cpp()
-    return _micro_step(main)
+    return _accumulating_copy(main)
 
 
 def _add_accumulators(block: Block, startup: Block) -> None:
-    """Have a training program add an accumulator to each parameter's gradient, and set it back to zero.
+    """Have a training program add an accumulator to each parameter's gradient, and set the accumulator back to zero.
 
     Both operators are inserted behind the one that completes the gradient. The accumulator is called after its
-    gradient, with `ops.MERGED` at the end. It is created in both programs, and filled with zeros by `startup`.
+    gradient, with `ops.MERGED` at the end, and has its type. It is declared in both programs, and `startup` fills it
+    with zeros.
     """
     parameters = ops.parameters_by_gradient(block)
     completed_at = ops.completed_at(block, parameters)
-    last_first = sorted(completed_at, key=lambda gradient: -completed_at[gradient])
-    for gradient in last_first:  # an insertion leaves the indices before it as they are
+    # The gradient that is completed last comes first: an insertion leaves the indices before it as they are.
+    for gradient in sorted(completed_at, key=lambda name: -completed_at[name]):
         accumulator = f"{gradient}{ops.MERGED}"
         shape = block.var(parameters[gradient]).shape
         dtype = block.var(gradient).dtype
@@ -126,13 +130,16 @@ def _add_accumulators(block: Block, startup: Block) -> None:
     startup._sync_with_cpp()
 
 
-def _micro_step(main: static.Program) -> static.Program:
-    """Copy `main` without update and transport; it adds each gradient to the accumulator, and does not clear it."""
+def _accumulating_copy(main: static.Program) -> static.Program:
+    """Return a copy of the last micro-step's program that only adds each gradient to its accumulator.
+
+    It has neither the update nor the all-reduces, and does not clear the accumulators.
+    """
     micro = main.clone()
     remove(micro, lambda op: ops.is_optimizer(op) or ops.is_clear(op) or op.type in ops.TRANSPORT)
     block = micro.global_block()
     for op in block.ops:
         if ops.is_merge(op):
-            op.desc.set_output("Out", op.input("Y"))
+            op.desc.set_output("Out", op.input("Y"))  # the sum goes to the accumulator, not to the gradient
     block._sync_with_cpp()
     return micro

@@ -1,8 +1,8 @@
 """Whether Paddle has a kernel for each operator of a program in the types of its data, and what a program is fed."""
 
 import math
-from collections.abc import Collection
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 from paddle import static
@@ -38,9 +38,10 @@ SlotTypes = dict[str, dict[str, str]]  # slot: the tensors in it, each with the 
 
 
 def check_sizes(main: static.Program) -> None:
-    """Prove that cuDNN can take the input and the output of each convolution.
+    """Prove that the images of each convolution are small enough for cuDNN: its input and its output.
 
-    Raises Refused for one of more than MOST_ELEMENTS elements, which a smaller batch would mend.
+    Raises Refused for the first image of more than MOST_ELEMENTS elements. The message tells the user to lower the
+    batch size.
     """
     block = main.global_block()
     for op in block.ops:
@@ -57,9 +58,10 @@ def check_sizes(main: static.Program) -> None:
 def check(main: static.Program, device: str) -> None:
     """Prove that this Paddle can run each operator of a program on `device` (cpu or gpu) as it is declared.
 
-    Paddle selects an operator's kernel by the type of one of its tensors. There must be a kernel of that type, and
-    every tensor must be declared in the type that this kernel reads or writes: else Paddle would cast it at each step,
-    or stop in the middle of one. On a GPU cuDNN must take the images, too.
+    Paddle selects an operator's kernel by the type of one of its tensors. There must be a kernel of that type for the
+    device, and every tensor must be declared in the type that this kernel reads or writes: else Paddle would cast it at
+    each step, or stop in the middle of one. On a GPU no image may be too large for cuDNN. Operators that need no kernel
+    (NO_KERNEL) are passed over.
 
     Raises Refused for the first operator of which this is not so.
     """
@@ -99,9 +101,10 @@ class _Registry:
 
 
 def _has_kernel(kernel_types: Collection[str], selected: str) -> bool:
-    """Say whether an operator with kernels of these types, as C++ calls them, has one of the selected type.
+    """Tell whether there is a kernel of the `selected` type, as `float16`, among kernels of these types.
 
-    For an operator without tensors no type is selected (empty): a kernel of any type will do.
+    `kernel_types` are called as in C++. For an operator without tensors no type is selected (empty): a kernel of any
+    type will do.
     """
     if not selected:
         return bool(kernel_types)
@@ -120,7 +123,7 @@ def _declared_types(op: Operator, block: Block) -> SlotTypes:
 
 
 def _selected_type(op: Operator, declared: SlotTypes) -> str:
-    """Return the type whose kernel Paddle runs; empty of an operator without tensors."""
+    """Return the type, as `float16`, whose kernel Paddle runs; empty for an operator without tensors."""
     if op.type in _TYPED_BY_OUTPUT:
         slots = list(op.output_names)
     else:
@@ -148,11 +151,14 @@ def _check_agreement(op: Operator, declared: SlotTypes, selected: str) -> None:
 def _needed_type(op: Operator, slot: str, dtype: str, selected: str) -> str:
     """Return the type in which an operator's kernel reads or writes a slot, as `float16`.
 
-    `selected` is the type of the kernel, `dtype` the one that the slot's tensor is declared in: it is returned where
-    the kernel takes any. A kernel reads floating-point tensors in its own type. Parameters and statistics of
-    normalizations, and an optimizer's state, are FP32 in a kernel of any type; `ScaleX`, `VarianceOut` and
-    `Bias@GRAD` are such slots, too.
+    `selected` is the type of the kernel, `dtype` the one that the slot's tensor is declared in.
+
+    - Parameters and statistics of normalizations, and an optimizer's state, are FP32 in a kernel of any type.
+    - A `cast` and a `fill_constant` say it by an attribute.
+    - Any other floating-point tensor has the kernel's own type.
+    - A tensor of another kind, and one that is only measured, may have any type: `dtype` is returned.
     """
+    # `ScaleX`, `VarianceOut` and `Bias@GRAD` become `Scale`, `Variance` and `Bias`.
     base_slot = slot.removesuffix("@GRAD").removesuffix("Out").rstrip("XZ")
     if base_slot in _FP32_SLOTS:
         return "float32"
@@ -168,14 +174,15 @@ def _needed_type(op: Operator, slot: str, dtype: str, selected: str) -> str:
 
 
 def _attr_type(op: Operator, attr: str) -> str:
+    """Return the type, as `float16`, that an operator's attribute says by its number."""
     return type_name(core.VarDesc.VarType(op.attr(attr)))
 
 
 def evaluation(main: static.Program, training: static.Program, device: str) -> None:
     """Prove that an evaluation program can run on `device`, and on the state of the training program.
 
-    The two share the variables that both keep from step to step, by their names. Raises Refused where one of these
-    differs in shape or type, or Paddle has no kernel of an operator.
+    Variables that keep their values from step to step (persistable ones) are shared by both programs if they have one
+    name. Raises Refused where such a variable differs in shape or type, or Paddle has no kernel of an operator.
     """
     training_variables = training.global_block().vars
     for variable in main.list_vars():
@@ -191,39 +198,31 @@ def evaluation(main: static.Program, training: static.Program, device: str) -> N
     check(main, device)
 
 
-class _Fed(NamedTuple):
-    """Shape and type of an array that is fed."""
-
-    shape: list[int]
-    dtype: str
-
-    def __str__(self) -> str:
-        return f"({self.shape}, {self.dtype!r})"
-
-
 def feed(main: static.Program, given: dict[str, Any]) -> None:
     """Prove that the arrays of a batch have the names, shapes and types of the program's inputs.
 
-    Paddle itself looks only in the first operator that reads an input, and fails there with a C++ error. `given` maps
-    each input's name to its NumPy array or Paddle tensor. Raises Refused with every input that differs.
+    `given` maps each input's name to its NumPy array or Paddle tensor. Raises Refused with every input that differs, is
+    missing, or is none of the program's. (Paddle would stop with a C++ error in the first operator that reads it.)
     """
-    inputs = {variable.name: _Fed(list(variable.shape), dtype_of(variable)) for variable in _inputs(main)}
-    arrays = {name: _fed(value) for name, value in given.items()}
+    inputs = [variable for variable in main.list_vars() if variable.is_data]
+    wanted = {variable.name: _in_words(variable.shape, dtype_of(variable)) for variable in inputs}
+    fed = {name: _array_in_words(value) for name, value in given.items()}
     differences = []
-    for name in sorted(inputs.keys() | arrays.keys()):
-        wanted = inputs.get(name, "nothing")
-        fed = arrays.get(name, "nothing")
-        if wanted != fed:
-            differences.append(f"{name} as {wanted} and is fed {fed}")
+    for name in sorted(wanted.keys() | fed.keys()):
+        wanted_form = wanted.get(name, "nothing")
+        fed_form = fed.get(name, "nothing")
+        if wanted_form != fed_form:
+            differences.append(f"{name} as {wanted_form} and is fed {fed_form}")
     prove(not differences, f"the program takes {'; '.join(differences)}")
 
 
-def _inputs(main: static.Program) -> list[static.Variable]:
-    return [variable for variable in main.list_vars() if variable.is_data]
-
-
-def _fed(value: Any) -> _Fed:
-    """Describe an array of NumPy or a tensor of Paddle."""
+def _array_in_words(value: Any) -> str:
+    """Return the shape and type of a NumPy array or a Paddle tensor, as "([8, 1], 'int64')"."""
     if isinstance(value, np.ndarray):
-        return _Fed(list(value.shape), str(value.dtype))
-    return _Fed(list(value.shape()), type_name(value._dtype()))
+        return _in_words(value.shape, str(value.dtype))
+    return _in_words(value.shape(), type_name(value._dtype()))
+
+
+def _in_words(shape: Sequence[int], dtype: str) -> str:
+    """Return a shape and a type, as "([8, 1], 'int64')"."""
+    return f"({list(shape)}, {dtype!r})"

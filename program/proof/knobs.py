@@ -15,11 +15,11 @@ from program.strategy import Strategy
 
 
 class _Fusion(NamedTuple):
-    """A pass that a knob turns on."""
+    """A knob and what the pass that it turns on makes of a program, in words for a message."""
 
     knob: str
-    result: str  # what it makes
-    pattern: str  # what is there only where it did not run
+    result: str  # what it makes; for most passes, the type of the operator
+    pattern: str  # what it replaces, which is left only where it did not run
 
 
 _FUSIONS = (
@@ -34,24 +34,24 @@ _FUSIONS = (
 )
 
 
-def check_knobs(main: static.Program, on: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
+def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
     """Prove, off a built program, that each knob of STRATEGY that is on changed it, and that no other did.
 
-    `on` holds the knobs as they were decided for this device, `asked` as the user set them. A knob that is on by
-    default may find nothing to change; one that the user asked for may not.
+    `asked` holds the knobs as the user set them, `decided` as they are for this device: one that the user left open is
+    on or off there. A knob that is on by default may find nothing to change; one that the user asked for may not.
 
     Returns what each knob changed, in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act". Raises Refused where a
-    pass did not run, ran without its knob, or changed nothing that the user asked for.
+    pass did not run, ran without its knob, or changed nothing though the user asked for it.
     """
     block = main.global_block()
-    proved = _fusions(block, on, asked=asked)
+    proved = _check_fusions(block, decided, asked=asked)
     _check_flags(block, asked)
-    if on.perturb_input:
+    if decided.perturb_input:
         moved = _moved_inputs(block)
         prove(bool(moved), "STRATEGY: perturb_input is on and no input is moved")
         proved.append(f"perturb_input moved {', '.join(moved)} by one rounding")
     if ranks > 1:
-        proved.append(_buckets(block, on.fuse_grad_size_in_MB))
+        proved.append(_check_buckets(block, decided.fuse_grad_size_in_MB))
     elif asked.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB:
         raise Refused(
             "STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: leave it out, or set DGXNGPU or DGXNNODES "
@@ -61,6 +61,7 @@ def check_knobs(main: static.Program, on: Strategy, *, asked: Strategy, ranks: i
 
 
 def _moved_inputs(block: Block) -> list[str]:
+    """Return the names of the inputs that `perturb_input` changes: the pass calls what it makes of NAME NAME.moved."""
     moved = []
     for op in block.ops:
         if any(name.endswith(".moved") for name in op.output_arg_names):
@@ -68,22 +69,23 @@ def _moved_inputs(block: Block) -> list[str]:
     return moved
 
 
-def _fusions(block: Block, on: Strategy, *, asked: Strategy) -> list[str]:
-    """Prove that the pass of each knob ran everywhere if it is on, and nowhere if it is off; return what each made.
+def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[str]:
+    """Prove that the pass of each knob ran everywhere if the knob is on, and nowhere if it is off.
 
     A pass ran nowhere if the program has none of the operators that it makes, and everywhere if no place is left that
-    it would have changed. Raises Refused where this is not so, or where the user asked for a pass that made nothing.
+    it would have changed. Returns what each pass that is on made, in words. Raises Refused for the first knob of which
+    this is not so, or whose pass the user asked for and which made nothing.
     """
-    made_by_knob = _made(block)
-    unfused_by_knob = _unfused(block)
+    made_by_knob = _count_made(block)
+    left_by_knob = _count_left(block)
     proved = []
     for knob, result, pattern in _FUSIONS:
         made = made_by_knob[knob]
-        if not getattr(on, knob):
+        if not getattr(decided, knob):
             prove(not made, f"STRATEGY: {knob} is off and the program has {made} {result}")
             continue
-        unfused = unfused_by_knob[knob]
-        prove(not unfused, f"STRATEGY: {knob} is on and the program has {unfused} {pattern}: set {knob}=0")
+        left = left_by_knob[knob]
+        prove(not left, f"STRATEGY: {knob} is on and the program has {left} {pattern}: set {knob}=0")
         is_asked_in_vain = getattr(asked, knob) and not made
         prove(not is_asked_in_vain, f"STRATEGY: {knob} is on and the program has no {result}: leave it out")
         if made:
@@ -92,16 +94,20 @@ def _fusions(block: Block, on: Strategy, *, asked: Strategy) -> list[str]:
             proved.append(f"{knob} found nothing to change")
 
     sums = sum(op.type in ("sum", "grad_add") for op in block.ops)
-    if on.enable_addto and sums:
+    if decided.enable_addto and sums:
         proved.append(f"enable_addto left {sums} sums of gradients that no convolution makes")
     return proved
 
 
-def _made(block: Block) -> dict[str, int]:
-    """Return, for each knob that turns on a pass, how many operators the program has that only this pass makes.
+def _count_made(block: Block) -> dict[str, int]:
+    """Return how much each pass made in a program, by the knob that turns on the pass.
 
-    Most passes make a type of operator of their own, which is counted. Addto makes no operator, it lets a
-    convolution's gradient add; a merged LARS update has the type of a plain one, and several parameters.
+    Most passes make a type of operator of their own, which is counted. Three do not:
+
+    - `enable_addto` lets gradients of convolutions add to a gradient that is there: these gradients are counted.
+    - `enable_inplace` makes `share_buffer` operators, and so does addto, around each gradient that is added to. Those
+      are not counted.
+    - `merged_lars` makes updates of the type of a plain one, with several parameters: these are counted.
     """
     kinds = Counter(op.type for op in block.ops)
     made = {fusion.knob: kinds[fusion.result] for fusion in _FUSIONS}
@@ -111,23 +117,24 @@ def _made(block: Block) -> dict[str, int]:
         added_to += ops.added_to(op)
     made["enable_addto"] = len(added_to)
 
-    # Addto also makes two share_buffer around each such gradient; the others are enable_inplace's.
     made["enable_inplace"] = 0
     made["merged_lars"] = 0
     for op in block.ops:
-        if op.type == "share_buffer" and not {*op.input("X"), *op.output("Out")}.intersection(added_to):
-            made["enable_inplace"] += 1
-        if op.type == "lars_momentum" and len(op.input("Param")) > 1:
+        if op.type == "share_buffer":
+            shared = {*op.input("X"), *op.output("Out")}
+            if not shared.intersection(added_to):
+                made["enable_inplace"] += 1
+        elif op.type == "lars_momentum" and len(op.input("Param")) > 1:
             made["merged_lars"] += 1
     return made
 
 
-def _unfused(block: Block) -> Counter[str]:
-    """Return, for each knob that turns on a pass, how many places the program still has that the pass would change.
+def _count_left(block: Block) -> Counter[str]:
+    """Return how many places a program still has that each pass would change, by the knob that turns on the pass.
 
     A place is an operator at which the pattern begins that the pass looks for, as a batch norm whose only reader is a
-    relu. The operators are gone through once, with the last writer of each variable so far: a sum of gradients is a
-    place for addto if one of its addends comes from a convolution's gradient.
+    relu. Each operator is looked at in order, and may be a place for several passes. For addto it is a sum of gradients
+    one of which a convolution's gradient made: `last_writer` has the operator that last wrote each variable before it.
     """
     reads = _Reads(block)
     places: Counter[str] = Counter()
@@ -139,7 +146,7 @@ def _unfused(block: Block) -> Counter[str]:
             places["fuse_elewise_add_act_ops"] += 1
         if op.type == "momentum":
             places["merged_optimizer"] += 1
-        if _is_cudnn_norm(op, block):
+        if _is_half_nhwc_norm(op, block):
             reader = reads.sole_reader(op, "Y")
             if reader is not None and reader.type == "relu":
                 places["fuse_bn_act_ops"] += 1
@@ -154,7 +161,7 @@ def _unfused(block: Block) -> Counter[str]:
 
 
 def _sums_convolutions_gradient(op: Operator, last_writer: dict[str, Operator]) -> bool:
-    """Tell whether an operator adds up gradients of which one comes from a convolution, which could have added it."""
+    """Tell whether an operator adds up gradients of which one is a convolution's, which could have added it itself."""
     if op.type not in ("sum", "grad_add"):
         return False
     for name in op.input_arg_names:
@@ -172,13 +179,16 @@ class _Reads:
         self._readers = ops.readers(block)
 
     def sole_reader(self, op: Operator, slot: str) -> Operator | None:
-        """Return the only operator that reads an output; None if there are more. A share_buffer reads no value."""
+        """Return the only operator that reads the output in a slot; None if there are none or several.
+
+        A share_buffer is not counted, as it reads no value.
+        """
         readers = [self._ops[index] for index in self._readers.get(op.output(slot)[0], ())]
         readers = [reader for reader in readers if reader.type != "share_buffer"]
         return readers[0] if len(readers) == 1 else None
 
     def is_add_before_relu(self, op: Operator) -> bool:
-        """Tell whether it is an addition whose only reader is a relu, or both as Paddle's fused operator."""
+        """Tell whether an operator is an addition whose only reader is a relu, or both as Paddle's fused operator."""
         if op.type == "fused_elemwise_add_activation":
             return bool(op.attr("functor_list") == ["relu", "elementwise_add"])
         if op.type != "elementwise_add":
@@ -187,27 +197,27 @@ class _Reads:
         return reader is not None and reader.type == "relu"
 
 
-def _is_cudnn_norm(op: Operator, block: Block) -> bool:
-    """Tell whether it is a batch norm of the type and layout that cuDNN's fused kernels take."""
+def _is_half_nhwc_norm(op: Operator, block: Block) -> bool:
+    """Tell whether an operator is a batch norm in float16 and NHWC, which is what cuDNN's fused kernels take."""
     return (
         op.type == "batch_norm" and op.attr("data_layout") == "NHWC" and type_in(block, op.input("X")[0]) == "float16"
     )
 
 
 def _unmerged_lars(block: Block) -> int:
-    """Count updates by LARS of one parameter whose type others have too."""
-    alone: Counter[str] = Counter()
+    """Count the LARS updates of one parameter that could be merged, as there is another for a parameter of its type."""
+    single_by_type: Counter[str] = Counter()
     for op in block.ops:
         if op.type == "lars_momentum" and len(op.input("Param")) == 1:
-            alone[type_in(block, op.input("Param")[0])] += 1
-    return sum(number for number in alone.values() if number > 1)
+            single_by_type[type_in(block, op.input("Param")[0])] += 1
+    return sum(count for count in single_by_type.values() if count > 1)
 
 
 def _check_flags(block: Block, asked: Strategy) -> None:
     """Prove that Paddle has each flag of cuDNN at the value that the user's STRATEGY gives it.
 
-    Raises Refused where a flag has another value, and where the knob for cuDNN's batch norm is set for a program
-    without one.
+    Raises Refused for the first flag that has another value, and where the user sets the knob for cuDNN's batch norm
+    for a program in which cuDNN computes no normalization.
     """
     for flag, value in asked.flags.items():
         in_force = paddle.get_flags(flag)[flag]
@@ -215,18 +225,19 @@ def _check_flags(block: Block, asked: Strategy) -> None:
         prove(in_force == value, f"STRATEGY: {knob}={value:d}: Paddle has {flag}={in_force}")
     if asked.cudnn_batchnorm_spatial_persistent is None:
         return
-    by_cudnn = ops.NORMALIZATIONS - {"sync_batch_norm"}
+    by_cudnn = ops.NORMALIZATIONS - {"sync_batch_norm"}  # which has a kernel of Paddle's
     prove(
         any(op.type in by_cudnn for op in block.ops),
         "STRATEGY: cudnn_batchnorm_spatial_persistent: no normalization here is cuDNN's: leave it out",
     )
 
 
-def _buckets(block: Block, limit_mib: float) -> str:
+def _check_buckets(block: Block, limit_mib: float) -> str:
     """Prove that every gradient is all-reduced in a bucket, and that the buckets are as full as the limit lets them be.
 
-    A bucket of several gradients has at most `limit_mib` MiB, and the first gradient of the next bucket would not have
-    fitted into it. Returns the number of buckets, in words. Raises Refused where this is not so.
+    A bucket of several gradients may have at most `limit_mib` MiB, one of a single gradient any size. It is full if the
+    first gradient of the next bucket would not have fitted into it. Returns the number of all-reduces in words, as
+    "fuse_grad_size_in_MB=16: buckets 7". Raises Refused where this is not so.
     """
     joins = [op for op in block.ops if op.type == "coalesce_tensor"]
     buffers = {op.output("FusedOutput")[0] for op in joins}
@@ -234,7 +245,7 @@ def _buckets(block: Block, limit_mib: float) -> str:
     for name in summed:
         prove(name in buffers, f"STRATEGY: fuse_grad_size_in_MB: {name} travels by itself, in no bucket")
 
-    buckets_by_type: dict[str, list[list[float]]] = {}  # by type: for each bucket, the MiB of its gradients
+    buckets_by_type: dict[str, list[list[float]]] = {}  # for each bucket of a type, the MiB of each of its gradients
     for op in joins:
         gradients = op.output("Output")
         sizes_mib = [ops.size_bytes(block.var(name)) / ops.MIB for name in gradients]
@@ -247,10 +258,10 @@ def _buckets(block: Block, limit_mib: float) -> str:
 
 
 def _check_full(buckets: list[list[float]], limit_mib: float) -> None:
-    """Prove that no bucket was closed before the next gradient would have passed the limit.
+    """Prove that no bucket was closed though the first gradient of the next one would have fitted into it.
 
-    `buckets` are those of one type, in order, each with the MiB of its gradients. The first one may close early and the
-    last one be small.
+    `buckets` are those of one type, in order, each with the MiB of its gradients. Two of them need not be full: the
+    first, and the last but one, which is closed where the small last bucket begins.
     """
     for sizes_mib, next_sizes_mib in pairwise(buckets[1:-1]):
         next_mib = next_sizes_mib[0]

@@ -23,14 +23,17 @@ from program.optimizers import KINDS, OptimizerConfig
 class Gradient:
     """The history of a gradient: sums, factors and scales that operators have applied to it so far."""
 
-    parts: int = 1  # of its update, which are added up in it
-    sums: int = 0  # over the ranks
-    factor: float = 1.0  # without a dynamic loss scale
-    scaled: int = 0  # power of the dynamic loss scale on it
+    micro_steps: int = 1  # whose gradients are added up in it
+    sums: int = 0  # how many times it was summed over the ranks
+    factor: float = 1.0  # by which it is multiplied, without a dynamic loss scale
+    scale_power: int = 0  # of the dynamic loss scale that it is multiplied by: 1 with the scale on it, 0 without
 
 
 def _is_close(value: float, expected: float, least: float = 0.0) -> bool:
-    """Tell whether two values are equal up to C's float; a value below `least` is held to the size of `least`."""
+    """Tell whether a value is the expected one up to the rounding of C's float.
+
+    The difference is held against the size of the expected value, or against `least` if that is larger.
+    """
     return abs(value - expected) <= 1e-6 * max(abs(expected), least)
 
 
@@ -38,13 +41,16 @@ def gradients(update: Sequence[static.Program], *, ranks: int, scale: float = 1.
     """Prove that an update trains every parameter by the mean of its gradients over all ranks and micro-steps.
 
     The programs of `update`, run in this order, are one update. Each gradient is followed through their operators from
-    the loss to the optimizer, with the sums and factors that are applied to it. The optimizer must read it merged of
-    all micro-steps, summed over the ranks exactly once (not at all on one rank), scaled by 1 / (ranks x micro-steps),
-    and with the loss scale taken off again. `scale` is the fixed loss scale, at which the gradients start and which the
-    optimizer takes off by `rescale_grad`.
+    the loss to the optimizer, with the sums and factors that are applied to it. When the optimizer reads it, it must be
 
-    Returns, by parameter, the history of the gradient that the optimizer reads. Raises Refused where one of them has
-    another history, is written again after its sum, or where no optimizer updates a trainable parameter.
+    - the sum of the gradients of all micro-steps,
+    - summed over the ranks exactly once (not at all on one rank),
+    - scaled by 1 / (ranks x micro-steps), with the loss scale taken off again.
+
+    `scale` is the fixed loss scale, at which the gradients start and which the optimizer takes off by `rescale_grad`.
+
+    Returns, by parameter, the history of the gradient that the optimizer reads. Raises Refused where a gradient has
+    another history or is written again after its sum, or where no optimizer updates a trainable parameter.
     """
     histories = _Follower(update, ranks, scale).read_by_optimizer
     trainable = {parameter.name for parameter in update[-1].all_parameters() if parameter.trainable}
@@ -63,13 +69,15 @@ def _check_history(parameter: str, gradient: Gradient, *, ranks: int, micro_step
     Raises Refused where it is merged, summed or scaled otherwise.
     """
     subject = f"the gradient of {parameter}"
-    prove(gradient.parts == micro_steps, f"{subject} is merged of {gradient.parts} micro-steps, not {micro_steps}")
+    merged = gradient.micro_steps
+    prove(merged == micro_steps, f"{subject} is merged of {merged} micro-steps, not {micro_steps}")
     sums = 1 if ranks > 1 else 0
     prove(gradient.sums == sums, f"{subject} is summed over the ranks {gradient.sums} times, not {sums}")
     divisor = ranks * micro_steps
     is_mean = _is_close(gradient.factor, 1 / divisor)
     prove(is_mean, f"{subject} is scaled by {gradient.factor:g}, not by 1/{divisor}")
-    prove(gradient.scaled == 0, f"{subject} still has the loss scale on it ({gradient.scaled:+d})")
+    power = gradient.scale_power
+    prove(power == 0, f"{subject} still has the loss scale on it ({power:+d})")
 
 
 class _Follower:
@@ -77,9 +85,9 @@ class _Follower:
 
     def __init__(self, update: Sequence[static.Program], ranks: int, scale: float) -> None:
         self.read_by_optimizer: dict[str, Gradient] = {}  # parameter: its gradient as the optimizer reads it
-        self._values: dict[str, Gradient] = {}  # variable: the gradient in it
-        self._members: dict[str, list[str]] = {}  # buffer: the gradients that lie in it
-        self._summed: set[str] = set()
+        self._histories: dict[str, Gradient] = {}  # variable: the history of the gradient in it
+        self._gradients_in: dict[str, list[str]] = {}  # buffer: the gradients that lie in it
+        self._summed: set[str] = set()  # gradients that were summed over the ranks
         self._ranks = ranks
         self._scale = scale
         self._runs = 0  # of the program that is being followed, in one update
@@ -90,7 +98,7 @@ class _Follower:
 
         for program in dict.fromkeys(update):
             self._runs = list(update).count(program)
-            self._values = self._accumulators()  # all that a run of a program leaves to the next one
+            self._histories = self._accumulators()  # all that a run of a program leaves to the next one
             for op in program.global_block().ops:
                 self._follow(op)
         not_cleared = sorted(self._accumulators())
@@ -98,81 +106,83 @@ class _Follower:
             raise Refused(f"{not_cleared[0]} is not cleared after the update")
 
     def _accumulators(self) -> dict[str, Gradient]:
-        """Return the gradients in accumulators of a gradient merge."""
-        return {name: value for name, value in self._values.items() if name.endswith(ops.MERGED)}
+        """Return the histories of the gradients that are in accumulators of a gradient merge, by variable."""
+        return {name: history for name, history in self._histories.items() if name.endswith(ops.MERGED)}
 
     def _follow(self, op: Operator) -> None:
         """Note what one operator does to gradients: start, merge, clear, sum, unscale, use them or hand them on.
 
-        `self._values` maps each variable that holds a gradient to that gradient's history, and is updated in place.
+        `self._histories` maps each variable that holds a gradient to that gradient's history, and is updated in place.
         Operators of the forward pass change nothing. Raises Refused where an operator breaks the proof.
         """
         role = op.attr("op_role")  # bits of BACKWARD, OPTIMIZE and LOSS
         is_start_of_backward = role == ops.BACKWARD | ops.LOSS
         if op.type == "coalesce_tensor":
-            self._members[op.output("FusedOutput")[0]] = op.output("Output")
+            self._gradients_in[op.output("FusedOutput")[0]] = op.output("Output")
         elif is_start_of_backward:
-            self._start(op)
+            self._start_at_loss(op)
         elif ops.is_merge(op):
-            self._merge(op)
+            self._add_accumulator(op)
         elif ops.is_clear(op):
-            self._values.pop(op.output("Out")[0], None)
+            self._histories.pop(op.output("Out")[0], None)
         elif op.type == "c_allreduce_sum":
-            self._sum(op.input("X")[0])
+            self._sum_over_ranks(op.input("X")[0])
         elif op.type in ("c_reduce_sum", "c_broadcast") and role & ops.BACKWARD:
             raise Refused(f"{op.input('X')[0]} goes through {op.type}: this is not an all-reduce")
         elif op.type in ops.ALL_UPDATES:
-            self._use(op)
+            self._note_update(op)
         elif op.type == "check_finite_and_unscale":
             for source, name in zip(op.input("X"), op.output("Out"), strict=True):
-                self._values[name] = self._unscaled(source)
+                self._histories[name] = self._without_loss_scale(source)
         elif op.type == "update_loss_scaling":
             for source, name in zip(op.input("X"), op.output("Out"), strict=True):
-                self._values[name] = self._values[source]
+                self._histories[name] = self._histories[source]
         elif role & (ops.BACKWARD | ops.OPTIMIZE):
-            self._pass_on(op)
+            self._hand_on(op)
 
-    def _start(self, op: Operator) -> None:
-        """Begin with the gradient of the loss."""
+    def _start_at_loss(self, op: Operator) -> None:
+        """Begin with the gradient of the loss, which an operator sets to the loss scale."""
         value = op.attr("value")
         prove(_is_close(value, self._scale), f"the gradients start at {value:g}, not at the loss scale {self._scale:g}")
-        self._values[op.output_arg_names[0]] = Gradient(factor=value, parts=self._runs)
+        self._histories[op.output_arg_names[0]] = Gradient(factor=value, micro_steps=self._runs)
 
-    def _sum(self, name: str) -> None:
+    def _sum_over_ranks(self, name: str) -> None:
         """Count an all-reduce: of the gradients in a buffer, else of the variable itself if it is a gradient."""
-        for member in self._members.get(name, []):
-            prove(member in self._values, f"{member} is summed over the ranks before it is computed")
-        for member in self._members.get(name, [name]):
-            if member in self._values:
-                value = self._values[member]
-                self._values[member] = replace(value, sums=value.sums + 1)
-                self._summed.add(member)
+        for gradient in self._gradients_in.get(name, []):
+            prove(gradient in self._histories, f"{gradient} is summed over the ranks before it is computed")
+        for gradient in self._gradients_in.get(name, [name]):
+            if gradient in self._histories:
+                history = self._histories[gradient]
+                self._histories[gradient] = replace(history, sums=history.sums + 1)
+                self._summed.add(gradient)
 
-    def _unscaled(self, source: str) -> Gradient:
-        """Return a gradient with the dynamic loss scale taken off once."""
-        prove(source in self._values, f"{source} is unscaled but no gradient reaches it")
-        value = self._values[source]
+    def _without_loss_scale(self, source: str) -> Gradient:
+        """Return the history of a gradient with the dynamic loss scale taken off once."""
+        prove(source in self._histories, f"{source} is unscaled but no gradient reaches it")
+        history = self._histories[source]
         prove(
-            self._ranks == 1 or value.sums == 1,
+            self._ranks == 1 or history.sums == 1,
             f"{source} is looked at for infinities before its sum over the ranks: they would differ",
         )
-        return replace(value, scaled=value.scaled - 1)
+        return replace(history, scale_power=history.scale_power - 1)
 
-    def _pass_on(self, op: Operator) -> None:
+    def _hand_on(self, op: Operator) -> None:
         """Note that the outputs of an operator hold the gradient that it reads, with its own factor applied.
 
-        Every operator of the backward pass is linear in the gradient that it reads, so the history of that gradient is
-        the history of what it writes. `scale` multiplies its factor; the gradient of the multiplication by AMP's
-        dynamic loss scale puts that scale on it. An operator that reads no gradient changes nothing.
+        Every operator of the backward pass is linear in the gradient that it reads, so what it writes has the history
+        of that gradient. Two operators add to the history: `scale` multiplies the factor, and the gradient of the
+        multiplication by AMP's dynamic loss scale puts that scale on. An operator that reads no gradient changes
+        nothing.
 
         Raises Refused where gradients of different histories are joined, a `scale` is not by a constant, or a gradient
         is written again after its sum over the ranks.
         """
+        # What a `depend` waits for is no operand.
         inputs = op.input("X") if op.type == "depend" else op.input_arg_names
-        gradients_read = [name for name in inputs if name in self._values]
+        gradients_read = [name for name in inputs if name in self._histories]
         if not gradients_read:
             return
-        histories = {self._values[name] for name in gradients_read}
+        histories = {self._histories[name] for name in gradients_read}
         are_alike = len(histories) == 1
         prove(are_alike, f"{op.type} joins gradients of different sums or scales: {sorted(gradients_read)[:2]}")
         history = histories.pop()
@@ -182,7 +192,7 @@ class _Follower:
             prove(is_constant, f"scale of {gradients_read[0]} is more than a constant factor: bias {bias:g}")
             history = replace(history, factor=history.factor * op.attr("scale"))
         if op.type == "elementwise_mul_grad" and self._dynamic_scales.intersection(op.input_arg_names):
-            history = replace(history, scaled=history.scaled + 1)
+            history = replace(history, scale_power=history.scale_power + 1)
 
         may_follow_sum = op.type in ("depend", "scale") or ops.is_optimizer(op)
         for name in op.output_arg_names:
@@ -191,27 +201,32 @@ class _Follower:
                 f"{name} is written by {op.type} after its sum over the ranks",
             )
             if name != ops.EMPTY:
-                self._values[name] = history
+                self._histories[name] = history
 
-    def _merge(self, op: Operator) -> None:
-        """Add a gradient and its accumulator: both must have one history, and no sum over the ranks yet."""
+    def _add_accumulator(self, op: Operator) -> None:
+        """Note the sum of a gradient and its accumulator: of the micro-steps of both.
+
+        Both must have the same factors on them, and no sum over the ranks yet. An accumulator to which no program has
+        added holds zeros, of no micro-step.
+        """
         name, accumulator, out = ops.operands(op, "X", "Y", "Out")
-        value = self._values.get(name)
-        if value is None or value.sums:
+        history = self._histories.get(name)
+        if history is None or history.sums:
             raise Refused(f"{name} is merged after its sum over the ranks, or before it is computed")
-        held = self._values.get(accumulator, replace(value, parts=0))
-        is_like = replace(held, parts=value.parts) == value
-        prove(is_like, f"{name} is merged with an accumulator at another scale")
-        self._values[out] = replace(value, parts=value.parts + held.parts)
+        zeros = replace(history, micro_steps=0)
+        accumulated = self._histories.get(accumulator, zeros)
+        are_alike = replace(accumulated, micro_steps=0) == zeros
+        prove(are_alike, f"{name} is merged with an accumulator at another scale")
+        self._histories[out] = replace(history, micro_steps=history.micro_steps + accumulated.micro_steps)
 
-    def _use(self, op: Operator) -> None:
-        """Note the gradients by which an update changes its parameters."""
+    def _note_update(self, op: Operator) -> None:
+        """Note the gradients by which an update operator changes its parameters, with its own factor applied."""
         rescaled = op.attr("rescale_grad") if op.has_attr("rescale_grad") else 1.0
         for parameter, gradient in zip(op.input("Param"), op.input("Grad"), strict=True):
-            prove(gradient in self._values, f"the optimizer reads {gradient}, which no gradient of the loss reaches")
+            prove(gradient in self._histories, f"the optimizer reads {gradient}, which no gradient of the loss reaches")
             prove(parameter not in self.read_by_optimizer, f"{parameter} is updated twice")
-            value = self._values[gradient]
-            self.read_by_optimizer[parameter] = replace(value, factor=value.factor * rescaled)
+            history = self._histories[gradient]
+            self.read_by_optimizer[parameter] = replace(history, factor=history.factor * rescaled)
 
 
 # ---- the optimizer
@@ -220,8 +235,9 @@ class _Follower:
 def optimizer(main: static.Program, config: OptimizerConfig) -> dict[str, int]:
     """Prove that the program updates its parameters by the optimizer, momentum and weight decay of `config`.
 
-    Returns how many parameters each type of update operator has, as {"momentum": 161}. Raises Refused for another
-    optimizer, momentum or decay, or a half-precision parameter without an FP32 master.
+    Returns how many parameters each type of update operator updates, as {"momentum": 161}. Raises Refused for another
+    optimizer, momentum or decay (or, of LARS, coefficient or epsilon), for a LARS operator that mixes up the states of
+    its parameters, and for a half-precision parameter without an FP32 master.
     """
     block = main.global_block()
     parameters_by_operator: Counter[str] = Counter()
@@ -236,7 +252,7 @@ def optimizer(main: static.Program, config: OptimizerConfig) -> dict[str, int]:
         )
         _check_attributes(op, config)
         if op.type == "lars_momentum":
-            _check_lists(op)
+            _check_lars_states(op)
         _check_decays(op, config)
         is_half = any(type_in(block, name) == "float16" for name in parameters)
         has_masters = len(ops.operands(op, "MasterParam")) == len(parameters) and op.attr("multi_precision")
@@ -272,11 +288,12 @@ def _check_attributes(op: Operator, config: OptimizerConfig) -> None:
         prove(_is_close(value, expected, least=1e-3), f"{called} of {parameter} is {value:g}, not {expected:g}")
 
 
-def _check_lists(op: Operator) -> None:
+def _check_lars_states(op: Operator) -> None:
     """Prove that one LARS operator updates each of its parameters with that parameter's own state.
 
     Such an operator takes lists: parameters, their velocities and, in half precision, their FP32 masters. Entry n of
-    each list must belong to parameter n, which shows in its name, and the outputs must be the inputs, in place.
+    each list must belong to parameter n: it is called like the parameter, or like it with `_` and more at the end. And
+    each list must be updated in place. Raises Refused for the first list of which this is not so.
     """
     parameters = op.input("Param")
     slots = ["Param", "Velocity"]
@@ -291,17 +308,23 @@ def _check_lists(op: Operator) -> None:
 
 
 def _decay(op: Operator, index: int) -> float:
-    """Return the L2 weight decay by which an update operator treats the parameter at `index` in its list; 0: none."""
+    """Return the L2 weight decay that an update operator applies to the parameter at `index` in its list; 0: none.
+
+    The operators say it in three ways: LARS by a list, `merged_momentum` by a list of methods and one of coefficients,
+    which are empty where nothing decays, `momentum` by one method and one coefficient.
+    """
     if op.type == "lars_momentum":
         return float(op.attr("lars_weight_decay")[index])
     method = op.attr("regularization_method")
     coefficient = op.attr("regularization_coeff")
-    if op.type == "merged_momentum":  # a list of each, which may be empty
+    if op.type == "merged_momentum":
         if not method:
             return 0.0
         method = method[index]
         coefficient = coefficient[index]
-    return float(coefficient) if method == "l2_decay" else 0.0
+    if method != "l2_decay":
+        return 0.0
+    return float(coefficient)
 
 
 # ---- arithmetic and communication
@@ -310,8 +333,8 @@ def _decay(op: Operator, index: int) -> float:
 def arithmetic(main: static.Program, dtype: str) -> None:
     """Prove that convolutions and matrix products compute in `dtype`, as `float16`, and the loss in float32.
 
-    It goes by the types of the weights and of the logits; `kernels.check` proves that all other operands have the types
-    that these call for. Raises Refused where one of them has another type.
+    Only the weights of convolutions and products and the logits of the loss are looked at. `kernels.check` proves that
+    all other operands have the types that these call for. Raises Refused for the first one of another type.
     """
     block = main.global_block()
     for op in block.ops:

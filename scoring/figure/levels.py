@@ -23,6 +23,7 @@ class Level:
     count: int | None  # values of the level in all; None: the logs do not say
     relative_sd: float | None = None  # sample standard deviation over the mean; None: nothing has two of the level
     unknown: str = ""  # why there is no deviation
+    not_converged: int = 0  # runs that are not counted, as they have no figure: aborted, or short of the target
 
 
 def levels(values: Sequence[float], rates: Sequence[Sequence[float]], hosts: Sequence[str] | None) -> tuple[Level, ...]:
@@ -31,40 +32,46 @@ def levels(values: Sequence[float], rates: Sequence[Sequence[float]], hosts: Seq
     `values` are the figures of the runs. `rates` holds the rates of each run's windows, empty where it has none.
     `hosts` names the host of each run; it is None where that is not known. The deviation between runs is taken within
     each host. Where the hosts are not known, it is taken over all runs, so that it includes what hosts differ by.
+
+    A run that did not converge, whose figure is infinite, is not counted, nor is a host that has no other runs. The
+    level `run` says how many such runs there are, as its `not_converged`.
     """
     window_level = _level_of_windows(rates)
+    converged = [index for index, value in enumerate(values) if not math.isinf(value)]
+    not_converged = len(values) - len(converged)
+    values = [values[index] for index in converged]
     if hosts is None:
-        run_level = _level("run", len(values), [values], unknown="one run")
+        run_level = _level("run", [values], unknown="one run", not_converged=not_converged)
         return window_level, run_level, Level(name="host", count=None, unknown=HOSTS_UNSAID)
 
+    hosts = [hosts[index] for index in converged]
     runs_of_hosts = list(values_by_host(values, hosts).values())
-    run_level = _level("run", len(values), runs_of_hosts, unknown="one run of each host")
+    run_level = _level("run", runs_of_hosts, unknown="one run of each host", not_converged=not_converged)
     host_means = [statistics.fmean(runs_of_host) for runs_of_host in runs_of_hosts]
-    host_level = _level("host", len(host_means), [host_means], unknown="one host")
-    return window_level, run_level, host_level
+    return window_level, run_level, _level("host", [host_means], unknown="one host")
 
 
 def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
     """Return how far the windows of a run lie apart, by the rates of each run's windows."""
-    windows = sum(len(rates_of_run) for rates_of_run in rates)
-    if not windows:
+    if not any(rates):
         return Level(name="window", count=None, unknown="the figure is not made of windows")
-    return _level("window", windows, rates, unknown="no run has two windows")
+    return _level("window", rates, unknown="no run has two windows")
 
 
-def _level(name: str, count: int, sets: Sequence[Sequence[float]], *, unknown: str) -> Level:
-    """Return the level `name` of `count` values, with the deviation within the sets that they fall into.
+def _level(name: str, sets: Sequence[Sequence[float]], *, unknown: str, not_converged: int = 0) -> Level:
+    """Return the level `name`, with the deviation of its values within each of the sets that they fall into.
 
-    Infinite values, of runs that did not converge, are left out. `unknown` says why there is no deviation where no set
-    has two values.
+    The values of the level `run` are, for example, in one set for each host. `unknown` says why there is no deviation
+    where no set has two values. `not_converged` is how many runs are in no set because they did not converge.
     """
-    finite_sets = []
+    count = sum(len(values) for values in sets)
+    measured_sets = []
     for values in sets:
-        finite_sets.append([value for value in values if math.isfinite(value)])
-    pooled = spread.pooled_sd(finite_sets)
+        measured_sets.append([value for value in values if math.isfinite(value)])  # a run without a figure has NaN
+    pooled = spread.pooled_sd(measured_sets)
     if pooled is None:
-        return Level(name=name, count=count, unknown=unknown)
-    return Level(name=name, count=count, relative_sd=pooled.relative_sd)
+        return Level(name=name, count=count, unknown=unknown, not_converged=not_converged)
+    return Level(name=name, count=count, relative_sd=pooled.relative_sd, not_converged=not_converged)
 
 
 def in_words(repeated: Sequence[Level]) -> str:
@@ -73,9 +80,24 @@ def in_words(repeated: Sequence[Level]) -> str:
 
 
 def level_in_words(level: Level) -> str:
-    """Return how many values a level has and their deviation, or why it has none: `3 runs +-0.31 %`, `one host`."""
+    """Return how many values a level has and their deviation, or why it has none: `3 runs +-0.31%`, `one host`.
+
+    Runs that are not counted are said: `2 runs +-0.31% (1 run that did not converge is not counted)`.
+    """
+    text = _counted_in_words(level)
+    if level.not_converged == 1:
+        return f"{text} (1 run that did not converge is not counted)"
+    if level.not_converged:
+        return f"{text} ({level.not_converged} runs that did not converge are not counted)"
+    return text
+
+
+def _counted_in_words(level: Level) -> str:
+    """Return how many values a level counts and their deviation, or why it has none."""
     if level.count is None:
         return f"{level.name}s: {level.unknown}"
+    if level.count == 0:
+        return f"no {level.name}"
     if level.count == 1:
         return f"one {level.name}"
     counted = f"{level.count} {level.name}s"
@@ -85,20 +107,23 @@ def level_in_words(level: Level) -> str:
 
 
 def hosts_of_runs(records: Sequence[Record]) -> list[str] | None:
-    """Return the host of each run, or its hosts with commas between them; None where a log names none or not all."""
-    named = []
+    """Return for each run the name of its host, such as `node1`; of a run on several hosts `node1, node2`.
+
+    Returns None where a log does not name all of its hosts.
+    """
+    hosts_of_each = []
     for record in records:
         hosts = hosts_of_nodes(nodes_of(record), record.nodes)
         if hosts is None:
             return None
-        named.append(hosts)
-    return named
+        hosts_of_each.append(hosts)
+    return hosts_of_each
 
 
 def hosts_of_nodes(nodes: Sequence[Mapping[str, object]], count: int | None) -> str | None:
-    """Return the hosts that the nodes of a log's header name, sorted, with commas between them.
+    """Return the hosts that the nodes of a log's header name, sorted, as one text: `node1, node2`.
 
-    Returns None where they are fewer than `count`, the nodes of the run.
+    `count` is the number of nodes of the run. Returns None where fewer hosts are named, or none at all.
     """
     hosts = {str(node["host"]) for node in nodes if node.get("host")}
     if not hosts or len(hosts) < (count or 1):

@@ -10,38 +10,52 @@ from scoring.record import Record, config_of, nodes_of
 
 
 def utilization(records: Sequence[Record], images_per_s: float) -> float | None:
-    """Return the share of the cards' peak FLOP/s that a throughput takes (MFU), between 0 and 1.
+    """Return the share of the GPUs' peak FLOP/s that training takes at `images_per_s` (MFU), such as 0.35.
 
-    `images_per_s` is that of all devices; the share is averaged over the runs. Returns None where a log lacks the
-    model, the size of its images, the card or the number of devices.
+    `images_per_s` is the rate of all devices together. The peak is that of the GPU model at the run's precision. Of
+    several runs it is the mean share. Returns None where there are no runs, where a log lacks the model, the size of
+    its images, the GPU model or the number of devices, or where the peak is not in the table of GPU models.
     """
     shares = []
     for record in records:
-        flop_of_an_image = _flop_of_an_image(record)
-        card = _card(record)
-        if not flop_of_an_image or card is None or not record.devices:
+        flop_per_image = _flop_per_image(record)
+        peak_of_one_gpu = _peak_flop_per_s(record)
+        if not flop_per_image or not peak_of_one_gpu or not record.devices:
             return None
-        is_tf32 = record.precision == "fp32" and record.math_mode == "tf32"
-        peak = card.peak("tf32" if is_tf32 else record.precision)
-        if not peak:
-            return None
-        shares.append(images_per_s * flop_of_an_image / (peak * record.devices))
-    return math.fsum(shares) / len(shares) if shares else None
+        shares.append(images_per_s * flop_per_image / (peak_of_one_gpu * record.devices))
+    if not shares:
+        return None
+    return math.fsum(shares) / len(shares)
 
 
-def _card(record: Record) -> Card | None:
-    """Return the card that all GPUs of a run are; None where the log does not say, or the table lacks it."""
+def _peak_flop_per_s(record: Record) -> float | None:
+    """Return the peak FLOP/s of one GPU of a run at its precision; None where the GPU model or its peak is unknown."""
+    card = _card_of_all_gpus(record)
+    if card is None:
+        return None
+    computes_in_tf32 = record.precision == "fp32" and record.math_mode == "tf32"
+    return card.peak("tf32" if computes_in_tf32 else record.precision)
+
+
+def _card_of_all_gpus(record: Record) -> Card | None:
+    """Return the GPU model that all GPUs of a run are, as the table `cards.csv` has it.
+
+    Returns None where the log does not describe its GPUs, where they are of several models, or where the table lacks
+    the model.
+    """
     cards = set()
     for node in nodes_of(record):
         gpus = node.get("gpus")
-        for gpu in gpus if isinstance(gpus, list) else []:
+        if not isinstance(gpus, list):
+            continue
+        for gpu in gpus:
             if isinstance(gpu, dict):
                 cards.add(card_of(str(gpu.get("name")), real(gpu.get("memory_gib"))))
     return cards.pop() if len(cards) == 1 else None
 
 
-def _flop_of_an_image(record: Record) -> float | None:
-    """Return the model's FLOP for an image of the configured size; None where the model or the size is unknown."""
+def _flop_per_image(record: Record) -> float | None:
+    """Return the FLOP of training on one image of the configured size; None where the model or the size is unknown."""
     workload = workloads.of_model(record.model)
     if workload is None:
         return None
@@ -49,17 +63,24 @@ def _flop_of_an_image(record: Record) -> float | None:
 
 
 def _image_side(record: Record, side: str) -> int:
-    """Return the configured height or width of the images in pixels; 0 where the configuration says no size."""
+    """Return the `height` or `width` of the images in pixels, as configured; 0 where the configuration says no size."""
     config = config_of(record)
-    size = real(config.get("RECIPE.image_size", {}).get("value"))  # of square images
-    pixels = size or real(config.get(f"RECIPE.image_{side}", {}).get("value"))
+    side_of_square = real(config.get("RECIPE.image_size", {}).get("value"))
+    pixels = side_of_square or real(config.get(f"RECIPE.image_{side}", {}).get("value"))
     return int(pixels or 0)
 
 
 def images_per_joule(records: Sequence[Record]) -> float | None:
-    """Return the images that a joule of the GPUs trains, from the first step to the end, evaluations included.
+    """Return how many images are trained for each joule that the GPUs take; None where a log does not say its energy.
 
-    Returns None where a log does not say its energy.
+    The energy is that from the first step to the end, evaluations included. Of several runs it is their mean.
     """
-    joules = [real(record.telemetry.get("joules_per_image")) or 0.0 for record in records]
-    return len(joules) / math.fsum(joules) if joules and min(joules) > 0 else None
+    joules_per_image = []
+    for record in records:
+        joules = real(record.telemetry.get("joules_per_image"))
+        if joules is None or joules <= 0:
+            return None
+        joules_per_image.append(joules)
+    if not joules_per_image:
+        return None
+    return len(joules_per_image) / math.fsum(joules_per_image)

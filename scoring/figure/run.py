@@ -10,8 +10,8 @@ from typing import NamedTuple
 from scoring.figure import spread
 from scoring.figure.protocols import Protocol
 from scoring.figure.selection import nothing_left, positions, select, too_short
-from scoring.importers.checks import AGREES, set_back
-from scoring.importers.text import work
+from scoring.importers.checks import AGREES, rows_with_clock_set_back
+from scoring.importers.text import steps_as_weights
 from scoring.record import InputError, Record, Window
 
 
@@ -33,8 +33,8 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
     """Return the figure of one run under a protocol, with the rows of the log that it is made of.
 
     The figure is images/s, or minutes for a protocol that times whole runs. `skip` is how many windows are dropped at
-    the start, in the place of the protocol's own number. Raises InputError where the log does not hold what the
-    protocol asks for, or where two ways to a throughput contradict each other.
+    the start, instead of the protocol's own number. Raises InputError where the log does not hold what the protocol
+    asks for, where it says its throughput in two ways that contradict each other, or where `skip` has nothing to drop.
     """
     if protocol.figure == "throughput":
         _refuse_contradictions(record)
@@ -53,60 +53,73 @@ def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -
 
 
 def _refuse_contradictions(record: Record) -> None:
-    """Raise InputError where what the log says in two ways lies too far apart for any figure."""
+    """Raise InputError where the log says something in two ways that lie too far apart for any figure.
+
+    The importer has compared them: see `scoring.importers.checks`. The error names the facts that the command line
+    gave, as one of these may be the mistake.
+    """
+    given = ""
+    if record.from_options:
+        given = f", {' and '.join(record.from_options)} from the options"
     for check in record.checks:
         if check.refused:
-            given = ""
-            if record.from_options:
-                given = f", {' and '.join(record.from_options)} from the options"
             raise InputError(f"{record.file}: no figure, as two ways to it contradict each other{given}: {check}")
 
 
 def _over_windows(record: Record, chosen: Sequence[Window], kind: str) -> RunFigure:
-    """Return the figure of the chosen windows (or epochs) of a run, averaged as a protocol's `over_steps` says.
+    """Return the figure of the chosen windows of a run, averaged as `kind` says, which is a protocol's `over_steps`.
 
-    `kind` is that field: a mean of the windows' rates, images over time, or one over the mean time of an image. Raises
-    InputError where a row does not say its speed.
+    - `mean_of_printed_rates` and `mean_of_rates`: the mean of the windows' images/s.
+    - `images_over_time`: all images over all seconds.
+    - `mean_step_time` and `epoch_rates`: one over the mean time of an image, in which each window weighs the same.
+
+    For `epoch_rates` the windows are summaries of epochs. Raises InputError where a row does not say its speed.
     """
     if kind in ("mean_of_printed_rates", "mean_of_rates"):
-        rates = [_rate(record, window, printed=kind == "mean_of_printed_rates") for window in chosen]
+        prefers_printed = kind == "mean_of_printed_rates"
+        rates = [_rate_or_refuse(record, window, printed=prefers_printed) for window in chosen]
         value = statistics.fmean(rates)
         interval = spread.series_interval(rates)
     else:
         measured = work_of(record, chosen, kind)
-        times = measured.times
-        rates = [1 / time for time in times]
+        seconds_per_image = measured.seconds_per_image
+        rates = [1 / seconds for seconds in seconds_per_image]
         if kind == "images_over_time":
             value = math.fsum(measured.images) / math.fsum(measured.seconds)
-        else:  # for the mean of times every printed row weighs the same
-            value = 1 / statistics.fmean(times)
-        interval = _interval_of_rate(times, value)
+        else:
+            value = 1 / statistics.fmean(seconds_per_image)
+        interval = _interval_of_rate(seconds_per_image, value)
     return RunFigure(
         file=record.file,
         value=value,
         windows=len(chosen),
         first_line=chosen[0].line,
         last_line=chosen[-1].line,
-        chosen=() if kind == "epoch_rates" else tuple(chosen),
+        chosen=() if kind == "epoch_rates" else tuple(chosen),  # the warnings about windows are not for epochs
         rates=tuple(rates),
         windows_interval_95=interval,
     )
 
 
-def _interval_of_rate(times: Sequence[float], value: float) -> tuple[float, float] | None:
-    """Return the 95 % interval of a rate by the windows' times, as (low, high); None where they make none.
+def _interval_of_rate(seconds_per_image: Sequence[float], value: float) -> tuple[float, float] | None:
+    """Return the 95 % interval of a rate in images/s, as (low, high), by how far the times of an image lie apart.
 
-    It is centred on the figure `value`, which is not one over the mean time where windows are of unequal work.
+    `value` is the rate. The bounds are one over those of the mean time, scaled so that they lie around `value`. Returns
+    None where the times make no interval.
     """
-    interval = spread.series_interval(times)
+    interval = spread.series_interval(seconds_per_image)
     if interval is None:
         return None
-    centred = value * math.fsum(times) / len(times)
-    return centred / interval[1], centred / interval[0]
+    shortest, longest = interval
+    scale = value * math.fsum(seconds_per_image) / len(seconds_per_image)  # 1, but where windows are of unequal work
+    return scale / longest, scale / shortest
 
 
 def devices_in_rate(record: Record) -> int | None:
-    """Return the factor from a printed rate to that of all devices; None if the log does not say."""
+    """Return by how much to multiply a printed rate to get that of all devices; None if the log does not say.
+
+    It is 1 where the log prints the rate of all devices, and the number of devices where it prints that of one.
+    """
     return 1 if record.rate_scope == "global" else record.devices
 
 
@@ -117,14 +130,11 @@ def rate_of(record: Record, item: Window, *, printed: bool = False) -> float | N
     that it prints, the batch over the step time that it prints. With `printed` the printed rate comes first. Where the
     number of devices is not known, the result is the rate of one device.
     """
-    ways = [item.images_per_s, _printed_rate_of_all(record, item)]
+    measured_rate = item.images_per_s
+    printed_rate = _printed_rate_of_all(record, item)
     if printed:
-        ways.reverse()
-    ways.append(_rate_by_step_time(record, item))
-    for rate in ways:
-        if rate:
-            return rate
-    return None
+        return printed_rate or measured_rate or _rate_by_step_time(record, item)
+    return measured_rate or printed_rate or _rate_by_step_time(record, item)
 
 
 def _printed_rate_of_all(record: Record, item: Window) -> float | None:
@@ -147,17 +157,25 @@ def _rate_by_step_time(record: Record, item: Window) -> float | None:
     return None
 
 
-def _rate(record: Record, item: Window, *, printed: bool) -> float:
+def _rate_or_refuse(record: Record, item: Window, *, printed: bool) -> float:
+    """Return the images/s of a window or an epoch as `rate_of` does. Raises InputError where its row says too little.
+
+    A row that prints a step time lacks only the batch or the number of devices: the error asks for that one.
+    """
     rate = rate_of(record, item, printed=printed)
     if rate is None and item.printed_step_time_s is not None:
-        _images_a_step(record)  # says what is missing
+        _images_a_step(record)  # raises the error that says which of the two is missing
     if rate is None:
         raise InputError(f"{record.file}: line {item.line} holds neither a rate nor images and time")
     return rate
 
 
 def _images_a_step(record: Record) -> int:
-    """Return the images of a step on all devices; on one where the log does not say how many, as the unit does."""
+    """Return the images of a step on all devices, or on one where the log does not say how many devices ran.
+
+    In the second case the unit of the figure says `per device`. Raises InputError where the batch is not known, or
+    where the log prints rates of all devices and does not say how many they are.
+    """
     if record.devices is None and record.rate_scope == "global":
         raise InputError(f"{record.file}: the log does not say how many devices ran; give --devices")
     if record.batch_per_device is None:
@@ -166,26 +184,27 @@ def _images_a_step(record: Record) -> int:
 
 
 class Work(NamedTuple):
-    """The images of each window and their seconds.
+    """The images of each window, and the seconds that they took.
 
-    Where the log prints only a speed, they are any images and seconds of that speed, such as 1 image in 1 / rate s.
+    Where the log prints only a speed, they are any images and seconds that make that speed, such as 1 image in
+    1 / rate seconds: only their ratio means something.
     """
 
     images: Sequence[float]
     seconds: Sequence[float]
 
     @property
-    def times(self) -> list[float]:
-        """Return the seconds of an image in each window."""
+    def seconds_per_image(self) -> list[float]:
+        """Return how many seconds an image took, in each window."""
         return [seconds / images for images, seconds in zip(self.images, self.seconds, strict=True)]
 
 
 def work_of(record: Record, chosen: Sequence[Window], kind: str) -> Work:
     """Return the images and seconds of each chosen window, made of the same columns of the log for all of them.
 
-    `kind` is a protocol's `over_steps`. For `images_over_time` the images (or steps) and seconds that the rows say are
-    taken, where all rows say them. Else each row prints only a speed: its images and seconds are those of one step at
-    that speed, times the steps of the window. Epochs are not weighted by their steps. Raises InputError where the log
+    `kind` is a protocol's `over_steps`. For `images_over_time` they are what the rows themselves say, where all rows
+    say it. Else they follow from the speed that each row prints, weighted by the steps of its window: a window of 20
+    steps counts twice as much as one of 10. Epochs (`epoch_rates`) all count the same. Raises InputError where the log
     does not say what is needed, such as the batch.
     """
     if kind == "images_over_time":
@@ -196,24 +215,24 @@ def work_of(record: Record, chosen: Sequence[Window], kind: str) -> Work:
     at_printed_speed = _work_at_printed_speed(record, chosen, kind)
     if kind == "epoch_rates":
         return at_printed_speed
-    steps = work(chosen)
-    images = [count * factor for count, factor in zip(at_printed_speed.images, steps, strict=True)]
-    seconds = [time * factor for time, factor in zip(at_printed_speed.seconds, steps, strict=True)]
+    weights = steps_as_weights(chosen)
+    images = [count * weight for count, weight in zip(at_printed_speed.images, weights, strict=True)]
+    seconds = [time * weight for time, weight in zip(at_printed_speed.seconds, weights, strict=True)]
     return Work(images, seconds)
 
 
 def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
-    """Return the images and seconds that the windows' rows say; None where not all say them.
+    """Return the images and seconds that the windows' rows say; None where one row lacks its seconds or its images.
 
-    Where not all rows say their images, the images are the steps of each times the batch of all devices.
+    Where one lacks its images and all say their steps, the images of each are its steps times the batch of all devices.
     """
-    seconds = _column(chosen, "seconds")
-    images = _column(chosen, "images")
-    steps = _column(chosen, "steps")
+    seconds = _column_if_in_all(chosen, "seconds")
     if not seconds:
         return None
+    images = _column_if_in_all(chosen, "images")
     if images:
         return Work(images, seconds)
+    steps = _column_if_in_all(chosen, "steps")
     if steps:
         batch = _images_a_step(record)
         return Work([count * batch for count in steps], seconds)
@@ -223,24 +242,28 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
 def _work_at_printed_speed(record: Record, chosen: Sequence[Window], kind: str) -> Work:
     """Return for each window how many images take how many seconds at the speed that its row prints.
 
-    A printed step time means a batch of images in that time. A printed rate means one image in 1 / rate seconds, on
-    each device where it is the rate of one device. Where all rows print both, a rate of all devices comes before the
-    step time, which comes before a rate of one device. `kind` is a protocol's `over_steps`: `epoch_rates` asks for the
-    rates. Rows that print neither all alike have one image in 1 / rate seconds, by whatever way each tells its rate.
+    All windows are read in the same way, the first of these that fits:
+
+    - Where all rows print a step time: the batch of all devices in that time. A protocol of `epoch_rates` and a log
+      that prints the rate of all devices pass this by, as their rates come first.
+    - Where all rows print a rate: one image in 1 / rate seconds, on each device where it is the rate of one device.
+    - Else: one image in 1 / rate seconds, where each row has its rate by any way that `rate_of` knows.
+
+    `kind` is the protocol's `over_steps`.
     """
     windows = len(chosen)
-    rates = _column(chosen, "printed_rate")
-    step_times = _column(chosen, "printed_step_time_s")
+    rates = _column_if_in_all(chosen, "printed_rate")
+    step_times = _column_if_in_all(chosen, "printed_step_time_s")
     prefers_rates = kind == "epoch_rates" or (rates and record.rate_scope == "global")
     if step_times and not prefers_rates:
         return Work([_images_a_step(record)] * windows, step_times)
     if rates:
         images = devices_in_rate(record) or 1
         return Work([images] * windows, [1 / rate for rate in rates])
-    return Work([1] * windows, [1 / _rate(record, window, printed=False) for window in chosen])
+    return Work([1] * windows, [1 / _rate_or_refuse(record, window, printed=False) for window in chosen])
 
 
-def _column(windows: Sequence[Window], name: str) -> list[float]:
+def _column_if_in_all(windows: Sequence[Window], name: str) -> list[float]:
     """Return the field `name` of all windows; an empty list where one of them lacks it, or has 0."""
     values = [getattr(window, name) for window in windows]
     return values if all(values) else []
@@ -250,61 +273,86 @@ class StampedRow(NamedTuple):
     """A row of the log with a time stamp, of which the number of steps done is known."""
 
     window: Window
-    end_s: float
-    position: int  # steps done at its end
+    end_s: float  # its time stamp
+    position: int  # steps of the run that were done at that moment
 
 
 def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> RunFigure:
     """Return the images/s between the time stamps of two rows: the batch x steps between them, over the seconds.
 
-    The first row is the end of warm-up. The second one is the last row within the steps that the protocol takes, or of
-    the log where it takes all. Raises InputError where there are no such rows, or where the clock was set between them.
+    The first row is the end of warm-up, or the row number `skip` where that is given. The second one is the last row
+    within the steps that the protocol takes, or the last of the log where it takes all. Raises InputError where there
+    are no such rows, or where the clock was set between them.
     """
-    stamped = _stamped_rows(record)
-    if not stamped:
-        raise InputError(f"{record.file}: protocol {protocol.name} needs time stamps on the rows; the log has none")
+    stamped = _stamped_rows(record, protocol)
     if skip == 0:
         raise InputError(f"protocol {protocol.name} counts from the stamp of a row: give --skip 1 or more")
     start = _end_of_warm_up(record, protocol, stamped, skip)
-
-    steps_left = max(0, stamped[-1].position - start.position)
-    last_position = start.position + (protocol.take_steps or steps_left)
-    later = [row for row in stamped if start.position < row.position <= last_position]
-    steps_needed = protocol.take_steps or 1
-    if not later or steps_left < steps_needed - 1:  # one less suffices: where steps count from 0 the last of N is N - 1
-        raise too_short(record, steps_needed, steps_left)
-    end = later[-1]
-
-    _refuse_set_back(record, [row for row in record.windows if start.window.line <= row.line <= end.window.line])
-    seconds = end.end_s - start.end_s
-    if seconds <= 0:
-        says = "do not advance; they are too coarse, or the clock was set"
-        raise InputError(f"{record.file}: the time stamps of lines {start.window.line} and {end.window.line} {says}")
+    measured = _rows_to_measure(record, protocol, stamped, start)
+    end = measured[-1]
     return RunFigure(
         file=record.file,
-        value=_images_a_step(record) * (end.position - start.position) / seconds,
-        windows=len(later),
+        value=_images_a_step(record) * (end.position - start.position) / _seconds_between(record, start, end),
+        windows=len(measured),
         first_line=start.window.line,
         last_line=end.window.line,
-        chosen=tuple(row.window for row in later),
+        chosen=tuple(row.window for row in measured),
     )
 
 
-def _stamped_rows(record: Record) -> list[StampedRow]:
-    """Return the rows of the log that have a time stamp and a known number of steps done."""
+def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
+    """Return the rows of the log that have a time stamp and a known number of steps done.
+
+    Raises InputError where there are none, as `protocol` cannot do without.
+    """
     rows = []
     for window, position in zip(record.windows, positions(record), strict=True):
         if window.end_s is not None and position is not None:
             rows.append(StampedRow(window, window.end_s, position))
+    if rows:
+        return rows
+    if any(window.end_s is not None for window in record.windows):
+        lacks = "knows its rows by their steps; the log does not say how many steps were done at any of its time stamps"
+    else:
+        lacks = "needs time stamps on the rows; the log has none"
+    raise InputError(f"{record.file}: protocol {protocol.name} {lacks}")
+
+
+def _rows_to_measure(
+    record: Record, protocol: Protocol, stamped: Sequence[StampedRow], start: StampedRow
+) -> list[StampedRow]:
+    """Return the rows after `start`, up to the last one within the steps that the protocol takes.
+
+    A protocol that takes no number of steps takes all rows. Raises InputError where the log ends before. It may have
+    one step less than the protocol takes: in a log whose steps count from 0 the last one of N prints N - 1.
+    """
+    steps_left = max(0, stamped[-1].position - start.position)
+    steps_needed = protocol.take_steps or 1
+    last_position = start.position + (protocol.take_steps or steps_left)
+    rows = [row for row in stamped if start.position < row.position <= last_position]
+    if not rows or steps_left < steps_needed - 1:
+        raise too_short(record, steps_needed, steps_left)
     return rows
 
 
-def _end_of_warm_up(record: Record, protocol: Protocol, stamped: Sequence[StampedRow], skip: int | None) -> StampedRow:
-    """Return the row at whose stamp warm-up ends. Raises InputError where the log ends before.
+def _seconds_between(record: Record, start: StampedRow, end: StampedRow) -> float:
+    """Return the time from one row's stamp to another's. Raises InputError where the clock was set between them."""
+    first_line = start.window.line
+    last_line = end.window.line
+    _refuse_set_back(record, [row for row in record.windows if first_line <= row.line <= last_line])
+    seconds = end.end_s - start.end_s
+    if seconds <= 0:
+        says = "do not advance; they are too coarse, or the clock was set"
+        raise InputError(f"{record.file}: the time stamps of lines {first_line} and {last_line} {says}")
+    return seconds
 
-    With `skip` it is the row of that number. Else it is the row at which the protocol's number of steps was done. In a
-    log that prints every 10th row from step 0 no row has exactly 20 steps done: there it is the row that prints 20.
-    Failing both it is the first row after so many steps.
+
+def _end_of_warm_up(record: Record, protocol: Protocol, stamped: Sequence[StampedRow], skip: int | None) -> StampedRow:
+    """Return the row at whose time stamp warm-up ends. Raises InputError where the log ends before.
+
+    With `skip` it is the stamped row of that number, counted from 1. Else the protocol skips steps, and it is the first
+    of these that the log has: the row at which exactly so many steps were done; in a log whose steps count from 0, the
+    row that prints that number (rows of the steps 0, 10, 20 have 1, 11, 21 steps done); the first row after so many.
     """
     if skip is not None:
         if skip <= len(stamped):
@@ -324,11 +372,13 @@ def _end_of_warm_up(record: Record, protocol: Protocol, stamped: Sequence[Stampe
 
 
 def _stamps_in_words(stamped: Sequence[StampedRow]) -> str:
+    """Return how many rows have a stamp, and how many steps were done at the last: what a log too short has."""
     return f"{len(stamped)} stamped rows, the last after {stamped[-1].position} steps"
 
 
 def _refuse_set_back(record: Record, windows: Sequence[Window]) -> None:
-    for before, row in set_back(windows):
+    """Raise InputError where the time stamp of one of the windows lies before that of the one before it."""
+    for before, row in rows_with_clock_set_back(windows):
         raise InputError(
             f"{record.file}: no figure, as the clock was set: the time stamp of line {row.line} lies before that of "
             f"line {before.line}; take a protocol that reads the rows' own times"
@@ -336,6 +386,7 @@ def _refuse_set_back(record: Record, windows: Sequence[Window]) -> None:
 
 
 def _own_summary(record: Record) -> RunFigure:
+    """Return the images/s that the log itself closes with. Raises InputError where it closes with none."""
     if record.summary_rate is None:
         says = "the log closes with no figure of its own; take a protocol that counts its rows"
         raise InputError(f"{record.file}: {says}")
@@ -349,20 +400,35 @@ JUDGED_AFTER_TRAINING = ("minigo",)
 
 
 def _run_time(record: Record) -> RunFigure:
+    """Return the minutes from a run's start to its stop; infinite where it did not reach the target, or never stopped.
+
+    Raises InputError where the log has no start, or where the clock was set in between.
+    """
     if record.run_start_s is None:
         raise InputError(f"{record.file}: no run_start in the log: the run's time is unknown")
-    seconds = record.run_time_s  # None: it began and never stopped, so it did not converge
+    seconds = record.run_time_s
+    minutes = math.inf
     if seconds is not None:
-        if seconds <= 0:
-            raise InputError(f"{record.file}: run_stop is not after run_start: the clock was set, or the log edited")
-        _refuse_set_back(record, record.windows)
-        windows_s = math.fsum(window.seconds or 0.0 for window in record.windows)
-        if record.benchmark not in JUDGED_AFTER_TRAINING and seconds * (1 + AGREES) < windows_s:
-            says = f"are {seconds:.6g} s and the windows alone {windows_s:.6g} s: the clock was set, or the log edited"
-            raise InputError(f"{record.file}: run_start to run_stop {says}")
+        _refuse_set_clock(record, seconds)
+        if record.status == "success":
+            minutes = seconds / 60
     return RunFigure(
         file=record.file,
-        value=seconds / 60 if seconds is not None and record.status == "success" else math.inf,
+        value=minutes,
         first_line=record.field_lines["run_start_s"],
         last_line=record.field_lines.get("run_stop_s", record.lines),
     )
+
+
+def _refuse_set_clock(record: Record, run_s: float) -> None:
+    """Raise InputError where the clock was set in a run that takes `run_s` seconds from its start to its stop.
+
+    It shows where the run or a row of it takes no time or less, or where the windows together take longer than the run.
+    """
+    if run_s <= 0:
+        raise InputError(f"{record.file}: run_stop is not after run_start: the clock was set, or the log edited")
+    _refuse_set_back(record, record.windows)
+    windows_s = math.fsum(window.seconds or 0.0 for window in record.windows)
+    if record.benchmark not in JUDGED_AFTER_TRAINING and run_s * (1 + AGREES) < windows_s:
+        says = f"are {run_s:.6g} s and the windows alone {windows_s:.6g} s: the clock was set, or the log edited"
+        raise InputError(f"{record.file}: run_start to run_stop {says}")

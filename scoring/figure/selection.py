@@ -9,19 +9,20 @@ from scoring.record import InputError, NothingMeasuredError, Record, Window
 
 
 def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Sequence[Window]:
-    """Return the windows of a run (or its epochs) that the protocol measures, without the warm-up.
+    """Return the part of a run's log that the protocol measures, without the warm-up.
 
-    `skip` is how many of them are dropped, in the place of the protocol's own number. Raises InputError if nothing is
-    left, or fewer steps than the protocol takes.
+    Most protocols measure windows, which are the rows that a log prints every few steps. One that skips epochs measures
+    the summaries of the epochs, where they print a rate. `skip` is how many windows or epochs are dropped at the start,
+    instead of the protocol's own number. Raises InputError if nothing is left, or fewer steps than the protocol takes.
     """
     if protocol.skip_unit == "epoch":
         epochs = [epoch for epoch in record.epochs if epoch.printed_rate is not None]
-        return _rest(record, epochs, protocol.skip if skip is None else skip, "epochs")
+        return _drop_first(record, epochs, protocol.skip if skip is None else skip, "epochs")
 
     windows = _after_warm_up(record, protocol, skip)
     if protocol.take_steps is None:
         return windows
-    return _take(record, windows, protocol.take_steps)
+    return _first_windows(record, windows, protocol.take_steps)
 
 
 def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequence[Window]:
@@ -37,65 +38,82 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
         raise InputError(f"{record.file}: the log holds {what}: nothing was measured")
 
     if skip is not None:
-        return _rest(record, windows, skip, "windows")
+        return _drop_first(record, windows, skip, "windows")
     if protocol.skip_unit == "window":
         marked_as_warm_up = len(record.windows) - len(windows)  # these count among those that the protocol skips
-        return _rest(record, windows, max(0, protocol.skip - marked_as_warm_up), "windows")
+        return _drop_first(record, windows, max(0, protocol.skip - marked_as_warm_up), "windows")
     log_marks_measured = any(window.phase == "measured" for window in windows)
     if log_marks_measured:
         return windows
-    return _after_steps(record, protocol)
+    return _begun_after_steps(record, protocol)
 
 
-def _rest(record: Record, items: Sequence[Window], dropped: int, what: str) -> Sequence[Window]:
-    if dropped >= len(items):
-        raise nothing_left(record, f"{dropped} {what}", f"{len(items)}")
-    return items[dropped:]
+def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) -> Sequence[Window]:
+    """Return `rows` without the first `number` of them. Raises InputError if none is left.
+
+    `unit` is what the error calls the rows: `windows` or `epochs`.
+    """
+    if number >= len(rows):
+        raise nothing_left(record, f"{number} {unit}", f"{len(rows)}")
+    return rows[number:]
 
 
-def _after_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
-    done = positions(record)
-    if any(position is None for position in done):
-        says = f"skips {protocol.skip} steps and the log's rows carry no step; give --skip N windows"
-        raise InputError(f"{record.file}: protocol {protocol.name} {says}")
-    chosen = [
-        window
-        for window, position in zip(record.windows, done, strict=True)
-        if window.steps and (position or 0) - window.steps >= protocol.skip
-    ]
+def _begun_after_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
+    """Return the windows that began after the steps that a protocol skips.
+
+    Raises InputError if there are none, or if the log does not say how many steps were done at some window.
+    """
+    steps_done = positions(record)
+    chosen = []
+    for window, done_at_end in zip(record.windows, steps_done, strict=True):
+        if done_at_end is None:
+            says = f"skips {protocol.skip} steps and the log's rows carry no step; give --skip N windows"
+            raise InputError(f"{record.file}: protocol {protocol.name} {says}")
+        if window.steps and done_at_end - window.steps >= protocol.skip:
+            chosen.append(window)
     if not chosen:
-        raise nothing_left(record, f"{protocol.skip} steps", f"{done[-1]} printed")
+        raise nothing_left(record, f"{protocol.skip} steps", f"{steps_done[-1]} printed")
     return chosen
 
 
 def positions(record: Record) -> list[int | None]:
-    """Return how many steps of the run were done at the end of each window, warm-up included.
+    """Return for each window how many steps of the run, warm-up included, were done at its end.
 
-    An entry is None where the log cannot say it. Some formats count steps anew in each epoch: rows of the steps 50,
-    100, 50 and 100 in two epochs have the positions 50, 100, 150 and 200. A row of a whole epoch carries no step; its
-    position is the sum of the steps up to it.
+    A window's row prints the number of its last step. Formats that count anew in each epoch are added up: rows of the
+    steps 50, 100, 50, 100 in two epochs give 50, 100, 150, 200.
+
+    A row without that number, such as one of a whole epoch, adds its own steps to those of the row before. Where it
+    does not say its steps either, the result is None for it, and for those after it until a row prints a step again.
     """
-    done: list[int | None] = []
-    steps_before = 0  # those before the counter last began anew
+    steps_done: list[int | None] = []
+    done: int | None = 0  # at the end of the row before
+    done_at_restart = 0  # when the printed numbers last began anew
     last_epoch: int | None = None
     for window in record.windows:
-        if window.step is None:  # a row of a whole epoch, or of several
-            steps_before = steps_before + window.steps if window.steps else 0
-            done.append(steps_before or None)
+        if window.step is None:
+            if done is None or not window.steps:
+                done = None
+            else:
+                done += window.steps
+            steps_done.append(done)
             continue
 
         counted = window.step - record.first_step + 1
-        previous = done[-1] if done else None
-        is_next_epoch = last_epoch is not None and window.epoch != last_epoch
-        if is_next_epoch and previous is not None and steps_before + counted <= previous:  # it began anew
-            steps_before = previous
+        is_new_epoch = last_epoch is not None and window.epoch != last_epoch
+        # A new epoch alone does not say so: other formats count on, and their sum lies above the row before.
+        if is_new_epoch and done is not None and done_at_restart + counted <= done:
+            done_at_restart = done
         last_epoch = window.epoch
-        done.append(steps_before + counted)
-    return done
+        done = done_at_restart + counted
+        steps_done.append(done)
+    return steps_done
 
 
-def _take(record: Record, chosen: Sequence[Window], steps: int) -> Sequence[Window]:
-    """Return the first windows whose steps add up to `steps` at most. Raises InputError if the run is shorter."""
+def _first_windows(record: Record, chosen: Sequence[Window], steps: int) -> Sequence[Window]:
+    """Return the first windows whose steps add up to `steps` at most; a window that does not say its steps counts 1.
+
+    Raises InputError if all of them have fewer steps, or if the first window alone has more.
+    """
     totals = list(itertools.accumulate(window.steps or 1 for window in chosen))
     if totals[0] > steps:
         holds = f"the row of line {chosen[0].line} holds {totals[0]} steps and the protocol takes {steps}"
@@ -106,10 +124,12 @@ def _take(record: Record, chosen: Sequence[Window], steps: int) -> Sequence[Wind
 
 
 def nothing_left(record: Record, warm_up: str, held: str) -> NothingMeasuredError:
+    """Return the error that a run is no longer than its warm-up; both lengths are texts such as `20 steps`."""
     says = "nothing is left to measure; take a longer run or a smaller --skip"
     return NothingMeasuredError(f"{record.file}: warm-up is {warm_up} and the run has {held}: {says}")
 
 
 def too_short(record: Record, steps: int, total: int) -> InputError:
+    """Return the error that a protocol takes `steps` after warm-up, of which the log has only `total`."""
     says = f"the protocol takes {steps} steps after warm-up and the log has {total}; take a longer run"
     return InputError(f"{record.file}: {says}")

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from runlog.json_types import JsonObject
 from runlog.verdict import WARNING, Verdict
-from scoring.digits import percent, six_digits
+from scoring.digits import percent_above, six_digits
 from scoring.figure.spread import outlier
-from scoring.importers.checks import CLOCK_AGREES, EPOCHS_AND_RUN, REFUSED, row_s, run_rate
+from scoring.importers.checks import CLOCK_AGREES, EPOCHS_AND_RUN, REFUSED, seconds_of_row
+from scoring.importers.run_time import run_rate
 from scoring.record import Record
 
 RATE_GAP_SHARE = 0.001
@@ -87,7 +88,7 @@ def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | No
         is_in_range = first_line < window.line <= last_line
         if not is_in_range:
             continue
-        window_s = row_s(record, window)
+        window_s = seconds_of_row(record, window)
         if not window.steps or not window_s:
             return None
         steps += window.steps
@@ -99,10 +100,14 @@ def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | No
 
 
 def of_interval(value: float, interval: tuple[float, float] | None) -> Iterator[Verdict]:
-    """Warn of a figure that its own interval leaves open by more than 2 %."""
-    half = (interval[1] - interval[0]) / 2 / value if interval is not None else 0.0
-    if half > UNSTEADY_SHARE:
-        message = f"half the width of the 95 % interval is {percent(half)} of the figure (over {UNSTEADY_SHARE:.0%})"
+    """Warn of a figure whose 95 % interval reaches more than 2 % of it to each side."""
+    if interval is None:
+        return
+    low, high = interval
+    half_width = (high - low) / 2 / value  # as a share of the figure
+    if half_width > UNSTEADY_SHARE:
+        share = percent_above(half_width, UNSTEADY_SHARE)
+        message = f"half the width of the 95 % interval is {share} of the figure (over {UNSTEADY_SHARE:.0%})"
         yield warning("wide_interval", message)
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from runlog.verdict import Verdict
-from scoring.digits import percent
+from scoring.digits import percent, percent_above
 from scoring.figure.warnings import OUTLIER_SHARE, RATE_GAP_SHARE, warning
-from scoring.importers.text import weighted_mean, work
+from scoring.importers.text import steps_as_weights, weighted_mean
 from scoring.record import Record, Window
 
 # A split is searched over the whole series: its strength must pass what noise alone reaches (about
@@ -52,7 +52,8 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
         yield from _of_times(record, windows, times, averages_rates)
     share = waiting_share(windows)
     if share is not None and share > STALL_SHARE:
-        message = f"{percent(share)} of the step time is waiting for data (over {STALL_SHARE:.0%})"
+        waiting = percent_above(share, STALL_SHARE)
+        message = f"{waiting} of the step time is waiting for data (over {STALL_SHARE:.0%})"
         yield warning("data_stall", message, record)
     for kind, what in (("data_wait", "waits for its input"), ("compute", "computes")):
         yield from _straggler(record, windows, kind, what)
@@ -110,7 +111,7 @@ def _of_times(
         yield warning("unsteady", message, record)
 
     mean_rate = statistics.fmean(1 / time for time in times)
-    gap = mean_rate * weighted_mean(times, work(windows)) - 1
+    gap = mean_rate * weighted_mean(times, steps_as_weights(windows)) - 1
     if averages_rates and gap > RATE_GAP_SHARE:
         message = f"the mean of rates is {gap:.2%} above images over time: windows of unequal speed"
         yield warning("rates_averaged", message, record)
@@ -129,7 +130,7 @@ def _outlying_windows(record: Record, windows: Sequence[Window], times: Sequence
     if far == 0 or far > len(times) / 10:
         return None
 
-    weights = work(windows)
+    weights = steps_as_weights(windows)
     near_times = []
     near_weights = []
     for time, weight, distance in zip(times, weights, distances, strict=True):

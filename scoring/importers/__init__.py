@@ -56,19 +56,22 @@ class Fingerprint(NamedTuple):
 
 
 def recognise(path: str | os.PathLike[str]) -> str:
-    """Return the name of the format of the log at `path`: the one of which a line of the log is a row.
+    """Return the name in FORMATS of the format of the log at `path`.
 
-    All lines are read, as the log may hold rows of a second format. Raises InputError then, with the first row of each,
-    and where no line is a row of a known format.
+    It is the format whose rows the log holds: the lines that a program prints of its training steps. All lines are
+    read, as the log may hold rows of a second format. Raises InputError where it does, and where it holds no row of a
+    known format.
     """
-    first_lines: dict[str, int] = {}  # the first row's line, by format
+    first_lines: dict[str, int] = {}  # the line of the first row, by the format's name
     number = 0
-    with _opened(path) as stream:
+    with _open_unpacked(path) as stream:
         for number, text in enumerate(Lines(stream).texts(), 1):
             for name, table in FORMATS.items():
-                clue = table.clue or table.marker
-                row = table.recognised_by or table.row
-                if clue in text and name not in first_lines and row.search(text) is not None:
+                if name in first_lines:
+                    continue
+                text_in_each_row = table.clue or table.marker  # sought first: that is faster than the row's pattern
+                row_pattern = table.recognised_by or table.row
+                if text_in_each_row in text and row_pattern.search(text) is not None:
                     first_lines[name] = number
 
     if not first_lines:
@@ -81,10 +84,11 @@ def recognise(path: str | os.PathLike[str]) -> str:
 
 
 @contextlib.contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Yield a stream of the bytes of the log at `path`, unpacked if its first bytes are those of a gzip file.
+def _open_unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open the log at `path` and yield a stream of its bytes, which unpacks it if its first bytes are those of gzip.
 
-    Raises InputError where the log is no file that can be read, or turns out to be a broken gzip file as it is read.
+    Raises InputError where the log is no file that can be read. A broken gzip file is found as the stream is read, so
+    that InputError may come from the body of the `with` too.
     """
     try:
         raw = open_log(path)
@@ -92,10 +96,10 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise InputError(str(error)) from None
 
     with raw:
-        packed = raw.read(2) == b"\x1f\x8b"
+        is_gzip = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         try:
-            if packed:
+            if is_gzip:
                 yield cast(BinaryIO, gzip.GzipFile(fileobj=raw))
             else:
                 yield io.BufferedReader(cast(io.RawIOBase, raw))
@@ -104,18 +108,23 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def _fingerprint(path: str | os.PathLike[str]) -> Fingerprint:
-    """Return the SHA-256 and the number of lines of a log's text, unpacked; a last line without its end counts too."""
+    """Return the SHA-256 and the number of lines of a log's text after unpacking.
+
+    A last line that does not end with a newline counts as a line.
+    """
     digest = hashlib.sha256()
     newlines = 0
-    last = b"\n"
-    with _opened(path) as stream:
+    last_byte = b"\n"
+    with _open_unpacked(path) as stream:
         while data := stream.read(1 << 17):
             digest.update(data)
             newlines += data.count(b"\n")
-            last = data[-1:]
+            last_byte = data[-1:]
 
-    unfinished_line = last != b"\n"
-    return Fingerprint(digest.hexdigest(), newlines + int(unfinished_line))
+    lines = newlines
+    if last_byte != b"\n":
+        lines += 1
+    return Fingerprint(digest.hexdigest(), lines)
 
 
 def read_record(
@@ -143,8 +152,8 @@ def read_record(
     if span != whole:
         table = _read(path, name, span)
 
-    given = _take_options(table, {"devices": devices, "batch_per_device": batch_per_device})
-    _complete_batch(table)
+    given = _override_by_options(table, {"devices": devices, "batch_per_device": batch_per_device})
+    _derive_devices_or_batch(table)
     facts = {field: fact for field, fact in table.said.items() if field in _FIELDS}
     record = Record(
         file=os.fspath(path),
@@ -176,7 +185,7 @@ def read_record(
 
 def _read(path: str | os.PathLike[str], name: str, span: Span) -> Table:
     """Return the reader of the format `name` after it has read the lines of `span`."""
-    with _opened(path) as raw:
+    with _open_unpacked(path) as raw:
         table = FORMATS[name](Lines(raw, span))
         try:
             table.read()
@@ -198,28 +207,31 @@ def _one_run(path: str | os.PathLike[str], runs: Sequence[Span], lines: int, seg
     return runs[(segment or 1) - 1]
 
 
-def _take_options(table: Table, options: dict[str, int | None]) -> tuple[str, ...]:
-    """Put what the options say in the place of what the log says, and return the names of the fields changed by it.
+def _override_by_options(table: Table, options: dict[str, int | None]) -> tuple[str, ...]:
+    """Put the values of the command line's options in the place of what the log says, and return the changed fields.
 
-    `options` holds a value by the record's field, None where the option is not given. An option that contradicts the
-    log becomes a problem of the record.
+    `options` holds the value by the name of the record's field; None where the option is not given. An option that
+    says the same as the log changes nothing. One that contradicts the log is noted in `table.problems` too.
     """
     changed = []
     for field, value in options.items():
-        logged = table.said.get(field)
-        if value is None or (logged is not None and logged.value == value):
+        if value is None:
             continue
-        if logged is not None:  # first of the problems: of many only the first are shown
+        logged = table.said.get(field)
+        if logged is not None and logged.value == value:
+            continue
+        if logged is not None:  # put first: of many problems only the first are shown
             table.problems.insert(0, f"line {logged.line}: the log says {field} {logged.value}, the options {value}")
-        table.said[field] = Fact(value, 0)
+        table.said[field] = Fact(value, 0)  # no line of the log states it
         changed.append(field)
     return tuple(changed)
 
 
-def _complete_batch(table: Table) -> None:
-    """Add the number of devices, or the batch of one, where the log says the other one and the batch of all devices.
+def _derive_devices_or_batch(table: Table) -> None:
+    """Work out devices or batch_per_device where the log says only the other one, and the batch of all devices.
 
-    Where the log says all three, add a check of whether they agree.
+    That is the one batch divided by the other, or by the devices; it is not set where the division leaves a remainder.
+    Where the log says all three, a check of whether they agree is added to `table.checks`.
     """
     batch_of_all = table.value("batch_of_all")
     devices = table.value("devices")
@@ -229,18 +241,18 @@ def _complete_batch(table: Table) -> None:
 
     line = table.said["batch_of_all"].line
     if devices and batch:
-        lines = sorted({str(table.said[name].line) for name in ("devices", "batch_per_device")})
+        lines = sorted({str(table.said[name].line) for name in ("devices", "batch_per_device")})  # it may be one line
         of_all = f"line {line}: {batch_of_all} over all devices"
         of_each = f"line {' and '.join(lines)}: {devices} devices x {batch}"
         table.checks.append(Check(what="batch", ways=(of_all, of_each), agree=devices * batch == batch_of_all))
     elif devices and batch_of_all % devices == 0:
-        table.say("batch_per_device", batch_of_all // devices, line)
+        table.set_once("batch_per_device", batch_of_all // devices, line)
     elif batch and batch_of_all % batch == 0:
-        table.say("devices", batch_of_all // batch, line)
+        table.set_once("devices", batch_of_all // batch, line)
 
 
 def _complete_windows(record: Record) -> None:
-    """Set the steps of the first row, where the next row tells them, and images where the global batch is known."""
+    """Set the steps of the first row where the next row tells them, and each row's images where the batch is known."""
     if len(record.windows) > 1:
         _complete_first_window(record)
     batch = record.global_batch
@@ -308,20 +320,20 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _json_text(records: Sequence[Record]) -> Iterator[str]:
-    """Yield the JSON list of records in pieces, a row of a log at a time.
+    """Yield the records as one JSON list in many pieces of text, so that no text of the whole has to be held in memory.
 
-    A log may have a million rows, which as one text would take gigabytes. So each record is written by hand around its
-    rows: its other fields first, then the list `windows` with a line for each row.
+    A log may have a million rows, its windows. So a record is put together by hand: its other fields come first as one
+    piece without the closing brace, then the list `windows` with a piece and a line for each window.
     """
     yield "["
-    for index, record in enumerate(records):
+    for record_index, record in enumerate(records):
         fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
         windows = fields.pop("windows")
         other_fields = json.dumps(jsonable(fields)).removesuffix("}")
-        comma = "," if index else ""
+        comma = "," if record_index > 0 else ""
         yield f'{comma}\n{other_fields}, "windows": ['
-        for row, window in enumerate(windows):
-            comma = "," if row else ""
+        for window_index, window in enumerate(windows):
+            comma = "," if window_index > 0 else ""
             yield f"{comma}\n {json.dumps(jsonable(window))}"
         yield "]}"
     yield "\n]\n"
@@ -341,7 +353,11 @@ def jsonable(value: Any) -> Any:
 
 
 def record_lines(record: Record) -> list[str]:
-    """Return a record as lines for a reader, a fact on each; control characters of the log's text are escaped."""
+    """Return a record as lines to print, each with a name and a fact: `  devices          8  (line 12)`.
+
+    What is not in the record has no line, but for the facts of FACTS and the status, which are then `not said`. Control
+    characters that come from the log are escaped.
+    """
     lines = [f"{record.file}  ({record.format}, {record.lines} lines, sha256 {record.sha256[:12]})"]
 
     def show(name: str, text: str) -> None:
@@ -368,7 +384,10 @@ def record_lines(record: Record) -> list[str]:
 
 
 def _fact_text(record: Record, name: str) -> str:
-    """Return the field `name` of a record as text with where it comes from: `8  (line 12)`, or `not said`."""
+    """Return the field `name` of a record as text with where it comes from: `8  (line 12)`, or `not said`.
+
+    It comes from the options of the command line, from a line of the log, or else from what the log's format implies.
+    """
     value = getattr(record, name)
     if value is None:
         return "not said"
@@ -377,13 +396,13 @@ def _fact_text(record: Record, name: str) -> str:
         where = "from the options"
     elif name in record.field_lines:
         where = f"line {record.field_lines[name]}"
-    quoted = f"{str(value)!a}"
-    escaped = quoted[1:-1]
-    return f"{escaped}  ({where})"
+    in_quotes = ascii(str(value))  # control characters are escaped, as in Python's own form
+    without_quotes = in_quotes[1:-1]
+    return f"{without_quotes}  ({where})"
 
 
 def _windows_text(record: Record) -> str:
-    """Return how many windows there are, on which lines, and whose rates they print."""
+    """Return how many windows there are, on which lines, what their rates are over, and of how many devices."""
     span = f", lines {record.windows[0].line} to {record.windows[-1].line}" if record.windows else ""
     kind = "running averages of the epoch" if record.cumulative else "each of its own steps"
     scope = "one device" if record.rate_scope == "device" else "all devices"

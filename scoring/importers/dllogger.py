@@ -87,7 +87,7 @@ class PyTorch(EpochTable):
         for head in ("PARAMETER", "Start with arguments"):
             if head in text:
                 for name, value in _PARAMETER.findall(text.split(head, 1)[1]):
-                    self.say(name, value, line)
+                    self.set_once(name, value, line)
                 return
 
     def after(self, line: int, text: str) -> None:
@@ -95,7 +95,7 @@ class PyTorch(EpochTable):
         super().after(line, _as_text(text))
 
     def device_counts(self) -> dict[str, Fact]:
-        """Return the number of devices by each place that states one."""
+        """Return the number of devices, with its line, by the name of each parameter that states one."""
         counts: dict[str, Fact] = {}
         world = self.said.get("world_size")
         if world:
@@ -108,18 +108,18 @@ class PyTorch(EpochTable):
     def finish(self) -> None:
         """Set devices, model, batch and precision by the parameters."""
         stated = self.precision()
-        self.agreed("devices", self.device_counts())
+        self.set_where_agreed("devices", self.device_counts())
         self.derive("model", "arch")
         self.derive(self.batch_field, "batch_size")
         super().finish()
         if stated:
-            self.say("precision", stated.value, stated.line)
+            self.set_once("precision", stated.value, stated.line)
 
     def precision(self) -> Fact | None:
-        """Return the precision that the parameters state, with its line; None where none of them does.
+        """Return the precision that the program's parameters state, with its line; None where none of them states one.
 
-        Programs that have both switches print `fp16 : True` beside `amp : False`. So all switches of half precision are
-        looked at first, and the run is FP32 only where none of them is on.
+        A program with two switches prints `fp16 : True` beside `amp : False`, which alone would mean FP32. So all that
+        switch half precision on are looked at first. The run is FP32 only where none of them does.
         """
         for (name, value), precision in _HALF_SWITCHES.items():
             if self._parameter_is(name, value):
@@ -130,16 +130,20 @@ class PyTorch(EpochTable):
         return None
 
     def _parameter_is(self, name: str, value: str) -> bool:
-        """Say whether the parameter `name` has that value, in letters of any case."""
+        """Tell whether the parameter `name` has that value; `True` and `true` are the same."""
         return str(self.value(name)).lower() == value
 
 
 def _as_text(text: str) -> str:
-    """Return a JSON line of DLLogger in the form of its standard output, so that one reader suits both.
+    """Return a JSON line of DLLogger as the text that it prints for people, so that one reader suits both forms.
 
-    The line `DLLL {.., "step": [3], "data": {"val.top1": 70.1}}` becomes `Epoch: 3  val.top1 : 70.1 `. A step that is
-    "PARAMETER" gives `PARAMETER ..`, an empty list `Summary: ..`. Any other line is returned as it is, and so is JSON
-    that is broken.
+    What the text begins with depends on the line's `step`:
+
+        DLLL {.., "step": [3], "data": {"val.top1": 70.1}}             -> Epoch: 3  val.top1 : 70.1
+        DLLL {.., "step": "PARAMETER", "data": {"amp": true}}          -> PARAMETER amp : True
+        DLLL {.., "step": [], "data": {"train.total_ips": 2600.0}}     -> Summary: train.total_ips : 2600.0
+
+    Any other line is returned as it is, and so is one with broken JSON.
     """
     if "DLLL {" not in text:
         return text
@@ -195,8 +199,9 @@ class MXNet(PyTorch):
     def device_counts(self) -> dict[str, Fact]:
         """Return the number of devices, with its line, by the name of each place in the log that states one.
 
-        Besides the parameters these are the table that benchmark.py closes with, if all its rows are of one number, and
-        the ranks of mpirun, which starts one for each device. The table tells the batch of one device too.
+        Besides the parameters two places may: the table that benchmark.py prints last, if all its rows are of one
+        number, and mpirun, which starts a rank for each device and puts its number before each line. Where the table
+        counts, this also sets `batch_per_device` to the batch that it states.
         """
         counts = super().device_counts()
         numbers_in_table = {fact.value for fact in self._table_devices}
@@ -204,6 +209,7 @@ class MXNet(PyTorch):
             counts["the closing table"] = self._table_devices[0]
             self.said["batch_per_device"] = self._table_batch
 
+        # A rank that prints nothing before the last row did not take part in these rows.
         last_row_line = self.windows[-1].line if self.windows else 0
         ranks = {rank: line for rank, line in self.lines.ranks.items() if line <= last_row_line}
         if len(ranks) > 1:
@@ -294,7 +300,7 @@ class TensorFlow(PyTorch):
 
         None for the first row, whose rate is that of its own step or window: how many steps that has it does not say.
         """
-        return None if self.last is None else super().steps(at)
+        return None if self.last_row is None else super().steps(at)
 
 
 class NvLog(TensorFlow):

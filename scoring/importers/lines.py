@@ -12,7 +12,7 @@ _CUT = "\x03"  # stands after a line whose end is missing: a number right before
 _COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07)")
 # Open MPI's --tag-output: `[1,0]<stdout>:`, `[prterun-host-1@1,0]<stdout>: `; --timestamp-output puts the
 # time before it. A prefix may stand inside a line, where a process wrote the line in pieces.
-_TAG = re.compile(r"\[(?:[\w.-]+@)?\d{1,9},(\d{1,9})\]<std(?:out|err|diag)>:")
+_RANK_TAG = re.compile(r"\[(?:[\w.-]+@)?\d{1,9},(\d{1,9})\]<std(?:out|err|diag)>:")
 # Words that every start of a tool prints exactly once: the second of them tells that the first start came to nothing.
 _ONCE = (
     "powered by PaddlePaddle",
@@ -86,23 +86,25 @@ class Lines:
             self._has_row = True
 
     def runs(self, restarts: Iterable[tuple[int, int]]) -> list[Span]:
-        """Return the first and the last line of each run of the log, in order; those of the whole log where it is one.
+        """Return the first and the last line of each run of the log, in order; the span that was read if it has no run.
 
-        A run begins where a tool printed that it starts, if rows follow. It begins too where the counters of steps went
-        back: `restarts` are the lines of the row before and the row after. Such a row begins a run unless a start was
-        met between the two. The last line is None for a run that goes on to the end of the log.
+        A run begins where a tool printed that it starts, if rows follow. It begins too where the step counters go back:
+        `restarts` has the lines of the row before and of the row after each such place. The row after begins a run
+        unless a tool's start between the two rows already did. The last line is None for a run that goes on to the end
+        of the log.
         """
-        firsts = list(self._first_lines)
-        for before, row in restarts:
-            if not any(before < first <= row for first in self._first_lines):
-                firsts.append(row)
-        if not firsts:
+        first_lines = list(self._first_lines)
+        for line_before, line_after in restarts:
+            has_start_between = any(line_before < start <= line_after for start in self._first_lines)
+            if not has_start_between:
+                first_lines.append(line_after)
+        if not first_lines:
             return [self.span]
 
-        firsts.sort()
+        first_lines.sort()
         spans: list[Span] = []
-        for first, following in itertools.zip_longest(firsts, firsts[1:]):
-            last = self.span[1] if following is None else following - 1
+        for first, next_first in itertools.zip_longest(first_lines, first_lines[1:]):
+            last = self.span[1] if next_first is None else next_first - 1
             spans.append((first, last))
         return spans
 
@@ -117,13 +119,13 @@ class Lines:
             yield text[:-1] if text.endswith("\n") else text + _CUT
 
     def of_lowest_rank(self, marker: str) -> Iterator[tuple[int, str]]:
-        """Yield the number, from 1, and the text of each line, without what further ranks repeat of the lowest one.
+        """Yield the number, from 1, and the text of each line, but leave out what other ranks repeat of the lowest one.
 
-        mpirun may put the rank that wrote a line before it. `marker` is a text that stands in rows. The lowest rank
-        that prints rows is sought in the first block of lines that has any; of the other ranks the rows and the lines
-        that tell of a start are left out, and all other lines are kept.
+        `marker` is a text that stands in rows. Where mpirun puts the rank that wrote a line before it, several ranks
+        may print the same rows and starts of a tool: then those of the lowest rank that prints rows are yielded. Any
+        other line is yielded whatever its rank.
         """
-        lowest_rank: int | None = None  # that prints rows
+        lowest_rank: int | None = None  # of those that print rows; known from the first block of lines with a row on
         first, last = self.span
         numbered = itertools.islice(enumerate(self.texts(), 1), first - 1, last)
         while block := list(itertools.islice(numbered, _BLOCK_LINES)):
@@ -137,21 +139,22 @@ class Lines:
                     yield line.number, line.text
 
     def _untagged(self, number: int, text: str) -> TaggedLine:
-        """Return a line without the tags that mpirun puts before the ranks' output, and the rank of the first tag.
+        """Return a line without the tags by which mpirun says which rank wrote it, and that rank.
 
-        `[1,3]<stdout>: loss 0.5` becomes `loss 0.5` of rank 3. A tag in the midst of a line belongs to a piece of text
-        that another process wrote there: it is removed, and the rank of the line is None.
+        `[1,3]<stdout>: loss 0.5` becomes `loss 0.5` of rank 3, and a line without a tag is of rank None. So is a line
+        whose first tag stands behind _PREFIX_CHARS characters: another process wrote a piece of text into it. The first
+        line with a tag of a rank is noted in `ranks`.
         """
-        match = _TAG.search(text) if "]<std" in text else None
+        match = _RANK_TAG.search(text) if "]<std" in text else None
         if match is None:
             return TaggedLine(number, text, None)
 
         rank = int(match[1])
         self.ranks.setdefault(rank, number)
         if match.start() > _PREFIX_CHARS:
-            return TaggedLine(number, _TAG.sub("", text), None)
-        behind_prefix = text[match.end() :].removeprefix(" ")
-        return TaggedLine(number, _TAG.sub("", behind_prefix), rank)
+            return TaggedLine(number, _RANK_TAG.sub("", text), None)
+        text_after_tag = text[match.end() :].removeprefix(" ")
+        return TaggedLine(number, _RANK_TAG.sub("", text_after_tag), rank)
 
 
 def _lowest_rank(lines: Sequence[TaggedLine], marker: str) -> int | None:

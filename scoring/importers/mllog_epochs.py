@@ -7,7 +7,7 @@ from typing import Any
 
 from runlog import schema
 from runlog.run import Interval, Mark, Rate, Run, real
-from scoring.importers.values import amount, epoch_number
+from scoring.importers.values import epoch_number, positive_amount
 from scoring.record import Window
 
 
@@ -15,7 +15,7 @@ from scoring.record import Window
 class Epoch:
     """All that the log holds of one epoch; at least one of the three."""
 
-    interval: Interval | None = None  # that stopped
+    interval: Interval | None = None  # its start, if it is logged, and its stop
     measured: Rate | None = None  # our epoch_throughput
     printed: Rate | None = None  # the first rate of another submitter that says one
 
@@ -36,24 +36,24 @@ class Epoch:
         """Seconds from its start to its stop; None where one of the two is missing."""
         if self.interval is None or self.interval.start is None or self.interval.stop is None:
             return None
-        return amount((self.interval.stop.time_ms - self.interval.start.time_ms) / 1000)
+        return positive_amount((self.interval.stop.time_ms - self.interval.start.time_ms) / 1000)
 
 
 def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[Window]:
     """Return a window for each epoch that stopped or of which a rate is logged, in the order of their lines.
 
-    `samples` are the images of an epoch, `batch` those of a step; both are None where the log does not say. An epoch's
-    time is that between its start and stop, and its images are `samples`, unless an `epoch_throughput` of our own logs
-    says both.
+    `samples` are the images of an epoch, `batch` those of a step; both are None where the log does not say. Where an
+    epoch has an `epoch_throughput`, an event of our own logs, its time and images are those of the event. The time of
+    any other epoch is that from its start to its stop. An epoch that has a time but no images is given `samples`.
     """
     windows = []
-    for number, epoch in _by_number(events).items():
+    for number, epoch in _epochs_by_number(events).items():
         seconds = epoch.marked_seconds
         images: float | None = None
         wait_s: float | None = None
         if epoch.measured:
-            seconds = amount(epoch.measured.time_s)
-            images = amount(epoch.measured.images)
+            seconds = positive_amount(epoch.measured.time_s)
+            images = positive_amount(epoch.measured.images)
             wait_s = real(epoch.measured.data_wait_s)
         if images is None and seconds:
             images = samples
@@ -67,18 +67,18 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
                 images=images,
                 seconds=seconds,
                 data_wait_s=wait_s,
-                printed_rate=amount(epoch.printed.images_per_s) if epoch.printed else None,
+                printed_rate=positive_amount(epoch.printed.images_per_s) if epoch.printed else None,
                 end_s=stop.time_ms / 1000 if stop else None,
             )
         )
     return sorted(windows, key=_line_of)
 
 
-def _by_number(events: Run) -> dict[Any, Epoch]:
+def _epochs_by_number(events: Run) -> dict[Any, Epoch]:
     """Return what the log holds of each epoch, by the epoch's number as it is logged.
 
-    A rate that does not say its epoch is of the one that stopped last before it. Of several rates that another
-    submitter prints for an epoch the first one counts. Epochs that only started are left out.
+    Epochs that only started are left out. A rate that does not say its epoch is of the epoch that stopped last before
+    it. Of several rates that another submitter prints for one epoch the first counts; those that are no numbers do not.
     """
     epochs: dict[Any, Epoch] = {}
     stops: list[Mark] = []
@@ -92,8 +92,8 @@ def _by_number(events: Run) -> dict[Any, Epoch]:
     for rate in events.rates:
         number = _stopped_before(rate, stops) if rate.number is None else rate.number
         if rate.key == schema.EPOCH_THROUGHPUT.key:
-            epochs.setdefault(number, Epoch()).measured = rate
-        elif amount(rate.images_per_s) is not None:
+            epochs.setdefault(number, Epoch()).measured = rate  # our own event: it has images and time
+        elif positive_amount(rate.images_per_s) is not None:
             printed_rates.append((number, rate))
 
     for number, rate in printed_rates:  # last, so that an epoch of which only a rate is known comes after the others
@@ -105,8 +105,10 @@ def _by_number(events: Run) -> dict[Any, Epoch]:
 
 def _stopped_before(rate: Rate, stops: Sequence[Mark]) -> Any:
     """Return the number of the epoch that stopped last before a rate; None where none did."""
-    before = bisect.bisect(stops, rate.line, key=_line_of)
-    return stops[before - 1].number if before else None
+    stops_before = bisect.bisect(stops, rate.line, key=_line_of)
+    if stops_before == 0:
+        return None
+    return stops[stops_before - 1].number
 
 
 def _line_of(item: Mark | Window) -> int:

@@ -53,31 +53,31 @@ class MMSeg(Table):
         if name == "loader":
             self._loader = str(value)
         elif name == "precision":
-            self.say("precision", "amp", line)
+            self.set_once("precision", "amp", line)
         elif name != "loaded":
-            self.say(name, value, line)
+            self.set_once(name, value, line)
         elif self._loader == "train":
-            self.say("batch_per_device", value, line)
+            self.set_once("batch_per_device", value, line)
 
     def finish(self) -> None:
         """Set devices and versions."""
         self.precisions = (("amp", "amp"),)
         super().finish()
-        self._devices_by_list()
+        self._set_devices_by_gpu_list()
         for name in ("pytorch", "mmseg", "cudnn"):
             if self.value(name):
                 self.software[name] = self.value(name)
         version = self.value("pytorch")
-        self.say("framework", f"PyTorch {version}" if version else "PyTorch")
+        self.set_once("framework", f"PyTorch {version}" if version else "PyTorch")
 
-    def _devices_by_list(self) -> None:
+    def _set_devices_by_gpu_list(self) -> None:
         """Set the number of devices by the list of GPUs that the configuration prints, if it prints one.
 
         `gpu_ids = range(0, 4)` and `gpu_ids = [0, 1, 2, 3]` are 4 devices each. Where both forms are printed, the one
-        on the earlier line counts. Under a launcher each process may list its own device alone, so that there one
-        device does not tell how many ran.
+        on the earlier line counts. Under a launcher (`Distributed training: True`) each process may list its own device
+        alone, so that a list of one device does not tell how many ran, and nothing is set.
         """
-        printed_forms = [name for name in ("range", "ids") if name in self.said]
+        printed_forms = [name for name in ("range", "ids") if name in self.said]  # groups of `facts`
         if not printed_forms:
             return
 

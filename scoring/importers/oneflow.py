@@ -50,6 +50,6 @@ class OneFlow(EpochTable):
 
         The last row of an epoch may hold more steps than the others. A row that starts anew at 0 has the usual number.
         """
-        if self.last is None:
+        if self.last_row is None:
             return None
         return super().steps(at) or self.usual_steps

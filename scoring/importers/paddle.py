@@ -41,7 +41,7 @@ class Launch(Table):
 
     def finish(self) -> None:
         """Set devices, versions and the math mode by what launcher and runtime print."""
-        self.agreed("devices", self._device_counts())
+        self.set_where_agreed("devices", self._device_counts())
         self._versions()
         super().finish()
         self._math_mode()

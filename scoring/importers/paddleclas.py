@@ -31,9 +31,9 @@ _OTHERS = (
     re.compile(" (elapse): "),
     re.compile(r" ips: \S+ (\w+)/s"),
 )
-_CONFIG = re.compile(r"(?:\] \w+ |\d\d:\d\d:\d\d(?:,\d+)? )INFO: ( *)(\w+) : ?(.*)$")
-_END = re.compile(r"END epoch:(\d{1,9})\s+train\b|\[Train\]\[Epoch (\d{1,9})(?:/\d{1,9})?\]\[Avg\]")
-_PATHS = {  # of the configuration, and the names that this reader gives them
+_CONFIG_LINE = re.compile(r"(?:\] \w+ |\d\d:\d\d:\d\d(?:,\d+)? )INFO: ( *)(\w+) : ?(.*)$")
+_EPOCH_END = re.compile(r"END epoch:(\d{1,9})\s+train\b|\[Train\]\[Epoch (\d{1,9})(?:/\d{1,9})?\]\[Avg\]")
+_NAMES_BY_PATH = {  # of the configuration, and the names that this reader gives them
     "DataLoader.Train.sampler.batch_size": "batch_per_device",
     "TRAIN.batch_size": "batch_of_all",  # old releases divide it by the number of trainers
     "Arch.name": "model",
@@ -94,55 +94,56 @@ class Dygraph(Launch):
 
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
-        self._path: list[Key] = []  # of the configuration line that is read
-        self._switches: dict[str, Fact] = {}  # of precision, by their names
-        self._ended: set[int] = set()  # epochs whose training ended
+        self._config_path: list[Key] = []  # the keys that lead to the configuration line that is read
+        self._precision_switches: dict[str, Fact] = {}  # by their names
+        self._ended_epochs: set[int] = set()  # epochs whose training ended
 
     def before(self, line: int, text: str) -> None:
         """Read a line before the first row; note the batch, the model and the switches of precision it configures.
 
-        The configuration is printed as an indented tree, a key on each line. `_path` holds the keys under which the
-        current one stands, so that a line `batch_size : 64` is known as `DataLoader.Train.sampler.batch_size`. A key
-        that is indented as far as an earlier one or less ends that one's part of the tree.
+        The configuration is printed as an indented tree, with a key on each line. `_config_path` holds the keys under
+        which the current one stands: so a line `batch_size : 64` is known as `DataLoader.Train.sampler.batch_size`. A
+        key ends the parts of the tree that begin at keys indented as far as itself or further.
         """
         super().before(line, text)
-        match = _CONFIG.search(text) if "INFO: " in text else None
+        match = _CONFIG_LINE.search(text) if "INFO: " in text else None
         if match is None:
             return
 
         spaces, name, value = match.groups()
         indent = len(spaces)
-        while self._path and self._path[-1].indent >= indent:
-            self._path.pop()
-        self._path.append(Key(indent, name))
+        while self._config_path and self._config_path[-1].indent >= indent:
+            self._config_path.pop()
+        self._config_path.append(Key(indent, name))
 
-        path = ".".join(key.name for key in self._path)
-        if path in _PATHS:
-            self.say(_PATHS[path], value.strip(), line)
+        path = ".".join(key.name for key in self._config_path)
+        if path in _NAMES_BY_PATH:
+            self.set_once(_NAMES_BY_PATH[path], value.strip(), line)
         elif name in _PRECISION_SWITCHES or path.startswith("AMP."):
-            self._switches.setdefault(name, Fact(value.strip(), line))
+            self._precision_switches.setdefault(name, Fact(value.strip(), line))
 
     def after(self, line: int, text: str) -> None:
         """Read the end of an epoch's training, or an evaluation."""
         super().after(line, text)
-        match = _END.search(text)
+        match = _EPOCH_END.search(text)
         if match:
-            self._ended.add(int(match[1] or match[2]))
+            self._ended_epochs.add(int(match[1] or match[2]))
 
     def finish(self) -> None:
         """Set precision and whether the log is truncated, and then what the launcher prints."""
-        line = min((fact.line for fact in self._switches.values()), default=0)
-        self.say("precision", self._precision(), line)
+        line = min((fact.line for fact in self._precision_switches.values()), default=0)
+        self.set_once("precision", self._precision(), line)
         super().finish()
         self.truncated = self._is_truncated()
 
     def _precision(self) -> str | None:
-        """Return the precision as a record names it, by the configuration's switches; None where it has none of them.
+        """Return the precision as a record names it, by the configuration's switches; None where these state none.
 
-        A section `AMP` without `use_amp` switches AMP on, and `level` says its level. Without one `use_pure_fp16` is O2
-        where it is on, and O1 where it is off.
+        The first that applies counts: `use_pure_fp16` is AMP O2, `use_fp16` is FP16, and `use_amp : False` is FP32. AMP
+        is on by `use_amp`, and by a section `AMP` without it. Its level is that of `level`; without one it is O1 where
+        `use_pure_fp16` is said to be off, and else not known.
         """
-        switches = {name: fact.value for name, fact in self._switches.items()}
+        switches = {name: fact.value for name, fact in self._precision_switches.items()}
         if switches.get("use_pure_fp16") == "True":
             return "amp_o2"
         if switches.get("use_fp16") == "True":
@@ -160,34 +161,38 @@ class Dygraph(Launch):
     def _is_truncated(self) -> bool | None:
         """Tell whether the log ends before its run does; None where its lines do not tell.
 
-        It does where its last row is of an epoch before the last configured one, or of an epoch whose end is missing
-        while other epochs have one. Some public logs print no epoch's end at all: they do not tell.
+        It does where its last row is of an epoch before the last configured one. It does too where the log prints the
+        ends of epochs, but not that of its last one. The run is whole where its last configured epoch ended. Some
+        public logs print no epoch's end at all, or do not say how many epochs were wanted: they do not tell.
         """
-        epoch = self.last.epoch if self.last else None
+        epoch = self.last_row.epoch if self.last_row else None
         epochs_wanted = integer(self.value("epochs_wanted"))
         if epoch is not None and epochs_wanted is not None:
             last_epoch = epochs_wanted - 1 + self.first_epoch
             if epoch < last_epoch:
                 return True
 
-        if epoch in self._ended:
-            return None if epochs_wanted is None else False
-        return True if self._ended else None
+        has_ended = epoch in self._ended_epochs
+        if has_ended and epochs_wanted is None:
+            return None
+        if has_ended:
+            return False
+        return True if self._ended_epochs else None
 
     def steps(self, at: At) -> int | None:
         """Return how many steps a row's averages are over: those since the row before it, or since the epoch began.
 
-        Where the meters are reset in between, these are the steps since the reset. Returns None for a first row that is
-        not of the first step: the log's start is lost.
+        Where the meters are reset in between, these are the steps since the reset. Returns None for the log's first row
+        if it is not of the first step: the log's start is lost.
         """
-        last = self.last
+        last = self.last_row
         if last is None and at.step > self.meters.first_step:
             return None
 
         step_before = self.meters.first_step - 1
         if last is not None and at.epoch == last.epoch and at.step > last.step:
             step_before = last.step
-        reset_step = self.meters.reset_step
+        reset_step = self.meters.reset_step  # the averages at this step are over itself alone
         if reset_step is not None and step_before < reset_step <= at.step:
             return at.step - reset_step + 1
         return at.step - step_before
@@ -205,8 +210,8 @@ class Static(Dygraph):
 
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
-        self._last_total_s = 0.0  # of the steps that the last row's averages are over
-        self._last_wait_s = 0.0
+        self._last_total_s = 0.0  # time of all steps that the last row's averages are over
+        self._last_wait_s = 0.0  # the part of it that waited for input
 
     def begins(self, text: str, row: Columns) -> None:
         """Tell the release by its first row: `elapse` is that of the old ones, commas are those of 2.0."""
@@ -217,15 +222,16 @@ class Static(Dygraph):
         self.first_step = self.meters.first_step
 
     def time(self, at: At, row: Columns) -> RowTime:
-        """Return the steps of a row with their seconds and wait, which its averages do not tell alone.
+        """Return how many steps a row is about, their seconds, and how long they waited for input.
 
-        The averages are over all steps since the meters' reset. Times that number of steps they are totals, of which
-        those of the row before are taken off: averages of 0.2 s at step 20 and 0.3 s at step 30 make 9 s - 4 s for 10
-        steps. Nothing is taken off in a new epoch or after a reset, where the row stands for all steps of its average.
+        The printed averages are over all steps since the meters were reset. An average times its number of steps is a
+        total, and a row's own time is the difference of two totals: averages of 0.2 s over 20 steps and of 0.3 s over
+        30 steps make 9 s - 4 s for 10 steps. In a new epoch and after a reset the row's own time is its whole total.
+        Seconds that are not above 0 are None, and a wait is None where none is printed.
         """
         averaged = self._averaged_time(at, row)
         steps = self._steps_since_last_row(at)
-        if steps is None:
+        if steps is None:  # a new epoch, or the meters were reset
             steps = averaged.steps
             self._last_total_s = 0.0
             self._last_wait_s = 0.0
@@ -241,25 +247,28 @@ class Static(Dygraph):
         return RowTime(steps, seconds, wait_within(wait_s, seconds))
 
     def _averaged_time(self, at: At, row: Columns) -> AveragedTime:
-        """Return the total time of all steps that a row's averages are over.
+        """Return the total time, and the wait for input in it, of all steps that a row's averages are over.
 
-        Old releases print their time with few digits. The batch over the printed rate is more exact, and replaces the
-        time in `row` too.
+        Old releases print the time of a step with few digits. The batch over the printed rate is more exact: where the
+        rows tell the batch it is taken, and it replaces the time in `row`.
         """
         cost_s = positive(row["time"])
         rate = positive(row["rate"])
         wait_s = number(row["wait"])
-        assert cost_s is not None  # `needs` is the time
-        if row["old"] and self.batch.images and rate:
-            cost_s = self.batch.images / rate
+        assert cost_s is not None  # a line without it was not taken for a row
+        if row["old"] and self.row_batch.images and rate:
+            cost_s = self.row_batch.images / rate
             row["time"] = str(cost_s)
 
         steps = self.meters.averaged_steps(at.step)
-        return AveragedTime(steps, cost_s * steps, None if wait_s is None else wait_s * steps)
+        total_wait_s = None
+        if wait_s is not None:
+            total_wait_s = wait_s * steps
+        return AveragedTime(steps, cost_s * steps, total_wait_s)
 
     def _steps_since_last_row(self, at: At) -> int | None:
         """Return the steps since the last row; None where the meters were reset in between."""
-        last = self.last
+        last = self.last_row
         if last is None or at.epoch != last.epoch or at.step <= last.step:
             return None
         reset_step = self.meters.reset_step

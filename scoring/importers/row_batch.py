@@ -24,14 +24,16 @@ class RowBatch:
         return low if low == math.floor(self._high) else None
 
     def read(self, line: int, printed_rate: str | None, printed_time: str | None) -> None:
-        """Narrow the range of the batch by one row's rate and step time, both as printed.
+        """Narrow the range of possible batches by one row's rate and step time, both as printed on `line`.
 
-        The batch is rate x time, as exact as the printed digits: a time of `0.25` may be 0.245 to 0.255. Each row cuts
-        off what its own range excludes. Rows that lack one of the two, or print an exponent, are left out.
+        The batch is rate x time, as exact as the printed digits: a time of `0.25` may be 0.245 to 0.255. What lies
+        outside of the range that a row leaves is excluded for good. A row that lacks one of the two changes nothing,
+        and neither does one that prints an exponent, whose last digit is not that of the number.
         """
         rate = positive(printed_rate)
         time_s = positive(printed_time)
-        if rate is None or time_s is None or "e" in f"{printed_rate}{printed_time}":
+        has_exponent = "e" in f"{printed_rate}{printed_time}"
+        if rate is None or time_s is None or has_exponent:
             return
 
         product = rate * time_s
@@ -43,9 +45,10 @@ class RowBatch:
         self._line = self._line or line
 
     def finish(self, said: dict[str, Fact], checks: list[Check]) -> None:
-        """Set the field `batch_per_device` of `said` to the batch that the rows tell, if they tell one.
+        """Set `batch_per_device` in `said`, what the log states, to the batch that the rows tell, if they tell one.
 
-        Rows have the last word over a configuration that says otherwise. Whether the two agree is added to `checks`.
+        A configuration may state the batch too. Then a check of whether the two agree is added to `checks`, and where
+        they do not, the rows' batch takes the place of the configured one.
         """
         from_rows = self.images
         if from_rows is None:

@@ -85,12 +85,12 @@ class Table:
         self.restarts: list[tuple[int, int]] = []  # lines of two rows between which the counters go back
         self.truncated = True if self.closing else None
         self.usual_steps: int | None = None  # steps of the first row that says how many it has
-        self.last: At | None = None  # the last row
-        self.batch = RowBatch()
+        self.last_row: At | None = None  # epoch and step of the last row so far
+        self.row_batch = RowBatch()  # the batch of one device, by rates and times of the rows
         self.evidence = Evidence()
 
-    def say(self, name: str, value: object, line: int = 0) -> None:
-        """Set `name` to what the log states on `line`, unless an earlier line has set it or `value` is None."""
+    def set_once(self, name: str, value: object, line: int = 0) -> None:
+        """Set the fact `name` to what the log states on `line`, unless it is set already or `value` is None."""
         if value is not None:
             self.said.setdefault(name, Fact(value, line))
 
@@ -103,21 +103,24 @@ class Table:
         return self.said[name].line if name in self.said else None
 
     def derive(self, field: str, name: str, value: object = None) -> None:
-        """Set `field` of the record where the log states `name`: to `value`, or else to the value of `name`."""
+        """Set `field` to `value`, or else to what the log states of `name`; not where the log does not state `name`.
+
+        Its line is that of `name`. A field that is set already is left as it is.
+        """
         if name in self.said:
-            self.say(field, self.value(name) if value is None else value, self.said[name].line)
+            self.set_once(field, self.value(name) if value is None else value, self.said[name].line)
 
-    def agreed(self, name: str, places: Mapping[str, Fact]) -> None:
-        """Set the fact `name` to the value that several places of the log state; forget it where they differ.
+    def set_where_agreed(self, name: str, places: Mapping[str, Fact]) -> None:
+        """Set the fact `name` to the value that several places of the log state; remove the fact where they differ.
 
-        `places` holds what each place states, by a name for the place; a value of None states nothing. Whether two
-        places or more agree is recorded as a check.
+        `places` holds what each place states, by a name for the place in words; a value of None states nothing. Where
+        none states anything, the fact is left as it is. Where two or more do, a check records whether they agree.
         """
         facts = {place: fact for place, fact in places.items() if fact.value is not None}
         values = {fact.value for fact in facts.values()}
         if len(values) == 1:
-            first, *_ = facts.values()
-            self.said[name] = first
+            first_fact, *_ = facts.values()
+            self.said[name] = first_fact
         elif values:
             self.said.pop(name, None)
 
@@ -131,19 +134,20 @@ class Table:
             self.problems.append(text)
 
     def add(self, window: Window) -> None:
-        """Append the window of one printed row, unless it is a copy of the last one, as in a log that is written twice.
+        """Append the window of one printed row to `windows`, unless it is a copy of the last one.
 
-        Where the counters of epochs and steps go back, the lines of both rows are noted in `restarts`: another run may
-        begin there. Raises InputError for more rows than a run may have.
+        A row is printed twice where two programs write the same log. Where the counters of epochs and steps go back,
+        the lines of both rows are noted in `restarts`: another run may begin there. Raises InputError for more than
+        MAX_ROWS rows.
         """
         last = self.windows[-1] if self.windows else None
         if last is not None and last.step is not None and window.step is not None:
-            before = (last.epoch or 0, last.step)
-            here = (window.epoch or 0, window.step)
-            same_figures = (window.seconds, window.printed_rate) == (last.seconds, last.printed_rate)
-            if here == before and same_figures:
+            last_counters = (last.epoch or 0, last.step)
+            counters = (window.epoch or 0, window.step)
+            has_same_figures = (window.seconds, window.printed_rate) == (last.seconds, last.printed_rate)
+            if counters == last_counters and has_same_figures:
                 return
-            if here < before and len(self.restarts) < MAX_RESTARTS:
+            if counters < last_counters and len(self.restarts) < MAX_RESTARTS:
                 self.restarts.append((last.line, window.line))
 
         if len(self.windows) == MAX_ROWS:
@@ -164,18 +168,18 @@ class Table:
 
     def state(self, name: str, value: object, line: int) -> None:
         """Take a value that a line before the first row states of `name`."""
-        self.say(name, value, line)
+        self.set_once(name, value, line)
 
     def begins(self, text: str, row: Columns) -> None:
         """Take note of the first row."""
 
     def after(self, line: int, text: str) -> None:
-        """Read a line after the first row that is no row itself.
+        """Read a line after the first row that is no row itself, by the format's patterns for four kinds of lines.
 
-        It may print an evaluation, the summary of an epoch, the figure that the log closes with, or a word that only a
-        whole log has.
+        An evaluation goes to `qualities`, the summary of an epoch to `epochs`, and the figure that the log closes with
+        becomes the fact `summary_rate`. A log with one of the words `closing`, which end a whole log, is not truncated.
         """
-        self._evaluation(line, text)
+        self._read_evaluation(line, text)
 
         epoch_end = self.epoch_end.search(text) if self.epoch_end else None
         if epoch_end:
@@ -189,17 +193,18 @@ class Table:
             )
         summary = self.summary.search(text) if self.summary else None
         if summary:
-            self.say("summary_rate", positive(summary[1]), line)
+            self.set_once("summary_rate", positive(summary[1]), line)
         if any(word in text for word in self.closing):
             self.truncated = False
 
-    def _evaluation(self, line: int, text: str) -> None:
-        """Record the result of an evaluation if the line prints one, with the epoch or the step that it is of.
+    def _read_evaluation(self, line: int, text: str) -> None:
+        """Add the result of an evaluation to `qualities` if the line prints one, with its epoch or its step.
 
-        In a format that prints the epoch of its evaluations, a line without it is of the epoch of the row before; the
-        step is not known unless it is printed. In any other format the step is that of the row before.
+        Epoch and step are what the line prints. Where it prints no epoch, but the format's evaluations can have one,
+        the epoch is that of the row before. Where they cannot, the step is that of the row before, unless it is
+        printed. An evaluation before the first row is left out.
         """
-        if self.evaluation is None or self.last is None:
+        if self.evaluation is None or self.last_row is None:
             return
         match = self.evaluation.search(text)
         value = number(match["value"]) if match else None
@@ -211,17 +216,18 @@ class Table:
         step = integer(groups.get("step"))
         format_has_epoch = "epoch" in groups
         if epoch is None and format_has_epoch:
-            epoch = self.last.epoch
+            epoch = self.last_row.epoch
         if step is None and not format_has_epoch:
-            step = self.last.step
+            step = self.last_row.step
         name = groups.get("name") or self.quality
         self.qualities.append(Quality(line=line, name=name, value=value, epoch=epoch, step=step))
 
     def finish(self) -> None:
-        """Turn the words that the log states into what a record holds, after its last line was read.
+        """Turn the words that the log states into values of a record; this is called after the log's last line.
 
-        Counts become whole numbers, the precision one of the record's own names; what cannot be one is forgotten. A
-        format overrides this to set what it reads in its own way.
+        The counts (devices, nodes and batches) become whole numbers, and the precision one of the record's names, by
+        the format's `precisions`. What cannot be one is removed. The framework is set to the format's own, unless the
+        log states it. A format overrides this to set what it reads in its own way.
         """
         for field in _COUNTS:
             stated = self.said.pop(field, None)
@@ -232,30 +238,31 @@ class Table:
         precision = self.said.pop("precision", None)
         if precision:
             record_name = dict(self.precisions).get(str(precision.value))
-            self.say("precision", record_name, precision.line)
-        self.say("framework", self.framework)
+            self.set_once("precision", record_name, precision.line)
+        self.set_once("framework", self.framework)
 
     def steps(self, at: At) -> int | None:
         """Return the steps since the last row, by a counter that runs through the run.
 
         None for the first row, and where the counter goes back.
         """
-        if self.last is None or at.step < self.last.step:
+        if self.last_row is None or at.step < self.last_row.step:
             return None
-        return at.step - self.last.step
+        return at.step - self.last_row.step
 
     def time(self, at: At, row: Columns) -> RowTime:
-        """Return the steps of a row, their seconds, and how long they waited for input; None for what is not known.
+        """Return how many steps a row is about, their seconds, and how long they waited for input.
 
-        `at` is the row's epoch and step, `row` its printed columns. A copy of the last row has 0 steps. Some formats
-        print the mean time of the row's steps (`mean_time`), others that of its last step alone: there the seconds of a
-        row are known only if it has one step.
+        `at` is the row's epoch and step, `row` its printed columns. Steps are None where the row does not tell them,
+        and 0 for a copy of the last row. Some formats print the mean time of the row's steps (`mean_time`). Others
+        print the time of its last step alone, which tells the seconds only of a row of one step. Seconds and wait are
+        None where they are not known.
         """
         steps = self.steps(at)
         step_s = positive(row.get("time"))
         step_wait_s = number(row.get("wait"))
-        tells_all_steps = self.mean_time or steps == 1
-        if steps is None or step_s is None or not tells_all_steps:
+        is_time_of_all_steps = self.mean_time or steps == 1
+        if steps is None or step_s is None or not is_time_of_all_steps:
             return RowTime(steps, None, None)
 
         seconds = step_s * steps
@@ -267,12 +274,14 @@ class Table:
     def read(self) -> None:
         """Read all lines of the log into rows, epochs, evaluations and facts.
 
-        Rows go to `_row`, all other lines to `before` or `after` the first row. Raises InputError where the rows are
-        of anything but images, or where nothing shows that they are of images.
+        A line with a row goes to `_add_row`, any other line to `before` or `after`, as it stands before or behind the
+        first row. A row that lacks the figure which the format needs, or that repeats the counters of the last row, is
+        passed over. Where rows print the run's last step, the log is truncated if a row more would have fitted. Raises
+        InputError where the rows are of anything but images, or where nothing shows that they are of images.
         """
         last_step_wanted: int | None = None
         for line, text, values in rows(self.lines, self.marker, self.tool, self.row):
-            self._search_evidence(line, text, is_row=values is not None)
+            self._search_for_evidence(line, text, is_row=values is not None)
             if values is None:
                 if self.windows:
                     self.after(line, text)
@@ -280,51 +289,58 @@ class Table:
                     self.before(line, text)
                 continue
 
-            row = self._by_column(values)
+            row = self._values_by_column(values)
             at = At(integer(row.get("epoch")), int(row["step"] or 0))
             lacks_figure = self.needs is not None and positive(row[self.needs]) is None
-            if lacks_figure or at == self.last:
+            if lacks_figure or at == self.last_row:
                 continue
-            self._row(line, text, at, row)
+            self._add_row(line, text, at, row)
             last_step_wanted = integer(row.get("of"))
 
-        if last_step_wanted is not None and self.last:
-            steps_of_row = self.usual_steps or self.last.step
-            self.truncated = self.last.step + steps_of_row <= last_step_wanted  # a row more would have fitted
+        if last_step_wanted is not None and self.last_row:
+            steps_of_row = self.usual_steps or self.last_row.step
+            self.truncated = self.last_row.step + steps_of_row <= last_step_wanted
         self.finish()
-        self.batch.finish(self.said, self.checks)
-        self._refuse_what_is_not_shown()
+        self.row_batch.finish(self.said, self.checks)
+        self._forget_doubtful_precision()
+        self._require_images()
         for field in ("first_step", "rate_scope", "cumulative"):
-            self.say(field, getattr(self, field))
+            self.set_once(field, getattr(self, field))
 
-    def _search_evidence(self, line: int, text: str, *, is_row: bool) -> None:
-        """Search a line for what the samples are; lines before the first row, and the first rows, configure the run."""
-        rows_that_configure = WATCHED_ROWS if is_row else 1
-        configures = len(self.windows) < rows_that_configure
+    def _search_for_evidence(self, line: int, text: str, *, is_row: bool) -> None:
+        """Search a line for what the samples are and whether half precision is on.
+
+        The lines before the first row and the first WATCHED_ROWS rows are searched for all of it, later lines for words
+        of images alone.
+        """
+        rows_before = len(self.windows)
+        configures = rows_before == 0
+        if is_row:
+            configures = rows_before < WATCHED_ROWS
         self.evidence.read(line, text, configures=configures)
 
-    def _by_column(self, values: Values) -> Columns:
-        """Return a row's values by the names of their columns."""
+    def _values_by_column(self, values: Values) -> Columns:
+        """Return a row's values by the names of their columns; of two values of one name the first that is printed."""
         row: Columns = {}
         for name, value in zip(self.columns.split(), values, strict=True):
             row[name] = row.get(name) or value
         return row
 
-    def _row(self, line: int, text: str, at: At, row: Columns) -> None:
-        """Add the window of one row, which becomes the last row. Raises InputError for a rate of anything but images.
+    def _add_row(self, line: int, text: str, at: At, row: Columns) -> None:
+        """Add the window of one row, and make the row `last_row`. A row of no steps, a copy of the last one, adds none.
 
-        `at` is the row's epoch and step, `row` its printed columns.
+        `at` is the row's epoch and step, `row` its printed columns. Raises InputError for a rate that is not in images.
         """
         unit = row.get("unit")
         if unit and not _IMAGES.match(unit):
             raise InputError(f"line {line}: a rate in {unit}/s, not in images/s: score logs of networks for images")
-        if self.last is None:
-            self.begins(text, row)
+        if self.last_row is None:
+            self.begins(text, row)  # some formats tell their release by the first row
         if self.rows_tell_batch:
-            self.batch.read(line, row.get("rate"), row["time"])
+            self.row_batch.read(line, row.get("rate"), row["time"])
 
-        time = self.time(at, row)  # it looks at `last`, which must still be the row before
-        self.last = at
+        time = self.time(at, row)  # it looks at `last_row`, which must still be the row before
+        self.last_row = at
         if time.steps == 0:
             return
 
@@ -345,15 +361,17 @@ class Table:
             )
         )
 
-    def _refuse_what_is_not_shown(self) -> None:
-        """Forget FP32 where a line switches half precision on. Raises InputError where no line shows images."""
+    def _forget_doubtful_precision(self) -> None:
+        """Remove a precision of FP32, and the math mode, where a line of the log switches half precision on."""
         if self.value("precision") == "fp32" and self.evidence.half_line is not None:
             for name in ("precision", "math_mode"):
                 self.said.pop(name, None)
 
-        why = self.evidence.why_not_images() if self.windows else None
-        if why is not None:
-            raise InputError(why)
+    def _require_images(self) -> None:
+        """Raise InputError for a log with rows whose lines do not show that the samples are images."""
+        why_not = self.evidence.why_not_images() if self.windows else None
+        if why_not is not None:
+            raise InputError(why_not)
 
 
 class EpochTable(Table):
@@ -361,7 +379,7 @@ class EpochTable(Table):
 
     def steps(self, at: At) -> int | None:
         """Return the steps since the last row; None of the log's first row, unless it has one step."""
-        last = self.last
+        last = self.last_row
         if last is None:
             self.first_step = min(self.first_step, at.step)
             return 1 if at.step == self.first_step else None

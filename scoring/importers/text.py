@@ -4,7 +4,7 @@ import datetime
 import math
 import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,17 +30,17 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class RowPattern:
-    """A printed row: a head, and behind it fields in any order, each a pattern of one group."""
+    """The pattern of a printed row: a head, and behind it fields in any order, each a pattern of one group."""
 
     head: re.Pattern[str]
     needed: tuple[re.Pattern[str], ...]  # a text without one of them is no row
     others: tuple[re.Pattern[str], ...] = ()
 
     def search(self, text: str) -> Values | None:
-        """Return the values of the row in `text`: the groups of its head, then one value for each field.
+        """Return the values of the row in `text`; None where `text` holds no row.
 
-        A field that need not be there is None where it is missing. Returns None where there is no head, or a needed
-        field is missing behind it.
+        A row has the head, and each of the needed fields somewhere behind it. The values are the head's groups, then
+        one for each needed field, then one for each other field, which is None where that field is missing.
         """
         head = self.head.search(text)
         if head is None:
@@ -75,22 +75,26 @@ def rows(lines: Lines, marker: str, tool: str, pattern: RowPattern) -> Iterator[
 
     Another process may write into the midst of a row, whose second half then follows some lines later. The line with a
     first half is yielded without values. If one of the next HALF_ROW_LINES lines completes it, the joined row is
-    yielded in the place of that line, with the number of the first half.
+    yielded in the place of that line, with the number of the first half. A line that the logging tool printed itself
+    completes none.
     """
     first_half: Row | None = None
     for number, line in lines.of_lowest_rank(marker):
         if marker in line:
-            rows_of_line = [Row(number, text, pattern.search(text)) for text in _row_texts(line, marker, pattern.head)]
+            row_texts = _cut_at_rows(line, marker, pattern.head)
+            rows_of_line = [Row(number, text, pattern.search(text)) for text in row_texts]
             for row in rows_of_line:
                 if row.values is not None:
                     lines.row(number)
                 yield row
             last_row = rows_of_line[-1]
-            first_half = last_row if _is_half(last_row, pattern.head) else None
+            first_half = last_row if _is_first_half(last_row, pattern.head) else None
             continue
 
         if first_half is not None:
-            joined_row = None if tool in line else _joined(first_half, line, pattern)
+            joined_row = None
+            if tool not in line:
+                joined_row = _joined(first_half, line, pattern)
             if joined_row is not None:
                 lines.row(joined_row.line)
                 yield joined_row
@@ -112,7 +116,7 @@ def _joined(first_half: Row, line: str, pattern: RowPattern) -> Row | None:
     return Row(first_half.line, text, values)
 
 
-def _row_texts(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
+def _cut_at_rows(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
     """Return the line, cut where rows start in it; no piece is longer than a row can be."""
     if len(line) <= MAX_ROW_CHARS and line.count(marker) == 1:
         return [line]
@@ -122,13 +126,23 @@ def _row_texts(line: str, marker: str, head: re.Pattern[str]) -> list[str]:
     return [line[start : min(end, start + MAX_ROW_CHARS)] for start, end in zip(starts, ends, strict=True)]
 
 
-def _is_half(row: Row, head: re.Pattern[str]) -> bool:
-    """Say whether a line has the head of a row without its fields."""
+def _is_first_half(row: Row, head: re.Pattern[str]) -> bool:
+    """Tell whether a line has the head of a row but not its fields, which may then stand on a later line."""
     return row.values is None and len(row.text) < MAX_ROW_CHARS and head.search(row.text) is not None
 
 
-def work(windows: Sequence[Window]) -> list[int]:
-    """Return the weight of each window in a mean over time: its steps where all say them, else 1 for each."""
+def total(windows: Iterable[Window], field: str) -> float:
+    """Return the sum of one field over windows; a window without it counts as 0."""
+    return math.fsum(getattr(window, field) or 0.0 for window in windows)
+
+
+def lines_in_words(windows: Sequence[Window]) -> str:
+    """Return which lines of the log windows are of: `lines 12 to 480`."""
+    return f"lines {windows[0].line} to {windows[-1].line}"
+
+
+def steps_as_weights(windows: Sequence[Window]) -> list[int]:
+    """Return the weight of each window in a mean over time: its steps, or 1 for each where not all say their steps."""
     steps = [window.steps for window in windows if window.steps]
     return steps if len(steps) == len(windows) else [1] * len(windows)
 
@@ -146,9 +160,10 @@ def wait_within(wait_s: float | None, seconds: float | None) -> float | None:
 
 
 def moment_s(text: str | None) -> float | None:
-    """Return a moment in seconds since a fixed origin; None where the text is none.
+    """Return a printed moment in seconds since an origin that is the same for all moments of one form; None if garbled.
 
-    The text is a local `Y-M-D h:m:s` (or Y/M/D, with `.` or `,` before a fraction of a second) or a Unix time.
+    The two forms are a Unix time, and a local time `2024-05-01 12:30:00,25`: the date may have `/` for `-`, the
+    fraction of a second `.` for `,`. A text of None gives None.
     """
     if text is None or " " not in text:
         return number(text)

@@ -8,13 +8,13 @@ from runlog.run import real
 MOST = 10**15  # no count, no time and no number of images lies beyond
 
 
-def amount(value: Any) -> float | None:
+def positive_amount(value: Any) -> float | None:
     """Return a time, a rate or a number of images; None for what cannot be one."""
     as_real = real(value)
     return as_real if as_real is not None and 1e-9 < as_real < MOST else None
 
 
-def whole(value: Any) -> int | None:
+def positive_whole(value: Any) -> int | None:
     """Return a whole number above 0; None for anything else."""
     return whole_or_zero(value) or None
 
@@ -27,12 +27,12 @@ def whole_or_zero(value: Any) -> int | None:
     return int(as_real)
 
 
-def text_of(value: Any) -> str | None:
+def text_or_none(value: Any) -> str | None:
     """Return a text; None for anything else."""
     return value if isinstance(value, str) else None
 
 
-def table_of(value: Any) -> JsonObject | None:
+def table_or_none(value: Any) -> JsonObject | None:
     """Return a table; None for anything else."""
     return value if isinstance(value, dict) else None
 

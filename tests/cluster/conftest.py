@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,11 @@ import pytest
 
 from tests.cluster import containers
 from tests.cluster.containers import Rootless, need, run
+
+
+def pytest_configure() -> None:
+    """Has a run that is told to end remove its containers, users and SLURM first, as one that is interrupted does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

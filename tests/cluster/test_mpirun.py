@@ -136,9 +136,11 @@ def test_spares_take_the_places_of_killed_nodes(
 
 
 @pytest.fixture(scope="module")
-def rootless(podman_user: Rootless) -> Rootless:
+def rootless(podman_user: Rootless) -> Iterator[Rootless]:
+    """The user of the tests below, the last of this file; then it goes, with its 20 GB of images."""
     podman_user.loaded()
-    return podman_user
+    yield podman_user
+    podman_user.close()
 
 
 def two_nodes(rootless: Rootless, *, name: str, **job: str) -> tuple[list[str], Path]:

@@ -5,7 +5,7 @@ and blocks as `resnet_unit`: the same training as the plain network's, and the s
 import functools
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import numpy as np
@@ -418,3 +418,14 @@ def test_lars_of_resnet50_takes_at_most_four_operators() -> None:
 def test_a_warm_up_as_long_as_the_schedule_is_refused() -> None:
     with pytest.raises(ValueError, match="warm-up of 9 steps in a schedule of 9"):
         Schedule(kind="cosine", base=0.4, warmup_steps=9, total_steps=9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "from_zero", "decay_steps"),
+    [("polynomial", True, 85), ("polynomial", False, 90), ("cosine", True, 90), ("cosine", False, 90)],
+)
+def test_decay_steps_leave_out_the_warm_up_as_in_the_mlperf_reference_alone(
+    kind: Literal["polynomial", "cosine"], from_zero: bool, decay_steps: int
+) -> None:
+    schedule = Schedule(kind=kind, base=0.4, warmup_steps=5, total_steps=90, from_zero=from_zero)
+    assert schedule.decay_steps == decay_steps

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from scoring.figure import history
+from scoring.figure import history_file
 from scoring.importers import read_record
 from tests.jobs import Done, need, refused
 from tests.scoring import samples
@@ -43,9 +43,9 @@ def command(tmp_path: Path) -> Command:
     return call
 
 
-def rows_in(folder: Path) -> list[history.Row]:
+def rows_in(folder: Path) -> list[history_file.Row]:
     with sqlite3.connect(folder / "history.sqlite") as connection:
-        return history.rows_of(connection)
+        return history_file.rows_of(connection)
 
 
 def logs(folder: Path, name: str, factors: list[float], devices: int = 8) -> list[Path]:
@@ -63,7 +63,7 @@ def test_a_run_is_kept_once_with_its_record_and_a_correction_takes_its_place(tmp
     runs[0].touch()
     assert command("add", runs[0]).stdout == f"0 of 1 runs are new in {file}\n"
     with sqlite3.connect(file) as connection:
-        rows = history.rows_of(connection)
+        rows = history_file.rows_of(connection)
         (packed,) = connection.execute("SELECT record FROM run WHERE sha256 = ?", [rows[0].sha256]).fetchone()
     record = json.loads(zlib.decompress(packed))
     assert len(rows) == 5 and record["sha256"] == rows[0].sha256 and record["windows"]
@@ -256,6 +256,8 @@ def test_parquet_has_a_row_a_window(pair: list[str], tmp_path: Path) -> None:
     wanted = [(r.sha256, r.devices, w.step, w.seconds, w.images_per_s) for r in records for w in r.windows]
     assert [tuple(row[n] for n in ("sha256", "devices", "step", "seconds", "images_per_s")) for row in rows] == wanted
     refused(scoring("export", *pair, "--parquet", file), f"{file}: exists")
+    nowhere = tmp_path / "nowhere" / "windows.parquet"
+    refused(scoring("export", *pair, "--parquet", nowhere), f"{nowhere}: no folder {nowhere.parent} to write into")
 
 
 def test_a_history_is_a_table(pair: list[str], tmp_path: Path) -> None:

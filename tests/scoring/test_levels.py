@@ -32,8 +32,24 @@ def test_what_is_not_known_of_a_level_is_said() -> None:
     unsaid = levels.levels([99.0, 101.0], [[1.0], [1.0]], None)
     assert unsaid[2] == Level(name="host", count=None, unknown=levels.HOSTS_UNSAID)
     assert in_words(unsaid) == "2 windows (no run has two windows); 2 runs +-1.41%; hosts: " + levels.HOSTS_UNSAID
-    failed = levels.levels([math.inf, 2.0], [[], []], None)
-    assert failed[1].relative_sd is None and failed[1].count == 2
+
+
+def test_a_run_that_did_not_converge_is_not_counted() -> None:
+    _, run, host = levels.levels([math.inf, 99.0, 101.0], [[], [], []], ["a", "b", "b"])
+    assert (run.count, run.not_converged, host.count, host.not_converged) == (2, 1, 1, 0)
+    assert in_words([run, host]) == "2 runs +-1.41% (1 run that did not converge is not counted); one host"
+    _, run, _ = levels.levels([math.inf, math.inf, 2.0], [[], [], []], None)
+    assert in_words([run]) == "one run (2 runs that did not converge are not counted)"
+    _, run, _ = levels.levels([math.inf], [[]], ["a"])
+    assert in_words([run]) == "no run (1 run that did not converge is not counted)"
+
+
+def test_score_says_that_an_aborted_run_is_not_counted(tmp_path: Path) -> None:
+    texts = [samples.mllog(samples.run_of([0.5 + at / 100] * 200)) for at in range(5)]
+    texts[2] = texts[2].replace('"status": "success"', '"status": "aborted"')
+    logs = [write(tmp_path, f"{at}.txt", text) for at, text in enumerate(texts)]
+    shown = scoring("score", *logs, "--protocol", "mlperf").stdout
+    assert "4 runs +-" in shown and "(1 run that did not converge is not counted)" in shown
 
 
 def test_score_and_compare_show_the_levels(tmp_path: Path) -> None:

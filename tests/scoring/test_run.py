@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,27 @@ def test_stamps_are_taken_after_the_rows_that_are_skipped(tmp_path: Path) -> Non
     assert found.value == pytest.approx(800, rel=1e-6)
 
 
+def test_a_row_whose_step_cannot_be_read_does_not_move_the_rows_after_it(tmp_path: Path) -> None:
+    text = samples.mllog(samples.run_of([0.5] * 200))
+    garbled = read(tmp_path, text.replace('"step": 40,', '"step": "4O",'))
+    assert score([garbled], STAMPS).value == pytest.approx(score([read(tmp_path, text)], STAMPS).value)
+
+
+def test_no_stamps_are_taken_after_an_epoch_of_unknown_steps() -> None:
+    """Of the rows after it nobody knows how many steps lie between them and those before it."""
+    epochs = [Window(line=n, epoch=n, steps=100, images=25_600, end_s=50.0 * n) for n in (1, 2, 3, 4)]
+    record = Record(
+        file="a.log", sha256="0", lines=4, format="mllog", devices=8, batch_per_device=32, windows=tuple(epochs)
+    )
+    assert score([record], STAMPS).value == pytest.approx(512)
+    epochs[1].steps = None
+    with pytest.raises(InputError, match="takes 100 steps after warm-up and the log has 0"):
+        score([record], STAMPS)
+    epochs[0].steps = None
+    with pytest.raises(InputError, match="the log does not say how many steps were done at any of its time stamps"):
+        score([record], STAMPS)
+
+
 def test_a_batch_that_the_rows_deny_is_refused(tmp_path: Path) -> None:
     """Rate x step time of one device is its batch, whatever the options say, and as far as the digits go."""
     texts = [samples.paddleseg(samples.run_of([s] * 290, devices=1, batch=1)) for s in (3.1563, 13.3)]
@@ -190,11 +212,13 @@ def epochs_log(
         (
             {"evaluation_ms": 300, "marked": True, "eval_samples": False},
             False,
-            "first to last epoch with evaluations (the log does not say eval_samples), 8.9 s",
+            "first to last epoch with evaluations (they cannot be left out, as the log does not say eval_samples",
         ),
         # The epochs were only launched, and the evaluations wait for the work: no figure.
         ({"evaluation_ms": 1400}, False, "first to last epoch, 12.2 s"),
         ({"evaluation_ms": 3000, "marked": True}, False, "first to last epoch without evaluations, 15.8292 s"),
+        # Evaluations as long, or work that they wait for: no line tells which.
+        ({"evaluation_ms": 1400, "marked": True, "eval_samples": False}, False, "with --protocol mlperf), 12.2 s"),
         ({"evaluation_ms": 60, "idle_ms": 300}, True, "first to last epoch, 8.18 s"),
         ({"evaluation_ms": 60, "idle_ms": 1000}, False, "run_start to run_stop, 9.24 s"),
         # One of four is logged, as some submitters do: the run's time is that of all of them.
@@ -210,7 +234,7 @@ def test_epochs_are_set_against_the_runs_time(tmp_path: Path, sizes: dict, agree
     [check] = [check for check in record.checks if check.what == "epochs against the run's time"]
     assert (check.agree, check.refused) == (agree, sizes["evaluation_ms"] >= 1400) and says in str(check)
     if check.refused:
-        with pytest.raises(InputError, match=rf"two ways to it contradict each other.*{says}, .* images/s"):
+        with pytest.raises(InputError, match=rf"two ways to it contradict each other.*{re.escape(says)}, .* images/s"):
             score([record], protocols.find("window"))
         return
     result = score([record], protocols.find("window"))
@@ -299,6 +323,7 @@ RUNNING = [statistics.fmean(UNEVEN[: at + 1]) for at in range(200)]
         (record_of(SLOWED, powers=[300.0] * 60 + [210.0] * 40), False, {"throttling": "300 W before, 210 W after"}),
         (record_of(SLOWED, waits=[0.005] * 60 + [0.065] * 40), False, {"data_stall": "", "drift": ""}),
         (record_of(noise(50), waits=[0.05] * 50), False, {"data_stall": "10.0% of the step time"}),
+        (record_of([0.5] * 50, waits=[0.02501] * 50), False, {"data_stall": "5.002% of the step time"}),
         (record_of(noise(50), waits=[0.01] * 50), False, {}),
         (record_of([0.5, 0.5, 0.5, 2.0] * 10), True, {"rates_averaged": "", "unsteady": "4 times as long"}),
         (record_of([0.5, 0.5, 0.5, 2.0] * 10), False, {"unsteady": ""}),
@@ -371,6 +396,13 @@ def test_outlying_runs() -> None:
 )
 def test_an_interval_of_over_two_percent_each_way_is_warned_of(low: float, high: float, wide_interval: bool) -> None:
     assert bool(list(warnings.of_interval(100.0, (low, high)))) == wide_interval
+
+
+def test_a_warning_of_an_interval_shows_the_digits_by_which_it_is_too_wide() -> None:
+    [little] = warnings.of_interval(100.0, (97.9996, 102.0004))
+    assert "interval is 2.0004% of the figure (over 2%)" in little.found
+    [much] = warnings.of_interval(100.0, (90.0, 110.0))
+    assert "interval is 10.0% of the figure (over 2%)" in much.found
 
 
 @pytest.mark.parametrize(

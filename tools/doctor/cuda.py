@@ -88,7 +88,7 @@ def start(environ: Mapping[str, str], gpus: int) -> CudaStart:
         child = talk(ASK_CUDA, str(first_gpu), str(gpus), environ=environ, silent_s=SILENT_S)
         result = _read_answers(child)
         gpu_steps.update(result.gpus)
-        has_hung_or_died = bool(child.ended)  # else the text is empty
+        has_hung_or_died = bool(child.failure)  # else the text is empty
         if not has_hung_or_died:
             break  # all GPUs were asked
         if result.fault is not None or not result.gpus:
@@ -112,10 +112,10 @@ def _read_answers(child: Talk) -> CudaStart:
     """
     answers = child.answers()
     steps = _ended_steps(answers)
-    has_hung_or_died = bool(child.ended)  # how, in words
+    has_hung_or_died = bool(child.failure)  # how, in words
     if has_hung_or_died:
         name, call = _step_not_ended(answers)
-        steps[name] = Step(call=call, ended=child.ended)
+        steps[name] = Step(call=call, ended=child.failure)
 
     gpus: dict[int, Step] = {}
     faults: list[Step] = []  # steps of the driver itself that failed

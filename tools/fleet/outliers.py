@@ -2,9 +2,8 @@
 
 Who does not belong is found by Rosner's generalized test (Technometrics 25, 1983): the farthest from the median are
 set aside one after the other, so that several do not hide each other, and each is compared with mean and standard
-deviation of those left. A table in docs/scale.md has why it is not the MAD that gives the scale. Three or five others
-tell little of how healthy ones differ, so that test is weak where few are; hence a second way to be named: a minority
-that takes over twice the time of all others.
+deviation of those left. Three or five others tell little of how healthy ones differ, so that test is weak where few
+are; hence a second way to be named: a minority that takes over twice the time of all others.
 """
 
 import itertools

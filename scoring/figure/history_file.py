@@ -1,0 +1,240 @@
+"""The file of `python -m scoring history`: a SQLite table with a row for each run."""
+
+import dataclasses
+import datetime
+import json
+import os
+import sqlite3
+import urllib.parse
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from scoring.figure.levels import hosts_of_nodes
+from scoring.figure.run_start import start_of
+from scoring.figure.score import Score
+from scoring.importers import jsonable
+from scoring.record import InputError, Record, nodes_of_header, section
+
+VERSION = 1  # of the file; one made before versions has 0 and the same form
+MOST_IMAGES_PER_S = 1e15
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Series:
+    """The facts that the runs of one trend have in common."""
+
+    system: str
+    workload: str
+    precision: str
+    protocol: str
+
+    def __str__(self) -> str:
+        return f"{self.system}, {self.workload}, {self.precision}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One run of the history; the record itself stays in the file, as zlib-packed JSON."""
+
+    sha256: str  # of the log, with the run's lines where it holds several
+    file: str
+    date: str  # UTC
+    date_of: str  # "run_start", "first_row", or "file" where the log has no calendar
+    revision: str | None  # commit of the code that ran
+    system: str
+    workload: str
+    precision: str
+    protocol: str
+    images_per_s: float
+    unit: str
+
+    @property
+    def series(self) -> "Series":
+        """Return the facts that must agree for runs to be repeats in time."""
+        return Series(system=self.system, workload=self.workload, precision=self.precision, protocol=self.protocol)
+
+
+class Added(NamedTuple):
+    """The numbers of runs that were written into the history."""
+
+    new: int
+    corrected: int  # those whose row said otherwise before
+
+
+COLUMNS = [field.name for field in dataclasses.fields(Row)]
+TABLE = f"CREATE TABLE IF NOT EXISTS run ({', '.join(COLUMNS)}, record BLOB, PRIMARY KEY (sha256, protocol))"
+
+
+def row_of(result: Score, index: int, system: str | None) -> Row:
+    """Return the history's row of one run of a score, the one at `index`.
+
+    `system` names the machine; where it is None the log must. Raises InputError where neither does: runs of two
+    machines must never share a trend. What else the log does not say stands in the row in words, as `batch unsaid`.
+    """
+    record = result.records[index]
+    started = start_of(record)
+    date = datetime.datetime.fromtimestamp(started.seconds, datetime.timezone.utc)
+    machine = system or record.machine
+    if machine is None:
+        raise InputError(f"{record.file}: the log does not say its hardware; name the machine by --system")
+    commit = section(record, "source").get("commit")
+    lines_of_run = ""  # where the log holds several runs, which share its digest
+    if record.segment:
+        first_line, last_line = record.segment
+        lines_of_run = f", lines {first_line} to {last_line}"
+    return Row(
+        sha256=record.sha256 + lines_of_run,
+        file=os.fsencode(Path(record.file).resolve()).decode("utf-8", "backslashreplace"),
+        date=date.isoformat(timespec="seconds"),
+        date_of=started.source,
+        revision=_storable(str(commit)) if commit else None,
+        system=_storable(f"{machine}, {record.devices or 'unknown'} devices, {record.framework_name}"),
+        workload=_storable(f"{record.model or 'model unsaid'}, batch {record.global_batch or 'unsaid'}"),
+        precision=_storable(record.math_mode or record.precision or "precision unsaid"),
+        protocol=_storable(f"{result.protocol.name}: {result.protocol.describe()}"),
+        images_per_s=result.runs[index].value,
+        unit=result.unit,
+    )
+
+
+def _storable(text: str) -> str:
+    """Return a log's text with each character that UTF-8 cannot hold as an escape; SQLite would refuse it."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+@contextmanager
+def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
+    """Yield a connection to the history's file, and close it; what was written is kept if no error ends the block.
+
+    With `new` the file is made if it is not there, and may be written to. Else it is opened for reading. Raises
+    InputError for a file that is not there, is no history, or is locked by another process.
+    """
+    if not new and not path.is_file():
+        raise InputError(f"{path}: no history there; make it with `history add LOG...`, or give --file")
+    mode = "rwc" if new else "ro"
+    address = f"file:{urllib.parse.quote(os.fsencode(path.absolute()))}?mode={mode}"
+    try:
+        with closing(sqlite3.connect(address, uri=True)) as connection, connection:
+            if new:
+                _make_table_if_empty(connection)
+            _refuse_other_files(connection, path)
+            yield connection
+    except sqlite3.Error as error:
+        fix = "another process writes to it: try again" if "locked" in str(error) else "name another by --file"
+        raise InputError(f"{path}: not a history that can be used ({error}); {fix}") from error
+
+
+def _make_table_if_empty(connection: sqlite3.Connection) -> None:
+    """Make the history's table in a file that is still empty; any other file stays as it is."""
+    if not _tables(connection) and _version(connection) == 0:
+        connection.execute(TABLE)
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _refuse_other_files(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise InputError for a SQLite file that is no history, or that a later version of this code wrote.
+
+    A history has a table `run`, whose columns are the fields of Row and then `record`, which holds the whole record.
+    """
+    version = _version(connection)
+    if version > VERSION:
+        raise InputError(f"{path}: a history of version {version}; this code knows {VERSION}: use a newer one")
+
+    columns = _columns_of_run(connection)
+    if columns == [*COLUMNS, "record"]:
+        return
+    if not columns:
+        tables = ", ".join(_tables(connection)) or "none"
+        raise InputError(f"{path}: a SQLite file, but no history (tables {tables}); name another by --file")
+    names = ", ".join(columns)
+    raise InputError(f"{path}: a SQLite file, but no history (columns {names}); name another by --file")
+
+
+def _tables(connection: sqlite3.Connection) -> list[str]:
+    """Return the names of the file's tables; none for a file that is still empty."""
+    return [name for (name,) in connection.execute("SELECT name FROM sqlite_master ORDER BY name")]
+
+
+def _columns_of_run(connection: sqlite3.Connection) -> list[str]:
+    """Return the names of the columns of the table `run`; none where there is no such table."""
+    return [name for (name,) in connection.execute("SELECT name FROM pragma_table_info('run')")]
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    """Return the version of this code's histories that the file was made by; 0 for a file that says none."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def rows_of(connection: sqlite3.Connection) -> list[Row]:
+    """Return all runs of the history, oldest first. Raises InputError for a row that another program altered."""
+    found = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM run ORDER BY date, sha256")
+    rows = [Row(*values) for values in found]
+    for row in rows:
+        for name, value in vars(row).items():
+            if not _is_storable(name, value):
+                raise InputError(f"history: the run of SHA-256 {row.sha256!s:.12} has {name} {value!r}; delete its row")
+    return rows
+
+
+def _is_storable(column: str, value: object) -> bool:
+    """Tell whether a value is one that `add` writes into a column: SQLite itself takes any type."""
+    if column == "images_per_s":
+        return isinstance(value, float) and 0 < value < MOST_IMAGES_PER_S
+    if column == "revision" and value is None:
+        return True
+    return isinstance(value, str)
+
+
+def add(connection: sqlite3.Connection, result: Score, system: str | None) -> Added:
+    """Add the runs of a score to the history, and return how many rows are new or changed.
+
+    A run is the one of an old row where its log's digest and the protocol are the same. The old row is then replaced if
+    it says anything else, but stays if only the log's path or the date differs, as both change when a log is copied.
+    """
+    old_rows = {(row.sha256, row.protocol): row for row in rows_of(connection)}
+    new = 0
+    corrected = 0
+    for index, record in enumerate(result.records):
+        row = row_of(result, index, system)
+        old = old_rows.get((row.sha256, row.protocol))
+        if old is None:
+            new += 1
+            _write_row(connection, row, record)
+        elif dataclasses.replace(old, file=row.file, date=row.date) != row:
+            corrected += 1
+            _write_row(connection, row, record)
+    return Added(new, corrected)
+
+
+def _write_row(connection: sqlite3.Connection, row: Row, record: Record) -> None:
+    """Write a run into the history, in the place of the row of the same digest and protocol if there is one."""
+    packed_record = zlib.compress(json.dumps(jsonable(record)).encode())
+    values = [*vars(row).values(), packed_record]
+    placeholders = ", ".join("?" * len(values))
+    connection.execute(f"INSERT OR REPLACE INTO run VALUES ({placeholders})", values)
+
+
+def hosts_of_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[str] | None:
+    """Return the host of each row's run, or its hosts as `node1, node2`, by the record that the history keeps of it.
+
+    Returns None where one of the records does not name its hosts. Raises InputError for a record that another program
+    altered, so that it cannot be read.
+    """
+    hosts = []
+    for row in rows:
+        key = [row.sha256, row.protocol]
+        (packed,) = connection.execute("SELECT record FROM run WHERE sha256 = ? AND protocol = ?", key).fetchone()
+        try:
+            record = json.loads(zlib.decompress(packed))
+            host = hosts_of_nodes(nodes_of_header(record["header"]), record["nodes"])
+        except (zlib.error, ValueError, TypeError, KeyError, AttributeError):
+            says = "has a record that cannot be read; delete its row"
+            raise InputError(f"history: the run of SHA-256 {row.sha256:.12} {says}") from None
+        if host is None:
+            return None
+        hosts.append(host)
+    return hosts
