@@ -22,7 +22,7 @@ LARS_ROUNDED = Tolerance(1.5e-2, 5e-2, f"{RATES} 1.9e-3, then 6.7e-3, where valu
 
 
 def units(machine: Machine) -> Verdict:
-    """Compare the losses of a training by units with those of the plain operators, and return the verdict.
+    """Compare the losses of a training by fused units with those of the plain operators, and return the verdict.
 
     A unit is Paddle's `resnet_unit`: one operator for a convolution, its batch norm, an addend and a relu. The plain
     losses are those that the check `losses` measured on this machine.
