@@ -108,8 +108,8 @@ def _plan_of_run(run: LoggedRun) -> _Plan:
     Without both events the batch and the steps of an epoch are 0. Only a run of MODE=throughput has the two ends of
     its phases.
     """
-    samples = int(run.count(schema.TRAIN_SAMPLES))
-    batch = int(run.count(schema.GLOBAL_BATCH_SIZE))
+    samples = int(run.stated_count(schema.TRAIN_SAMPLES))
+    batch = int(run.stated_count(schema.GLOBAL_BATCH_SIZE))
     epoch_steps = 0
     if samples > 0 and batch > 0:
         epoch_steps = samples // batch
@@ -235,11 +235,11 @@ class Measured:
         where = table_of(schema.InWindow, event.metadata)
         if len(self._run.losses) < LOSSES_KEPT:
             self._run.losses.append(window.loss if window else None)
-            self._run.took(event.key, window.time_s if window else 0.0)
+            self._run.keep_interval(event.key, window.time_s if window else 0.0)
         if window is None or where is None or not _is_possible(window):
             self.fault(event.line, f"a step_window is not as the schema has it: {printable(event.value)}")
             return
-        if self._run.number(schema.STEP_WINDOW) == 1:
+        if self._run.number_of_events(schema.STEP_WINDOW) == 1:
             self._make_plan(where, window)
         if len(self.faults) >= FINDINGS_PER_RULE:
             return
@@ -342,8 +342,8 @@ class Measured:
 
     def _compare_with_data_set(self, stated: schema.EpochThroughput, line: int) -> None:
         """Compare the images of an epoch with the samples of the data set: less than a batch may be left over."""
-        samples = self._run.count(schema.TRAIN_SAMPLES)
-        batch = self._run.count(schema.GLOBAL_BATCH_SIZE)
+        samples = self._run.stated_count(schema.TRAIN_SAMPLES)
+        batch = self._run.stated_count(schema.GLOBAL_BATCH_SIZE)
         if samples and batch and abs(stated.images - samples) > batch:
             actual = f"{stated.images:.10g} images in an epoch; train_samples is {samples}, the global batch {batch}"
             self._collected.breach(AGREES, line, actual)
@@ -401,7 +401,7 @@ class Measured:
         images_per_s = event.value
         if isinstance(images_per_s, dict):
             images_per_s = images_per_s.get("throughput", images_per_s.get("imgs_sec"))
-        images = self._run.count(schema.TRAIN_SAMPLES)
+        images = self._run.stated_count(schema.TRAIN_SAMPLES)
         epoch_ms = self._last_epoch_ms
         is_within_epoch = self._epoch is not None
         if is_within_epoch or epoch_ms is None or epoch_ms <= 0:

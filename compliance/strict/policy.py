@@ -48,8 +48,8 @@ class Policy:
         rule there is a note that it was not applied.
         """
         run = self.run
-        name = run.text(schema.SUBMISSION_BENCHMARK)
-        division = run.text(schema.SUBMISSION_DIVISION)
+        name = run.stated_text(schema.SUBMISSION_BENCHMARK)
+        division = run.stated_text(schema.SUBMISSION_DIVISION)
         benchmark = self.ruleset.benchmarks.get(name)  # None: it is none of this project's
         self._check_benchmark_asked(benchmark_asked)
         self._check_status(ours=benchmark is not None)
@@ -73,9 +73,9 @@ class Policy:
 
     def _check_benchmark_asked(self, asked: str | None) -> None:
         """Collect that the log is of another benchmark than the user asked for; None allows any."""
-        name = self.run.text(schema.SUBMISSION_BENCHMARK)
+        name = self.run.stated_text(schema.SUBMISSION_BENCHMARK)
         if asked and name and name != asked:
-            line = self.run.of(schema.SUBMISSION_BENCHMARK).line
+            line = self.run.first_event(schema.SUBMISSION_BENCHMARK).line
             self._breach("benchmark-asked", line, printable(name), f"benchmark {asked}")
 
     def _check_status(self, *, ours: bool) -> None:
@@ -86,7 +86,7 @@ class Policy:
             return
         if not ours and status != "aborted":
             return
-        reason = run.of(schema.ABORT_REASON)
+        reason = run.first_event(schema.ABORT_REASON)
         why = f": {printable(reason.value)}" if reason.line else ""
         self._breach("run-status", run.stop.line, f"status {printable(status)}{why}")
 
@@ -97,7 +97,7 @@ class Policy:
         no run_summary, so for them it is noted that the rule was not applied.
         """
         summary = self.run.summary
-        line = self.run.of(schema.RUN_SUMMARY).line
+        line = self.run.first_event(schema.RUN_SUMMARY).line
         if summary is None:
             self.collected.note("run-mode", "not applied: the log has no run_summary that says so")
             return
@@ -114,7 +114,7 @@ class Policy:
         run_start. A log without any event is another rule's.
         """
         cleared: list[Event] = []
-        for event in self.run.kept[schema.CACHE_CLEAR.key]:
+        for event in self.run.all_events[schema.CACHE_CLEAR.key]:
             reason = _why_not_cleared(event)
             if reason:
                 self._breach("cache-cleared", event.line, f"not cleared: {reason}")
@@ -129,7 +129,7 @@ class Policy:
 
     def _check_seeds(self) -> None:
         """Collect a log without a seed, and seeds that seed_checker does not take."""
-        seeds = self.run.kept[schema.SEED.key]
+        seeds = self.run.all_events[schema.SEED.key]
         if not seeds:
             self._breach("seed-present", None, "no seed")
         for seed in seeds:
@@ -166,8 +166,8 @@ class Policy:
             has_benchmark_data = self._check_closed_data(benchmark)  # it may have just logged a wrong number
         if is_closed and is_resnet and has_benchmark_data:
             self._check_closed_evaluations(benchmark)
-        elif run.is_project_log and is_resnet and has_type(run.of(schema.EVAL_SAMPLES).value, COUNT):
-            check_samples(run, int(run.count(schema.EVAL_SAMPLES)), self.collected)
+        elif run.is_project_log and is_resnet and has_type(run.first_event(schema.EVAL_SAMPLES).value, COUNT):
+            check_samples(run, int(run.stated_count(schema.EVAL_SAMPLES)), self.collected)
 
     def _check_closed_evaluations(self, benchmark: Benchmark) -> None:
         """Collect what is against the evaluations of a closed ResNet run: when, on how many samples, which curve."""
@@ -181,7 +181,7 @@ class Policy:
         """Collect files that the benchmark's data set cannot have, by the sums of their bytes in the header."""
         if benchmark.distributed is None:
             return
-        stated = passports.bytes_of_parts(self.run.section(schema.DATASET))
+        stated = passports.bytes_of_parts(self.run.header_section(schema.DATASET))
         for difference in passports.differences(stated, benchmark.distributed):
             self._breach("data-distributed", None, difference)
 
@@ -192,8 +192,8 @@ class Policy:
         evaluation samples was logged wrong, as that of batches: the finding is then a warning. Otherwise it is an
         error.
         """
-        train = self.run.of(schema.TRAIN_SAMPLES)
-        evaluation = self.run.of(schema.EVAL_SAMPLES)
+        train = self.run.first_event(schema.TRAIN_SAMPLES)
+        evaluation = self.run.first_event(schema.EVAL_SAMPLES)
         if benchmark.name == "resnet" and counts_batches(self.run, benchmark):
             by_accuracies = f"the accuracies are whole numbers of {benchmark.eval_samples}"
             actual = f"eval_samples is {evaluation.value}; {by_accuracies}"
@@ -262,12 +262,12 @@ class Policy:
         event of its key, and may compare it with the first values of other keys and the number of epochs trained. It is
         passed over where the log has no such event, and where it is for another optimizer than the run's.
         """
-        state = State(self.run.values.items())  # the first value of each key, as `s` of a check
+        state = State(self.run.first_values.items())  # the first value of each key, as `s` of a check
         state["epochs_trained"] = self.order.epochs_counted
         findings = []
         for rule in self.ruleset.written:
-            event = self.run.first.get(rule.key)
-            is_for_optimizer = rule.opt_name in (None, self.run.text(schema.OPT_NAME))  # None: for any
+            event = self.run.first_events.get(rule.key)
+            is_for_optimizer = rule.opt_name in (None, self.run.stated_text(schema.OPT_NAME))  # None: for any
             if event is None or not is_for_optimizer:
                 continue
             finding = _written_finding(rule, event, state)

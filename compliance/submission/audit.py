@@ -94,7 +94,7 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
 def _organisation(logs: Sequence[Report]) -> str:
     """Return the organisation that the first of the logs to state one states; empty if none does."""
     for report in logs:
-        stated = report.run.text(schema.SUBMISSION_ORG)
+        stated = report.run.stated_text(schema.SUBMISSION_ORG)
         if stated:
             return stated
     return ""
@@ -140,7 +140,7 @@ def _question_about_two_submissions(report: Report, folder: Folder, earlier: _Fi
         actual = f"{actual}: this is its submission with power logs"
         severity = "info"
     elif folder.name.parts[0] != other.name.parts[0]:  # the folders of two rounds
-        passes = "passes" if report.official else "does not pass"
+        passes = "passes" if report.passes_official else "does not pass"
         actual += (
             f": a resubmission is allowed where system.json is identical (here: {_likeness(folder, other)}) and the "
             f"log passes the new round's checker (it {passes}); training_rules.adoc, section Results Resubmission"
@@ -171,12 +171,12 @@ def _candidate(folder: Folder) -> Candidate:
     organisations in the same round, of the same benchmark and global batch.
     """
     first = folder.logs[0].run
-    group = (folder.owner.round, first.text(schema.SUBMISSION_BENCHMARK), first.global_batch)
+    group = (folder.owner.round, first.stated_text(schema.SUBMISSION_BENCHMARK), first.global_batch)
     to_target: list[float] = []
     for report in folder.logs:
         epochs = report.run.as_tools_read.to_target
-        is_closed = report.run.text(schema.SUBMISSION_DIVISION) == "closed"
-        if is_closed and report.official and epochs is not None and math.isfinite(epochs):
+        is_closed = report.run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
+        if is_closed and report.passes_official and epochs is not None and math.isfinite(epochs):
             to_target.append(epochs)
     organisation = _organisation_of_submitter(folder.owner.submitter)
     return Candidate(organisation=organisation, group=group, to_target=tuple(to_target))
@@ -244,13 +244,13 @@ def _submission(folder: Folder, asked: Mapping[str, list[Finding]], *, envelope:
         submitter=printable(folder.owner.submitter),
         system=printable(folder.owner.system),
         benchmark=printable(folder.owner.benchmark),
-        division=printable(first.values.get(schema.SUBMISSION_DIVISION.key, "")),
+        division=printable(first.first_values.get(schema.SUBMISSION_DIVISION.key, "")),
         ruleset=ruleset.version,
         logs=len(checked),
         not_judged=len(checked) - len(judged) + unknown_benchmarks,
         global_batch=first.global_batch,
-        official_passes=sum(report.official for report in judged),
-        strict_passes=sum(report.strict for report in judged),
+        official_passes=sum(report.passes_official for report in judged),
+        strict_passes=sum(report.passes_strict for report in judged),
         official_minutes=_official_minutes(official, folder.scaling),
         strict_minutes=None if strict is None else strict.minutes,
         rcp=test.status if test else "not known",

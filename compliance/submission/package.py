@@ -257,12 +257,12 @@ def contents_of(
     first = checked[0].run
     reasons += [Reason("logs", text) for text in _reasons_of_origin(first, folder.name)]
     manifest = {
-        "organisation": first.of(schema.SUBMISSION_ORG).value,
+        "organisation": first.first_event(schema.SUBMISSION_ORG).value,
         "system": system,
         "benchmark": benchmark.name,
         "division": score.division,
         "ruleset": ruleset.version,
-        "commit": first.section(schema.SOURCE).get("commit"),
+        "commit": first.header_section(schema.SOURCE).get("commit"),
         "minutes": score.minutes,
         "unscaled_minutes": score.unscaled_minutes,
         "scaling": score.scaling,
@@ -323,9 +323,9 @@ def _run_in_manifest(report: Report, folder: Path) -> JsonObject:
         "file": report.path.relative_to(folder).as_posix(),
         "sha256": sha256(report.path),
         "framework_log_sha256": _sha256_of_framework_log(report.path),
-        "verdict": verdict(report.strict),
+        "verdict": verdict(report.passes_strict),
         "minutes": report.run.minutes,
-        "seed": [seed.value for seed in report.run.kept[schema.SEED.key]],
+        "seed": [seed.value for seed in report.run.all_events[schema.SEED.key]],
         "epochs": epochs,
         "quality": quality,
     }
@@ -346,13 +346,13 @@ def _reasons_of_origin(run: LoggedRun, org: str) -> list[str]:
     if not run.is_project_log:
         return ["they are not logs of this project, whose code a package holds"]
     reasons = []
-    org_of_log = run.of(schema.SUBMISSION_ORG).value
+    org_of_log = run.first_event(schema.SUBMISSION_ORG).value
     if org_of_log == NOT_STATED:
         reasons.append("they state no organisation: run with SUBMISSION_ORG set")
     elif str(org_of_log).replace(" ", "_") != org:
         reasons.append(f"they are of {printable(org_of_log)}, not of {printable(org)}")
 
-    source = run.section(schema.SOURCE)
+    source = run.header_section(schema.SOURCE)
     commit = source.get("commit")
     is_commit = isinstance(commit, str) and re.fullmatch("[0-9a-f]{40}", commit)
     if not is_commit:
@@ -403,7 +403,7 @@ def _rerun(run: LoggedRun) -> str:
     Those of one run, and paths of the machine, are left out.
     """
     settings = ""
-    for name, setting in run.section(schema.CONFIG).items():
+    for name, setting in run.header_section(schema.CONFIG).items():
         is_given = isinstance(setting, dict) and setting.get("origin") == "environment"
         if is_given and re.fullmatch(r"[A-Z_]+", name) and name not in ("SEED", "LOGDIR", "DATADIR", "RESULT_FILE"):
             settings += f"{name}={shlex.quote(str(setting['value']))} "

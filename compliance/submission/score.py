@@ -124,7 +124,7 @@ def nearest_the_median(
     consecutive ones, by their start: of all such sets, the set whose score is the median. A set without a score counts
     as infinitely slow. `by` is the verdict that drops runs, as in `score_runs`.
     """
-    benchmark = checked[0].run.text(schema.SUBMISSION_BENCHMARK)
+    benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
     wanted = mlperf.submission_runs(benchmark, ruleset.version)
     if wanted is None or len(checked) <= wanted.runs:
         return checked, ""
@@ -173,7 +173,7 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
         minutes = _scaled(mean.minutes, test.scaling)
     return Score(
         benchmark=benchmark.name,
-        division=printable(first.run.of(schema.SUBMISSION_DIVISION).value, 20),
+        division=printable(first.run.first_event(schema.SUBMISSION_DIVISION).value, 20),
         by=by,
         global_batch=first.run.global_batch,
         minutes=minutes,
@@ -196,7 +196,7 @@ def _refuse_mixed_batches(checked: Sequence[Report], by: str) -> None:
     """Raise ValueError where a strict score would be one of runs with different batches."""
     batches = set()
     for report in checked:
-        batch = report.run.global_batch or report.run.of(schema.GLOBAL_BATCH_SIZE).value
+        batch = report.run.global_batch or report.run.first_event(schema.GLOBAL_BATCH_SIZE).value
         batches.add(json.dumps(batch))
     if by == "strict" and len(batches) > 1:
         shown = printable(", ".join(sorted(batches)))

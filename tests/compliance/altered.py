@@ -397,7 +397,7 @@ class Writer:
     def _write(self, key: str) -> None:
         event = next(event for event in self._events(key) if key in self.said or self._meets(key, event))
         for rule, state in self._rules(key):
-            for step in rule.post:
+            for step in rule.code_after_checks:
                 step(event, state)
         self.line(key, event.value, event.metadata)
 
