@@ -20,7 +20,7 @@ _CHANCE = 1e-3  # at most, that some count of samples fits all accuracies by acc
 # --- the data set ---
 
 
-def is_own_data(run: LoggedRun, benchmark: Benchmark) -> bool:
+def states_benchmark_data(run: LoggedRun, benchmark: Benchmark) -> bool:
     """Return whether a run states the numbers of samples of the benchmark's data set.
 
     The number of evaluation samples may be larger by less than a global batch, which counts padding.
@@ -32,7 +32,7 @@ def is_own_data(run: LoggedRun, benchmark: Benchmark) -> bool:
     return 0 <= padding < max(run.stated_count(schema.GLOBAL_BATCH_SIZE), 1)
 
 
-def counts_batches(run: LoggedRun, benchmark: Benchmark) -> bool:
+def states_wrong_eval_samples(run: LoggedRun, benchmark: Benchmark) -> bool:
     """Return whether a run on the benchmark's data set states a wrong eval_samples, as those do that count batches.
 
     Its accuracies show that: each is a whole number of right samples out of those of the benchmark, and not out of the
@@ -42,9 +42,9 @@ def counts_batches(run: LoggedRun, benchmark: Benchmark) -> bool:
     if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not has_type(samples, COUNT):
         return False
     values = {evaluation.value for evaluation in run.evaluations}
-    if len(values) < _LEAST_VALUES or not all_whole(values, benchmark.eval_samples):
+    if len(values) < _LEAST_VALUES or not are_whole_numbers_of(values, benchmark.eval_samples):
         return False
-    return not all_whole(values, samples)
+    return not are_whole_numbers_of(values, samples)
 
 
 # --- the schedule ---
@@ -109,7 +109,7 @@ def check_samples(run: LoggedRun, samples: int, collected: Collected) -> None:
     `samples`, some were left out, which is an error. If it is larger, the last batch may have been padded, which only
     warns. If there is none, the accuracies are means over the workers' shares, which no rule forbids.
     """
-    not_whole = [evaluation for evaluation in run.evaluations if not all_whole([evaluation.value], samples)]
+    not_whole = [evaluation for evaluation in run.evaluations if not are_whole_numbers_of([evaluation.value], samples)]
     if not not_whole:
         return
     counted = _find_number_of_samples(run, samples)
@@ -148,7 +148,7 @@ def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
     return None
 
 
-def all_whole(values: Iterable[float], samples: float) -> bool:
+def are_whole_numbers_of(values: Iterable[float], samples: float) -> bool:
     """Return whether accuracies, which are written with six digits, are whole numbers of `samples` samples."""
     tolerance = max(0.01, samples * _ROUNDED)
     return all(_is_whole(value * samples, tolerance) for value in values)

@@ -11,9 +11,9 @@ from compliance.strict.accuracies import (
     check_curve,
     check_samples,
     check_schedule,
-    counts_batches,
     index_of_target,
-    is_own_data,
+    states_benchmark_data,
+    states_wrong_eval_samples,
 )
 from compliance.strict.copies import whole_seed
 from compliance.strict.pace import check_pace
@@ -25,7 +25,13 @@ from runlog.text import printable
 
 _NOT_CLEARED = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})
 _SUMMARY_OF_A_WHOLE_RUN = {"mode": "train", "data": "real", "resumed": False, "profiled": False}
-_OF_OWN_DATA = ("eval-schedule", "eval-samples", "accuracy-curve", "rcp-hyperparameters", "rcp-convergence")
+_RULES_FOR_BENCHMARK_DATA = (
+    "eval-schedule",
+    "eval-samples",
+    "accuracy-curve",
+    "rcp-hyperparameters",
+    "rcp-convergence",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +67,10 @@ class Policy:
         if run.is_project_log:
             # This must see all breaches of form before some are dropped below: our writer breaks none of these rules,
             # whatever the benchmark.
-            self._check_own_log(benchmark)
+            self._check_project_log(benchmark)
         self.collected.keep_applicable("" if benchmark is None else name, division)
         if division == "closed":
-            self._note_data()
+            self._note_rules_for_benchmark_data()
 
     def _breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
         self.collected.breach(rule, line, actual, expected)
@@ -157,9 +163,9 @@ class Policy:
 
         is_closed = division == "closed"
         is_resnet = benchmark.name == "resnet"
-        has_benchmark_data = is_own_data(run, benchmark)
+        has_benchmark_data = states_benchmark_data(run, benchmark)
         if run.is_project_log and has_benchmark_data:
-            self._check_distributed(benchmark)
+            self._check_bytes_of_data_set(benchmark)
         if is_closed and is_resnet:
             self.collected.found += self._written_findings()
         if is_closed and not has_benchmark_data:
@@ -177,7 +183,7 @@ class Policy:
         check_samples(self.run, benchmark.eval_samples, self.collected)
         check_curve(self.run.evaluations, benchmark.targets["closed"], self.collected)
 
-    def _check_distributed(self, benchmark: Benchmark) -> None:
+    def _check_bytes_of_data_set(self, benchmark: Benchmark) -> None:
         """Collect files that the benchmark's data set cannot have, by the sums of their bytes in the header."""
         if benchmark.distributed is None:
             return
@@ -194,7 +200,7 @@ class Policy:
         """
         train = self.run.first_event(schema.TRAIN_SAMPLES)
         evaluation = self.run.first_event(schema.EVAL_SAMPLES)
-        if benchmark.name == "resnet" and counts_batches(self.run, benchmark):
+        if benchmark.name == "resnet" and states_wrong_eval_samples(self.run, benchmark):
             by_accuracies = f"the accuracies are whole numbers of {benchmark.eval_samples}"
             actual = f"eval_samples is {evaluation.value}; {by_accuracies}"
             self.collected.breach("eval-samples", evaluation.line, actual, severity="warning")
@@ -205,12 +211,12 @@ class Policy:
         self._breach("closed-data", blamed_event.line or None, actual, wanted)  # the line of a missing event is 0
         return False
 
-    def _note_data(self) -> None:
+    def _note_rules_for_benchmark_data(self) -> None:
         """Note that the rules of the benchmark's data set were not applied where a closed run is on another."""
         rules_found = {finding.rule for finding in self.collected.found}
         if not any(finding.rule == "closed-data" and finding.severity == "error" for finding in self.collected.found):
             return
-        for rule in _OF_OWN_DATA:
+        for rule in _RULES_FOR_BENCHMARK_DATA:
             if rule not in rules_found:
                 self.collected.note(rule, "not applied: not the benchmark's data set")
 
@@ -277,7 +283,7 @@ class Policy:
 
     # --- a log of this project ---
 
-    def _check_own_log(self, benchmark: Benchmark | None) -> None:
+    def _check_project_log(self, benchmark: Benchmark | None) -> None:
         """Collect what a log of this project cannot hold: it is whole, and in the form that its writer gives it."""
         for fault in ProjectLog(run=self.run, order=self.order, benchmark=benchmark).faults():
             self._breach("own-log", fault.line, fault.what)

@@ -18,10 +18,10 @@ from compliance.strict.copies import marks
 from compliance.submission import audit_forms, results_tree
 from compliance.submission.audit_forms import Envelope, Question, Submission
 from compliance.submission.audited_tree import Folder, find_description, find_scaling, question_for_submitter, read_tree
-from compliance.submission.description import over_peak
+from compliance.submission.description import findings_over_peak
 from compliance.submission.group import ConvergenceTest, convergence_test, standing_of
 from compliance.submission.package import template_text
-from compliance.submission.runs import by_number, check_between
+from compliance.submission.runs import by_number, check_between_runs
 from compliance.submission.score import Score, score_runs
 from compliance.submission.selection import Candidate, unusual
 from runlog import schema
@@ -84,7 +84,7 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
         about_submission = [question for question in about_files if question is not None]
         questions = _runs_seen_before(folder, seen)
         for report in folder.logs:
-            about_pace = over_peak(report.run, folder.description, folder.ruleset.strict["system-description"])
+            about_pace = findings_over_peak(report.run, folder.description, folder.ruleset.strict["system-description"])
             questions.setdefault(report.path.name, []).extend((*about_submission, *about_pace))
         submissions.append(_submission(folder, questions, envelope=envelope))
         candidates.append(_candidate(folder))
@@ -270,7 +270,7 @@ def _judged(folder: Folder, checked: Sequence[Report], asked: Mapping[str, list[
     Logs of v0.5 and v0.6, whose events have another form, are left out.
     """
     judged = []
-    for report in check_between(checked, folder.ruleset):
+    for report in check_between_runs(checked, folder.ruleset):
         name = report.path.name
         if name not in folder.other_form:
             judged.append(report.with_findings(asked[name]))

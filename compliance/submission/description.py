@@ -53,7 +53,7 @@ def read_description(path: Path) -> Description:
 
 def compare_description(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
     """Return a finding for each field of the description that the log contradicts; fields come in a fixed order."""
-    findings = over_peak(run, description, rule)
+    findings = findings_over_peak(run, description, rule)
     for logged in _contradicted_fields(run, description):
         stated = description.get(logged.field)
         of_log = f"by the log's {logged.key} it is {printable(logged.value)}"
@@ -143,7 +143,7 @@ def _other_gpu(nodes: Sequence[Node], description: Description) -> str | None:
     return None
 
 
-def over_peak(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
+def findings_over_peak(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
     """Return a finding for a ResNet run that trained faster than the described accelerators can; empty for any other.
 
     The run's images/s are those of its epochs, over its time. They must not exceed what all accelerators of the

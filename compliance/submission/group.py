@@ -67,7 +67,7 @@ class ConvergenceTest:
         return words
 
 
-def submission_of(run: LoggedRun) -> tuple[str, ...]:
+def names_of_submission(run: LoggedRun) -> tuple[str, ...]:
     """Return the benchmark, division, organisation and platform that a log states."""
     return tuple(str(run.first_event(event).value) for event in _SUBMISSION)
 
@@ -95,9 +95,9 @@ def one_submission(
         why = f"not scored; round v{round_of(ruleset.version)} has {scored_benchmarks}"
         raise ValueError(f"{names[0]}: benchmark {stated}: {why}")
 
-    wanted = submission_of(first)
+    wanted = names_of_submission(first)
     for report, name in zip(checked, names, strict=True):
-        stated_names = submission_of(report.run)
+        stated_names = names_of_submission(report.run)
         if stated_names != wanted:
             raise ValueError(
                 f"{name}: of another submission ({', '.join(stated_names)}) than {names[0]} ({', '.join(wanted)})"

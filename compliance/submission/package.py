@@ -17,7 +17,7 @@ from compliance.submission.committed_code import LARGEST_BYTES, REPOSITORY, code
 from compliance.submission.description import compare_description, read_description
 from compliance.submission.group import SubmittedBenchmark, one_submission
 from compliance.submission.official_answers import official_answers
-from compliance.submission.runs import check_between, expand, receipt_path, sha256
+from compliance.submission.runs import check_between_runs, logs_named_by, receipt_path, sha256
 from compliance.submission.score import NOT_CONVERGED, Score, nearest_the_median, score_runs
 from compliance.submission.system import FIELDS, NOT_STATED
 from runlog import schema
@@ -50,7 +50,9 @@ def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance package`. Returns 1 where the logs may not be published; then nothing is written."""
     ruleset = load(options.ruleset)
     try:
-        built = build(expand(options.logs), org=options.org, system=options.system, out=options.out, ruleset=ruleset)
+        built = build(
+            logs_named_by(options.logs), org=options.org, system=options.system, out=options.out, ruleset=ruleset
+        )
     except RefusedError as error:
         refused = "\n".join(f"refused: {printable(reason, 5000)}" for reason in error.args)
         print(json.dumps({"package": None, "refused": error.args}, indent=2) if options.json else refused)
@@ -290,7 +292,7 @@ def _reasons_of_runs(checked: Sequence[Report], description: JsonObject, ruleset
     the target: if its log has no other error, that is no reason, but a second such run is.
     """
     not_converged: list[str] = []  # names of logs
-    for report, compared_report in zip(checked, check_between(checked, ruleset), strict=True):
+    for report, compared_report in zip(checked, check_between_runs(checked, ruleset), strict=True):
         against = [finding for finding in report.findings if finding.severity == "error"]
         if against and all(finding.rule in NOT_CONVERGED for finding in against):
             not_converged.append(report.path.name)

@@ -13,7 +13,7 @@ from compliance.official.rule_files import benchmarks
 from compliance.rules import FINDINGS_PER_RULE, Benchmark, Finding, Ruleset, StrictRule, breach, note, verdict
 from compliance.strict.copies import accuracy_of_many, resemblance, seed_key, shared_mark
 from compliance.submission.description import compare_description, hardware_nodes, read_description
-from compliance.submission.group import NOT_KNOWN, PASSED, ConvergenceTest, convergence_test, submission_of
+from compliance.submission.group import NOT_KNOWN, PASSED, ConvergenceTest, convergence_test, names_of_submission
 from runlog import schema
 from runlog.json_types import JsonObject
 from runlog.reader import open_log
@@ -32,7 +32,7 @@ _OF_A_CONFIGURATION = {event.key for event in (schema.TRAIN_SAMPLES, schema.EVAL
 _DIFFERENCES_SHOWN = 3  # of the configuration of a run
 
 
-def expand(paths: Sequence[Path]) -> list[Path]:
+def logs_named_by(paths: Sequence[Path]) -> list[Path]:
     """Return the logs that `paths` name: each file itself, and of a folder its result_*.txt, sorted by their numbers.
 
     `[old.txt, runs/]` -> `[old.txt, runs/result_0.txt, runs/result_1.txt]`
@@ -91,7 +91,7 @@ def check_logs(
     description = read_description(system) if system else None
     checked = [replace(check_file(log, ruleset, benchmark), asked=by) for log in logs]
     reports = []
-    for report in check_between(checked, ruleset):
+    for report in check_between_runs(checked, ruleset):
         if description is not None:
             contradictions = compare_description(report.run, description, ruleset.strict["system-description"])
             report = report.with_findings(contradictions)
@@ -121,7 +121,7 @@ class BlamedRun(NamedTuple):
     finding: Finding
 
 
-def check_between(checked: Sequence[Report], ruleset: Ruleset) -> list[Report]:
+def check_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[Report]:
     """Compare the runs of each submission, and return the reports with what that finds after their own findings.
 
     Compared are the seeds, the course of the runs (no two may be copies), their configurations and their convergence.
@@ -145,7 +145,7 @@ def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     group_by_names: dict[tuple[str, ...], list[Report]] = {}
     group_by_folder: dict[tuple[str, Path], list[Report]] = {}
     for report in checked:
-        names = tuple(" ".join(name.casefold().split()) for name in submission_of(report.run))
+        names = tuple(" ".join(name.casefold().split()) for name in names_of_submission(report.run))
         benchmark = names[0]
         benchmark_in_folder = (benchmark, report.path.parent)
         if names in group_by_names:

@@ -14,7 +14,7 @@ from compliance.official import convergence
 from compliance.official.rounds import SubmissionRuns
 from compliance.rules import Ruleset, load
 from compliance.submission.group import FAILED, ConvergenceTest, convergence_test, one_submission, standing_of
-from compliance.submission.runs import check_between, expand
+from compliance.submission.runs import check_between_runs, logs_named_by
 from runlog import schema
 from runlog.json_types import JsonObject
 from runlog.stats import median_set
@@ -108,7 +108,7 @@ def _scaled(minutes: float, scaling: float | None) -> float:
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance score`. Returns 1 where there is no score."""
     ruleset = load(options.ruleset)
-    checked = [check_file(log, ruleset) for log in expand(options.logs)]
+    checked = [check_file(log, ruleset) for log in logs_named_by(options.logs)]
     runs, chosen = nearest_the_median(checked, ruleset, options.verdict)
     scored = replace(score_runs(runs, ruleset, options.verdict), chosen=chosen)
     print(json.dumps(scored.as_dict(), indent=2) + "\n" if options.json else as_text(scored), end="")
@@ -221,7 +221,7 @@ def _judge_runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _Judged
     """
     runs = []
     faults: set[str] = set()
-    for report in check_between(checked, ruleset):
+    for report in check_between_runs(checked, ruleset):
         broken_rules: set[str] = set()
         for finding in report.findings:
             if finding.severity != "error" or finding.rule == "rcp-convergence":
