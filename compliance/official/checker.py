@@ -99,7 +99,7 @@ class _AppliedFile:
             if events_of_key is not None:
                 events_of_key.take(event)
         for events_of_key in self.events_by_key.values():
-            events_of_key.collect_unmet_by_all_events(collected)
+            events_of_key.collect_missing_event(collected)
         if self.traceback:
             collected.found.append(self.traceback)
         for check in file.end:
@@ -316,7 +316,7 @@ class _EventsOfKey:
             official=True,
         )
 
-    def collect_unmet_by_all_events(self, collected: Collected) -> None:
+    def collect_missing_event(self, collected: Collected) -> None:
         """Collect that an event which there must be at least once is not there. Later rule files cannot lift this.
 
         One case is a rule that asks for this key or another one, and neither has an event. The other is a check that at

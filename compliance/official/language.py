@@ -199,9 +199,11 @@ def _compile_statement(node: ast.stmt) -> Code:
     Raises SyntaxError for a form that no rule of mlperf-logging has.
     """
     match node:
+        # enqueue_config(FILE)
         case ast.Expr(value=ast.Call(func=ast.Name(id="enqueue_config"), args=[argument], keywords=[])):
             file = _compile_expression(argument)
             return lambda event, s: s.enqueued.append((file(event, s), event))
+        # s.update({NAME: VALUE})
         case ast.Expr(
             value=ast.Call(func=ast.Attribute(value=ast.Name(id="s"), attr="update"), args=[ast.Dict() as new])
         ):
@@ -210,15 +212,18 @@ def _compile_statement(node: ast.stmt) -> Code:
             values = [_compile_expression(value) for value in new.values]
             items = list(zip(keys, values, strict=True))
             return lambda event, s: s.update({key(event, s): value(event, s) for key, value in items})
+        # s['name'] = VALUE
         case ast.Assign(targets=[ast.Subscript(value=ast.Name(id="s"), slice=ast.Constant(value=str() as name))]):
             value = _compile_expression(node.value)
             return lambda event, s: s.__setitem__(name, value(event, s))
+        # s['name'] += [VALUE], or another operation on a number
         case ast.AugAssign(target=ast.Subscript(value=ast.Name(id="s"), slice=ast.Constant(value=str() as name))):
             if isinstance(node.op, ast.Add) and isinstance(node.value, ast.List):
                 added = _compile_expression(node.value)
                 return lambda event, s: s[name].extend(added(event, s))
             changed = _compile_arithmetic(ast.BinOp(node.target, node.op, node.value))
             return lambda event, s: s.__setitem__(name, changed(event, s))
+        # if CONDITION: STATEMENTS
         case ast.If(test=test, body=body, orelse=[]):
             condition = _compile_expression(test)
             steps = [_compile_statement(step) for step in body]

@@ -50,9 +50,8 @@ def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance package`. Returns 1 where the logs may not be published; then nothing is written."""
     ruleset = load(options.ruleset)
     try:
-        built = build(
-            logs_named_by(options.logs), org=options.org, system=options.system, out=options.out, ruleset=ruleset
-        )
+        logs = logs_named_by(options.logs)
+        built = build(logs, org=options.org, system=options.system, out=options.out, ruleset=ruleset)
     except RefusedError as error:
         refused = "\n".join(f"refused: {printable(reason, 5000)}" for reason in error.args)
         print(json.dumps({"package": None, "refused": error.args}, indent=2) if options.json else refused)
