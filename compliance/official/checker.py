@@ -92,7 +92,7 @@ class _AppliedFile:
 
         for step in file.begin:
             step(None, self.state)
-        if file.aggregates:
+        if file.evaluation_field:
             events = [*events, *self._joined_metrics(events)]
         for event in events:
             events_of_key = self.events_by_key.get(event.key)
@@ -110,11 +110,11 @@ class _AppliedFile:
 
         Events with `{"metric": "FID", "samples_count": 512}` and `{"metric": "CLIP", "samples_count": 512}` in their
         metadata give one event, whose value is the table `{"samples_count": 512, "FID": 88.1, "CLIP": 0.15}`. In some
-        rulesets the name is another one than samples_count: `file.aggregates` has it. At an event that lacks such
+        rulesets the name is another one than samples_count: `file.evaluation_field` has it. At an event that lacks such
         metadata the official checker ends with a traceback, which is noted.
         """
         event_by_count: dict[Any, Event] = {}  # by samples_count
-        name = self.file.aggregates
+        name = self.file.evaluation_field
         for event in events:
             try:
                 if event.key != schema.EVAL_ACCURACY.key or "metric" not in event.metadata:
@@ -215,13 +215,13 @@ class _EventsOfKey:
         elif event.value not in [self.first_value]:  # as the official checker asks: in a list, a NaN is equal to itself
             self.has_other_values = True
         if is_first or not self._only_first_is_checked:
-            self._check_each(event)
+            self._apply_checks(event)
         if self.rule.first_check and is_first:
             self._check(self.rule.first_check, event)
         if self.rule.any_check:
             self._check_any(self.rule.any_check, event)
 
-    def _check_each(self, event: Event) -> None:
+    def _apply_checks(self, event: Event) -> None:
         """Apply the rule's checks to an event, then run the rule's code, which may change the state for later rules.
 
         Where that code raises an exception, the event's value is at fault, unless a check has blamed the event already.

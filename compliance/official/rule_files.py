@@ -33,7 +33,7 @@ _FIELDS = {"NAME", "REQ", "CHECK", "FIRST_CHECK", "ATLEAST_ONE_CHECK", "POST"}
 _SORTED_CALL = re.compile(r"^sorted\((.*)\)$")
 _COUNTS = re.compile(r"EXACTLY_ONE|OPTIONAL|AT_LEAST_ONE|AT_LEAST\((\d+)\)|AT_LEAST_ONE_OR\((\w+)\)")
 # CRC-32 of stable_diffusion's BEGIN, less comments, and the metadata by which it joins metrics to one evaluation
-_AGGREGATES = {0x9193B33E: "samples_count", 0x97C23FA3: "step_num"}
+_EVALUATION_FIELDS = {0x9193B33E: "samples_count", 0x97C23FA3: "step_num"}
 
 _Parsed = TypeVar("_Parsed")
 
@@ -124,7 +124,7 @@ class RuleFile:
     rules: Mapping[str, Rule]
     begin: Sequence[Code]
     end: Sequence[Check]
-    aggregates: str  # metadata whose value names an evaluation of several metrics; empty without such
+    evaluation_field: str  # metadata whose value names an evaluation of several metrics; empty without such
 
     @property
     def source(self) -> str:
@@ -230,23 +230,23 @@ def load(name: str) -> RuleFile:
 
     A file is a list of blocks. A block KEY holds the rule of one key, BEGIN the code that runs before the first event,
     and END the checks after the last one. The BEGIN of stable_diffusion is not run, as it would join metrics to
-    evaluations by code in a form that is not known; it is recognised, and `RuleFile.aggregates` set instead.
+    evaluations by code in a form that is not known; it is recognised, and `RuleFile.evaluation_field` set instead.
 
     Raises ValueError for a block or a field of another form, and for a rule that names a key without a rule.
     """
     rules: dict[str, Rule] = {}
     begin: Sequence[Code] = ()
     end: Sequence[Check] = ()
-    aggregates = ""
+    evaluation_field = ""
     blocks = _blocks(name)
     set_by = _key_that_sets_each_name(blocks)
     for kind, fields in blocks:
         key = fields.get("NAME", kind)
         if kind == "KEY" and fields.keys() <= _FIELDS:
-            rules[key] = _rule(name, fields, set_by)
+            rules[key] = _rule_of_block(name, fields, set_by)
         elif kind == "BEGIN" and fields.keys() == {"CODE"}:
-            aggregates = _aggregates(fields["CODE"])
-            if not aggregates:
+            evaluation_field = _field_that_joins_metrics(fields["CODE"])
+            if not evaluation_field:
                 begin = _parsed(name, key, fields["CODE"], statements)
         elif kind == "END" and fields.keys() == {"CHECK"}:
             end = _checks(name, key, fields["CHECK"], set_by)
@@ -255,7 +255,7 @@ def load(name: str) -> RuleFile:
     unknown = {rule.alternative_key for rule in rules.values() if rule.alternative_key} - rules.keys()
     if unknown:
         raise ValueError(f"{name}: AT_LEAST_ONE_OR of {', '.join(unknown)}, which the file does not name")
-    return RuleFile(name=name, rules=rules, begin=begin, end=end, aggregates=aggregates)
+    return RuleFile(name=name, rules=rules, begin=begin, end=end, evaluation_field=evaluation_field)
 
 
 def _blocks(name: str) -> list[tuple[str, JsonObject]]:
@@ -273,11 +273,11 @@ def _key_that_sets_each_name(blocks: Sequence[tuple[str, JsonObject]]) -> dict[s
     return key_by_name
 
 
-def _aggregates(code: str) -> str:
+def _field_that_joins_metrics(code: str) -> str:
     """Return the metadata by which a BEGIN's code joins metrics to one evaluation; empty where it does not."""
     lines = [line.partition("#")[0].rstrip() for line in code.splitlines()]
     text = "\n".join(line for line in lines if line)
-    return _AGGREGATES.get(zlib.crc32(text.encode()), "")
+    return _EVALUATION_FIELDS.get(zlib.crc32(text.encode()), "")
 
 
 def _parsed(name: str, key: str, text: str, parse: Callable[[str], _Parsed]) -> _Parsed:
@@ -289,7 +289,7 @@ def _parsed(name: str, key: str, text: str, parse: Callable[[str], _Parsed]) -> 
         raise ValueError(f"{name}: {key}: no meaning for {text.strip()!r}; {reason}") from None
 
 
-def _rule(name: str, fields: JsonObject, set_by: Mapping[str, str]) -> Rule:
+def _rule_of_block(name: str, fields: JsonObject, set_by: Mapping[str, str]) -> Rule:
     """Return the rule for one key of events, by the fields of its KEY block in the rule file `name`.
 
     NAME is the key, and REQ the number of its events: OPTIONAL, EXACTLY_ONE, AT_LEAST_ONE, AT_LEAST(3), or

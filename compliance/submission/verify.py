@@ -34,7 +34,7 @@ PACKAGES = "packages"
 SIGNATURE = f"{HASHES}.sig"
 NAMESPACE = "paddle-reference"  # of the signatures: ssh-keygen(1), -n
 _SCORING_KEYS = (schema.RUN_START.key, schema.EVAL_ACCURACY.key, schema.RUN_STOP.key)
-_OF_MANIFEST = (
+_MANIFEST_COLUMNS = (
     "organisation",
     "system",
     "benchmark",
@@ -45,7 +45,7 @@ _OF_MANIFEST = (
     "convergence",
     "commit",
 )
-_OF_SYSTEM = {  # column: field of the description
+_SYSTEM_COLUMNS = {  # column: field of the description
     "nodes": "number_of_nodes",
     "accelerators_per_node": "accelerators_per_node",
     "accelerator": "accelerator_model_name",
@@ -345,7 +345,7 @@ def _result_of_package(root: Path, folder: Path, manifest: JsonObject, descripti
     row = {
         "package": folder.relative_to(root).as_posix(),
         "id": sha256(folder / HASHES),
-        **{name: manifest[name] for name in _OF_MANIFEST},
+        **{name: manifest[name] for name in _MANIFEST_COLUMNS},
         "status": mlperf.UNVERIFIED if manifest["footnotes"] else "no MLPerf result",
         "result": result["name"],
         "is_mlperf": result["is_mlperf"],
@@ -353,7 +353,7 @@ def _result_of_package(root: Path, folder: Path, manifest: JsonObject, descripti
         "target": result["target_in_words"],
         "runs": len(runs),
         "runs_that_count": sum(run["verdict"] == "pass" for run in runs),
-        **{column: description[field] for column, field in _OF_SYSTEM.items()},
+        **{column: description[field] for column, field in _SYSTEM_COLUMNS.items()},
     }
     of_page = {
         "each": [run | {"lines": _scoring_lines(folder / run["file"])} for run in runs],

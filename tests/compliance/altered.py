@@ -382,7 +382,7 @@ class Writer:
         named = list(dict.fromkeys(key for file, _ in self.files for key in file.rules))
         between = [key for key in named if key not in (*_FIRST, *_LAST, "init_start", checker._AGGREGATED)]
         between.sort(key=lambda key: key != "global_batch_size")
-        aggregates = any(file.aggregates for file, _ in self.files)
+        aggregates = any(file.evaluation_field for file, _ in self.files)
         for key in (*_FIRST, "init_start", *between, *_LAST):
             if key == "eval_accuracy" and aggregates:
                 self._metrics()
