@@ -152,7 +152,7 @@ class Checker:
         if len(self._run.headers) >= SECTIONS_KEPT:
             return
         if section in self._run.headers:
-            self._order.measured.fault(line, f"a second header section {printable(section)}")
+            self._order.measured.keep_fault(line, f"a second header section {printable(section)}")
         else:
             self._run.headers[section] = value
         if section in (schema.HARDWARE.name, schema.ENVIRONMENT.name) and _NULL_GPU.search(str(value)):

@@ -153,7 +153,7 @@ class Policy:
         division and the benchmark, the data set, the rules of written.yaml, and how and when it was evaluated.
         """
         run = self.run
-        self.order.measured.finish()
+        self.order.measured.judge_short_throughputs()
         for evaluation in run.evaluations:
             if not 0 <= evaluation.value <= 1:
                 actual = f"eval_accuracy is {evaluation.value!r}"

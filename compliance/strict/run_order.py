@@ -77,7 +77,7 @@ class RunOrder:
         if handle is not None:
             handle(event)
         elif event.key == schema.EPOCH_THROUGHPUT.key:
-            self.measured.epoch_throughput(event, self._epoch_number(event, "epoch_num"))
+            self.measured.check_epoch_throughput(event, self._epoch_number(event, "epoch_num"))
         else:
             self.measured.take(event)
 
@@ -159,7 +159,7 @@ class RunOrder:
             self._breach("run-time", event, f"run_stop {self.run.start_ms - event.time_ms} ms before run_start")
         if self.run.status != "success":
             return
-        self.measured.succeeds(event.line)
+        self.measured.check_success(event.line)
         for part in self._open.values():
             self._breach(ORDER, event, f"{part} is open")
         if self._evaluation_without_accuracy is not None:

@@ -79,19 +79,19 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
     submissions = []
     candidates = []
     for name, folder in sorted(tree.folders.items()):
-        folder.owner = results_tree.owner_of(path, name, _organisation(folder.logs))
+        folder.owner = results_tree.owner_of(path, name, _stated_organisation(folder.logs))
         about_files = (find_description(folder, tree.descriptions), find_scaling(folder, tree.scalings))
         about_submission = [question for question in about_files if question is not None]
         questions = _runs_seen_before(folder, seen)
         for report in folder.logs:
             about_pace = findings_over_peak(report.run, folder.description, folder.ruleset.strict["system-description"])
             questions.setdefault(report.path.name, []).extend((*about_submission, *about_pace))
-        submissions.append(_submission(folder, questions, envelope=envelope))
-        candidates.append(_candidate(folder))
-    return _screened(submissions, candidates)
+        submissions.append(_row_of_submission(folder, questions, envelope=envelope))
+        candidates.append(_candidate_for_screen(folder))
+    return _with_selection_questions(submissions, candidates)
 
 
-def _organisation(logs: Sequence[Report]) -> str:
+def _stated_organisation(logs: Sequence[Report]) -> str:
     """Return the organisation that the first of the logs to state one states; empty if none does."""
     for report in logs:
         stated = report.run.stated_text(schema.SUBMISSION_ORG)
@@ -163,7 +163,7 @@ def _organisation_of_submitter(submitter: str) -> str:
 # --- runs that were selected ---
 
 
-def _candidate(folder: Folder) -> Candidate:
+def _candidate_for_screen(folder: Folder) -> Candidate:
     """Return the runs of a submission, as the screen for selected runs compares them with others.
 
     Of each run it has the epochs (or samples) to the target. Only closed runs that pass the official checker and whose
@@ -182,7 +182,7 @@ def _candidate(folder: Folder) -> Candidate:
     return Candidate(organisation=organisation, group=group, to_target=tuple(to_target))
 
 
-def _screened(submissions: Sequence[Submission], candidates: Sequence[Candidate]) -> list[Submission]:
+def _with_selection_questions(submissions: Sequence[Submission], candidates: Sequence[Candidate]) -> list[Submission]:
     """Return the submissions; those whose runs converged unusually soon get one more question.
 
     `candidates` has the runs of each submission, in the same order.
@@ -210,7 +210,7 @@ def _screened(submissions: Sequence[Submission], candidates: Sequence[Candidate]
 # --- a row ---
 
 
-def _submission(folder: Folder, asked: Mapping[str, list[Finding]], *, envelope: bool) -> Submission:
+def _row_of_submission(folder: Folder, asked: Mapping[str, list[Finding]], *, envelope: bool) -> Submission:
     """Return the row of one submission: its verdicts, both scores, the convergence test and the questions to ask.
 
     `asked` has the questions that the tree around it raises, by the name of the log. With `envelope` the row also has
