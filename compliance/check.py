@@ -88,7 +88,7 @@ class Report:
         return finding.official if self.by == "official" else finding.severity == "error"
 
     def with_findings(self, findings: Iterable[Finding]) -> "Report":
-        """Return the report with further findings behind its own."""
+        """Return a copy of the report with further findings after its own."""
         return replace(self, findings=(*self.findings, *findings))
 
     def as_dict(self) -> JsonObject:

@@ -117,7 +117,7 @@ def _compile_comparison(node: ast.Compare) -> Code:
     """Compile a comparison, which may be a chain such as `0 < v['value'] <= 1`, into a function of event and state.
 
     A chain holds if each of its comparisons does. As in Python, its operands are computed from left to right, and no
-    farther than the first comparison that does not hold: an operand behind it could raise an exception.
+    farther than the first comparison that does not hold: a later operand could raise an exception.
 
     Raises SyntaxError for an operator that no rule of mlperf-logging has.
     """

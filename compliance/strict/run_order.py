@@ -280,7 +280,7 @@ class RunOrder:
             self.trained.append(TrainedPart(epoch_ms=took_ms / max(part.epochs, 1), line=line))
 
     def _block_of_epochs_stops(self, event: Event, block: _Open) -> None:
-        """Collect that a block whose epochs have events of their own ends before, or behind, the last of them."""
+        """Collect that a block whose epochs have events of their own ends before the last of them, or after more."""
         if "epoch" in self._open or self.last_epoch != block.last:
             announced = f"{block} announces epochs {block.number} to {block.last}"
             self._breach(ORDER, event, f"{announced}; the last one done is {self.last_epoch}")
