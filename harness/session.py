@@ -11,7 +11,7 @@ import paddle
 from paddle import static
 
 from harness import env, memory, provenance, ranks, sampling
-from harness.embedded import make
+from harness.embedded import make_once
 from harness.hooks import Hook, checkpoint, telemetry
 from harness.hooks.watchdog import WATCHDOG
 from harness.job import ClusterSettings, DataSettings, Job, ModelSettings, Origins
@@ -149,7 +149,7 @@ def data_set(data: DataSettings, me: Ranks, embedded: Any) -> tuple[str, Path]:
         return folder.name, folder
     folder = Path(data.embedded_in) / embedded.NAME
     if me.local_rank == 0:
-        make(folder, embedded.write)
+        make_once(folder, embedded.write)
     me.comm.Barrier()
     return embedded.NAME, folder
 

@@ -61,6 +61,7 @@ class Clock:
     """Compares the system's clock, which a log's times are by, with the monotonic one, which durations are by."""
 
     TOLERANCE_S = 1.0  # NTP slews by 0.0005 s a second; more than this was set by somebody
+    LONGEST_PAUSE_S = TOLERANCE_S / 10  # in a reading; the offset is then wrong by half of it at most
     MOST_READINGS = 5
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic) -> None:
@@ -70,21 +71,21 @@ class Clock:
     def _read_offset_s(self) -> float:
         """Return the wall clock's time less the steady clock's, in seconds; it changes when the wall clock is set.
 
-        The wall clock is read between two readings of the steady one. If the kernel stopped this process in between,
-        for example on a busy machine, these lie far apart, and the pause would look like a clock that was set: then
-        all three are read again, MOST_READINGS times at most.
+        The wall clock is read between two readings of the steady one, and compared with their mean. If the kernel
+        stopped this process in between, as on a busy machine, these lie far apart, and the pause could look like a
+        clock that was set: then all three are read again, MOST_READINGS times at most. The last reading counts.
         """
         for _ in range(self.MOST_READINGS):
             before_s = self._steady()
             wall_s = self._wall()
             after_s = self._steady()
-            pause_s = after_s - before_s
-            if pause_s < self.TOLERANCE_S / 10:  # so it moves the offset by a twentieth of the tolerance at most
+            if after_s - before_s < self.LONGEST_PAUSE_S:
                 break
-        return wall_s - (before_s + after_s) / 2
+        mean_steady_s = (before_s + after_s) / 2
+        return wall_s - mean_steady_s
 
     def set_by_s(self) -> float:
-        """Seconds by which the clock was set since the last call (negative: back); 0 within the tolerance."""
+        """Return the seconds by which the clock was set since the last call: below 0 where back, 0 if tolerable."""
         offset_s = self._read_offset_s()
         moved_s = offset_s - self._offset_s
         self._offset_s = offset_s

@@ -192,7 +192,7 @@ def test_what_is_odd_is_noted(root: Path, again: str) -> None:
 
 
 def test_sizes_of_many_files_are_kept_until_one_changes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passport, "KEPT_FROM", 40)
+    monkeypatch.setattr(passport, "STORED_FROM", 40)
     monkeypatch.setattr(passport, "CHECKED", 40)
     first = surveyed(root)
     kept = root / "train.filesizes"
