@@ -259,7 +259,7 @@ class Keeper(Hook):
         self._steps_per_epoch = steps_per_epoch
         self._folder = folder_of(checkpoints, Path(job.trials.result_file))
         self._active = job.course.trains and bool(checkpoints.epochs or checkpoints.minutes)
-        self._kept = [Path(start.path)] if start.path else []
+        self._kept = [Path(start.path)] if start.path else []  # checkpoints, the oldest first
         if self._active and ranks.is_first:
             self._prepare_folder()
         self._last_s = time.monotonic()
