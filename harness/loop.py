@@ -268,7 +268,7 @@ class Trainer:
         """
         if self.ranks.size == 1:
             return
-        times_by_rank = self.ranks.table(data_wait_s, own_s)
+        times_by_rank = self.ranks.gather_on_first(data_wait_s, own_s)
         if times_by_rank is None:  # on all ranks but 0
             return
         data_waits_s, own_times_s = times_by_rank

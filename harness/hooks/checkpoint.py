@@ -243,7 +243,7 @@ class Keeper(Hook):
     ) -> None:
         """Prepare to write the checkpoints that the job's settings ask for; remove what a killed run left half written.
 
-        `start` is what `find` returned and `run` what it was given. By `steps_per_epoch` the step in its epoch is told.
+        `start` is what `find` returned and `run` what it was given. `steps_per_epoch` is that of the run.
 
         Raises ValueError where the folder has checkpoints and the run does not go on from them.
         """
