@@ -58,8 +58,7 @@ def find(root: Path, part: str, classes: int) -> Images:
     if images is None:
         images = folder.find(root, part, classes)
     sizes_file = root / SIZES.format(part)
-    named_files.refuse_no_file(sizes_file)
-    if not sizes_file.is_file():
+    if not named_files.is_file(sizes_file):
         return images
     try:
         sizes = json.loads(sizes_file.read_bytes())
@@ -77,8 +76,7 @@ def find(root: Path, part: str, classes: int) -> Images:
 def _packed(root: Path, part: str, classes: int) -> Records | None:
     """Find the packed images of a part; None where there are none. Raises ValueError where they are not whole."""
     packed = root / recordio.FILE.format(part)
-    named_files.refuse_no_file(packed)
-    if packed.is_file():
+    if named_files.is_file(packed):
         return recordio.find(packed, packed.with_suffix(".idx"), classes)
     files = tfrecord.files_of(root, part)
     if files:

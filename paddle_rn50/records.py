@@ -174,8 +174,7 @@ def read_index(index: Path, how_to_make: str) -> Array:
     Raises ValueError where it is absent, empty or has other lines. `how_to_make` ends the message: it tells the user
     how to make the index.
     """
-    named_files.refuse_no_file(index)
-    if not index.is_file():
+    if not named_files.is_file(index):
         raise ValueError(f"{index}: no such file: {how_to_make}")
     try:
         numbers = np.array(index.read_bytes().split(), dtype=np.int64).reshape(-1, 2)

@@ -16,9 +16,10 @@ from runlog.verdict import Verdict, as_text
 from scoring.figure import spread, warnings
 from scoring.figure.calibration import smallest_difference
 from scoring.figure.levels import hosts_of_runs, in_words, independent_values
+from scoring.figure.options import add_score_options, counts, protocol_of
 from scoring.figure.protocols import Protocol
 from scoring.figure.repeats import once
-from scoring.figure.score import Score, add_score_options, counts, protocol_of, score
+from scoring.figure.score import Score, score
 from scoring.figure.systems import read_systems
 from scoring.importers import count, jsonable
 from scoring.importers.checks import REFUSED
@@ -29,9 +30,9 @@ from scoring.record import InputError, TooFewRunsError
 class BetweenRuns:
     """How far single runs of a system lie apart: what one run alone cannot tell."""
 
-    relative_sd: float
-    freedom: int
-    source: str  # in words
+    relative_sd: float  # standard deviation as a share of the mean
+    freedom: int  # degrees of freedom of that deviation
+    source: str  # where it is known from, in words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +86,9 @@ def compare(named: Sequence[tuple[str, Score]], given: BetweenRuns | None = None
     """Return systems side by side, each with its ratio to the first one, which is the base.
 
     `named` are pairs of a system's name and its score. `given` says how far repeats lie apart, for systems of a single
-    run; without it the scores that have repeats of the same system say it. Raises InputError for fewer than two
-    systems, for scores of different units or protocols, and where a run is in two of them.
+    run; without it the scores that have repeats of the same system say it. An efficiency too high to be true is left
+    out, with a warning. Raises InputError for fewer than two systems, for scores of different units or protocols, and
+    where a run is in two of them.
     """
     if len(named) < 2:
         raise InputError("give two systems or more")
@@ -101,7 +103,8 @@ def compare(named: Sequence[tuple[str, Score]], given: BetweenRuns | None = None
     rows = []
     found = list(warnings.of_mixture(records))
     for name, result in named:
-        row = _row(name, base, result, given or between_runs(base, result, scores))
+        between = given or spread_between_runs(base, result, scores)
+        row = _row(name, base, result, between)
         if row.efficiency is not None and row.devices != base.records[0].devices:
             found += warnings.of_efficiency(name, row.efficiency)
             if row.efficiency > REFUSED:
@@ -111,10 +114,10 @@ def compare(named: Sequence[tuple[str, Score]], given: BetweenRuns | None = None
 
 
 def _row(name: str, base: Score, result: Score, between: BetweenRuns | None) -> Row:
-    """Return a system's row beside the base; `between` says how far single runs of it lie apart, if that is known.
+    """Return a system's row beside the base; `between` says how far single runs of it lie apart, None if not known.
 
-    A speedup over 1 is faster: of times to train it is one over their ratio. The efficiency may still be too high to
-    be true, which `compare` judges.
+    The speedup is over 1 where the system is faster than the base: it is the ratio of two throughputs, and one over
+    the ratio of two times to train. The base itself has no interval.
     """
     ratio = result.value / base.value
     interval = RatioInterval(None, "the base itself")
@@ -171,30 +174,31 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
     return bool(mixtures) or len(frameworks) > 1
 
 
-def between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
-    """Return how far runs of the system that two scores have in common lie apart, by those of `scores` with repeats.
+def spread_between_runs(base: Score, other: Score, scores: Sequence[Score]) -> BetweenRuns | None:
+    """Return how far single runs of a system lie apart, where `base` and `other` are both of that system.
 
-    A score counts if its system is that of both `base` and `other` and all its runs converged. Returns None where no
-    such score has two runs or more.
+    It is learnt from those of `scores` that are of the same system, have two runs or more, and whose runs all
+    converged; `base` and `other` may be among them. Returns None where there is no such score.
     """
-    repeats = []
+    figures_of_repeats = []
     for candidate in scores:
-        values = _values(candidate)
-        is_same_system = _same_system(candidate, base) and _same_system(candidate, other)
+        values = _run_values(candidate)
+        is_same_system = _are_of_one_system(candidate, base) and _are_of_one_system(candidate, other)
         if is_same_system and len(values) > 1 and all(math.isfinite(value) for value in values):
-            repeats.append(values)
-    pooled = spread.pooled_sd(repeats)
+            figures_of_repeats.append(values)
+    pooled = spread.pooled_sd(figures_of_repeats)
     if pooled is None:
         return None
-    runs = sum(len(values) for values in repeats)
+    runs = sum(len(values) for values in figures_of_repeats)
     return BetweenRuns(pooled.relative_sd, pooled.freedom, f"the spread of {runs} runs of this system")
 
 
-def _same_system(one: Score, other: Score) -> bool:
+def _are_of_one_system(one: Score, other: Score) -> bool:
     """Tell whether the runs of two scores are repeats of one system, so that the spread of one holds for the other.
 
-    The first run stands for each score. Both logs must say the same number of devices and the same batch, and must
-    agree on the machine and its hardware. In a fact such as the precision, two logs differ only where both say it.
+    The first run stands for each score. Both logs must say the same number of devices and the same batch of all
+    devices. They must agree on the machine and its hardware, or both say nothing of them. Model, mode, nodes, precision
+    and math mode are taken to agree where only one of the logs says them.
     """
     record = one.records[0]
     other_record = other.records[0]
@@ -223,19 +227,24 @@ class RatioInterval(NamedTuple):
 
 
 def ratio_interval(base: Score, other: Score, between: BetweenRuns | None = None) -> RatioInterval:
-    """Return the 95 % interval of other / base, by the method that suits the protocol's mean of several runs.
+    """Return the 95 % interval of the ratio other / base, by the method that suits how the protocol averages runs.
 
     Where one side is a single run, `between` must say how far single runs lie apart: the run's own windows do not tell
     it. Without it there is no interval, nor where the runs print figures in so few digits that it would have no width.
     """
-    made = _ratio_interval(base, other, between)
+    made = _interval_by_protocol(base, other, between)
     if made.bounds is not None and spread.has_no_width(made.bounds):
         return RatioInterval(None, "the runs' figures have too few digits to tell how far they lie apart")
     return made
 
 
-def _ratio_interval(base: Score, other: Score, between: BetweenRuns | None) -> RatioInterval:
-    """Return the interval of other / base by the protocol's mean, which has no width where all runs are equal."""
+def _interval_by_protocol(base: Score, other: Score, between: BetweenRuns | None) -> RatioInterval:
+    """Return the interval of the ratio other / base; it has no width where all runs print one and the same figure.
+
+    A single run on either side is judged by `between`. Of several runs on both, the method is that of the protocol's
+    `over_runs`: ordered quotients for a median, Yuen's t for an olympic mean, Welch's t for a mean. There is none for
+    too few runs.
+    """
     runs = len(base.runs)
     other_runs = len(other.runs)
     if min(runs, other_runs) < 2:
@@ -243,14 +252,14 @@ def _ratio_interval(base: Score, other: Score, between: BetweenRuns | None) -> R
 
     over = f"over {runs} and {other_runs} runs"
     if base.protocol.over_runs == "median":
-        bounds = spread.median_ratio_interval(_values(base), _values(other))
+        bounds = spread.median_ratio_interval(_run_values(base), _run_values(other))
         if bounds is None:
             return RatioInterval(None, f"too few runs {over} for ordered quotients")
         return RatioInterval(bounds, f"ordered quotients {over}")
     if base.protocol.over_runs == "olympic_mean":
         dropped = base.protocol.dropped_runs
-        olympic_base = spread.mean_of(_values(base), dropped=dropped)
-        olympic_other = spread.mean_of(_values(other), dropped=dropped)
+        olympic_base = spread.mean_of(_run_values(base), dropped=dropped)
+        olympic_other = spread.mean_of(_run_values(other), dropped=dropped)
         if olympic_base is None or olympic_other is None:
             return RatioInterval(None, f"too few runs {over} for an olympic mean's interval")
         return RatioInterval(spread.ratio_interval(olympic_base, olympic_other), f"Yuen's t {over}")
@@ -261,12 +270,12 @@ def _interval_of_single_run(base: Score, other: Score, between: BetweenRuns | No
     """Return the interval of a ratio of which one side or both are a single run, by the spread `between` runs.
 
     There is none without that spread, for runs that did not converge, nor for a single run against a median or an
-    olympic mean.
+    olympic mean of several: the spread is that of single runs and their plain means.
     """
     counts = (len(base.runs), len(other.runs))
-    all_converged = all(math.isfinite(value) for value in [*_values(base), *_values(other)])
-    has_other_mean = base.protocol.over_runs != "mean" and max(counts) > 1
-    if between is None or not all_converged or has_other_mean:
+    all_converged = all(math.isfinite(value) for value in [*_run_values(base), *_run_values(other)])
+    is_against_other_mean = max(counts) > 1 and base.protocol.over_runs != "mean"
+    if between is None or not all_converged or is_against_other_mean:
         how = "--between-runs-sd, or several runs of a system"
         return RatioInterval(None, f"one run: how far its repeats lie apart is unknown ({how})")
     bounds = spread.single_run_interval(other.value / base.value, between.relative_sd, between.freedom, counts)
@@ -276,11 +285,11 @@ def _interval_of_single_run(base: Score, other: Score, between: BetweenRuns | No
 def _interval_of_means(base: Score, other: Score) -> RatioInterval:
     """Return the interval of a ratio of means of several runs each, by Welch's t.
 
-    Runs on one host lie closer together than hosts do. So where a side names several hosts, their means are its
-    independent values in the place of the runs.
+    Runs on one host lie closer together than hosts do. So for a side whose logs name several hosts, the mean of each
+    host counts as one value, rather than each run.
     """
-    base_values = independent_values(_values(base), hosts_of_runs(base.records))
-    other_values = independent_values(_values(other), hosts_of_runs(other.records))
+    base_values = independent_values(_run_values(base), hosts_of_runs(base.records))
+    other_values = independent_values(_run_values(other), hosts_of_runs(other.records))
     basis = f"Welch's t over {len(base.runs)} and {len(other.runs)} runs"
     if len(base_values) < len(base.runs) or len(other_values) < len(other.runs):
         basis = f"Welch's t over {len(base_values)} and {len(other_values)} hosts"
@@ -290,7 +299,8 @@ def _interval_of_means(base: Score, other: Score) -> RatioInterval:
     return RatioInterval(spread.ratio_interval(base_mean, other_mean), basis)
 
 
-def _values(score: Score) -> list[float]:
+def _run_values(score: Score) -> list[float]:
+    """Return the figure of each run of a score; infinite for one that did not converge."""
     return [run.value for run in score.runs]
 
 
@@ -320,6 +330,10 @@ def between_runs_sd(text: str) -> BetweenRuns:
 
 
 def main(args: argparse.Namespace) -> int:
+    """Print the systems that the options name side by side, as lines or as JSON. Returns 0.
+
+    Raises TooFewRunsError, with the system's name, where one has fewer runs than the protocol asks for.
+    """
     protocol = protocol_of(args)
     named = []
     for system, records in read_systems(args, args.systems):
@@ -335,10 +349,12 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
+# By a row's `different`
 _VERDICTS = {True: "different", False: "not shown to differ", None: "cannot be told apart or alike"}
 
 
 def comparison_lines(result: Comparison) -> list[str]:
+    """Return the lines that `compare` prints: the protocol, some lines for each system, then warnings and notes."""
     counts = [len(row.score.runs) for row in result.rows]
     lines = [f"protocol {result.protocol.name}: {result.protocol.describe(counts)}"]
     base = result.rows[0]
@@ -354,7 +370,7 @@ def comparison_lines(result: Comparison) -> list[str]:
     return [*lines, *as_text(result.warnings).splitlines(), *result.footnotes]
 
 
-def _verdict(row: Row) -> str:
+def _verdict_in_words(row: Row) -> str:
     """Return in words whether a system differs from the base.
 
     A ratio may lie off 1 with all of its interval and still be too near to it: two hosts of one kind differ as much.
@@ -368,9 +384,10 @@ def _verdict(row: Row) -> str:
 
 
 def _ratio_lines(row: Row) -> list[str]:
-    """Return the two lines that compare a system with the base.
+    """Return the two lines that compare a system with the base; what is not known is left out of them.
 
-    The first has the ratio of the figures with its interval and the verdict, the second the speedup and the efficiency.
+    ratio       1.9800, 95 % 1.9500 to 2.0100   different (Welch's t over 3 and 3 runs)
+    speedup     1.98   efficiency 99.0%
     """
     interval = ""
     if row.ratio_interval_95 is not None:
@@ -380,6 +397,6 @@ def _ratio_lines(row: Row) -> list[str]:
     if row.efficiency is not None:
         efficiency = f"   efficiency {row.efficiency:.1%}"
     return [
-        f"  ratio       {row.ratio:.4f}{interval}   {_verdict(row)} ({row.basis})",
+        f"  ratio       {row.ratio:.4f}{interval}   {_verdict_in_words(row)} ({row.basis})",
         f"  speedup     {row.speedup:.2f}{efficiency}",
     ]

@@ -16,7 +16,8 @@ from scoring.figure import spread
 from scoring.figure.calibration import smallest_difference
 from scoring.figure.history_file import COLUMNS, Row, Series, add, hosts_of_rows, opened, row_of, rows_of
 from scoring.figure.levels import hosts_of_runs, in_words, independent_values, levels
-from scoring.figure.score import Score, add_score_options, add_system_option, protocol_of, score
+from scoring.figure.options import add_score_options, add_system_option, protocol_of
+from scoring.figure.score import Score, score
 from scoring.importers import count, read_records
 from scoring.record import InputError
 

@@ -7,9 +7,8 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from compliance.mlperf import Standing
 from runlog.json_types import JsonObject
@@ -19,13 +18,14 @@ from runlog.verdict import Verdict, as_text
 from scoring.figure import intervals, protocols, spread, warnings, window_warnings
 from scoring.figure.levels import Level, hosts_of_runs, in_words, levels
 from scoring.figure.limits import images_per_joule, utilization
+from scoring.figure.options import add_score_options, add_system_option, protocol_of
 from scoring.figure.protocols import Protocol
 from scoring.figure.repeats import repeats_of_one_system
 from scoring.figure.run import RunFigure, devices_in_rate, run_figure
 from scoring.figure.run_count import missing_runs, of_benchmark, refuse_without_mean
 from scoring.figure.standing import standing_of
 from scoring.figure.warnings import warning
-from scoring.importers import add_log_options, count, jsonable, read_records
+from scoring.importers import jsonable, read_records
 from scoring.importers.checks import has_second_clock
 from scoring.record import InputError, NothingMeasuredError, Record, TooFewRunsError, section
 
@@ -194,11 +194,12 @@ def score(
 ) -> Score:
     """Return the figure of one or several runs of one system under `protocol`, with its intervals and warnings.
 
-    `skip` is how many windows of each run are dropped at the start, in the place of the protocol's own number.
-    `system` names the machine of all the runs; where neither it nor the logs do, several runs have a warning.
+    `skip` is how many windows of each run are dropped at the start, instead of the protocol's own number. `system`
+    names the machine of all the runs; where neither it nor the logs do, several runs have a warning.
 
-    Raises InputError where a run does not hold what the protocol asks for. Raises TooFewRunsError for fewer runs than
-    it asks for; the error's `partial` is then the score of those that there are, if they make one.
+    Raises InputError for no runs, for runs that are not repeats of one system, and where a run does not hold what the
+    protocol asks for. Raises TooFewRunsError for fewer runs than the protocol asks for, or too few that converged; the
+    error's `partial` is then the score of those that there are, if they make one.
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")
@@ -227,21 +228,22 @@ def score(
         records=tuple(records),
         chosen=chosen,
     )
-    found = list(_warnings(result, missing))
+    shown_warnings = list(_warnings(result, missing))
     if not system:
-        found += warnings.of_unsaid_machine(records)
-    result = dataclasses.replace(result, warnings=tuple(found))
+        shown_warnings += warnings.of_unsaid_machine(records)
+    result = dataclasses.replace(result, warnings=tuple(shown_warnings))
     if missing is not None:
         raise TooFewRunsError(missing, result)
     return result
 
 
 def _scored_runs(records: Sequence[Record], protocol: Protocol) -> tuple[Sequence[Record], str]:
-    """Return the runs that are scored, and a text that says which they are; empty where they are all.
+    """Return the runs that are scored, and a text that says which they are; the text is empty where all are scored.
 
-    Of more runs to the target than MLPerf asks for it scores a set of consecutive ones: see `median_set`.
+    A protocol that times whole runs scores as many as it asks for: where there are more, consecutive ones in the order
+    of their starts, chosen by the rule of MLPerf (see `median_set`). A protocol of one or two runs scores all.
     """
-    if protocol.figure != "run_time" or not len(records) > protocol.runs > 2:
+    if protocol.figure != "run_time" or protocol.runs <= 2 or len(records) <= protocol.runs:
         return records, ""
 
     def figure_of(runs: Sequence[Record]) -> float:
@@ -264,44 +266,52 @@ def _warnings(result: Score, missing: str | None) -> Iterator[Verdict]:
     `missing` says that the protocol asks for more runs than there are; None where there are enough.
     """
     protocol = result.protocol
-    is_throughput = protocol.figure == "throughput"
     for record in result.records:
         yield from warnings.of_record(record)
     if result.unit != protocol.unit:
         message = "the log does not say how many devices ran: the figure is of one; give --devices"
         yield warning("devices_unknown", message)
-    if missing is None and len(result.runs) == 1 and is_throughput:
+    if missing is None and len(result.runs) == 1 and protocol.figure == "throughput":
         missing = "one run: run-to-run spread cannot be estimated from one run"
     if missing is not None:
         yield warning("too_few_runs", missing)
-    if is_throughput:
-        yield from warnings.of_interval(result.value, result.interval_95)
 
-    measured = []
-    for record, run in zip(result.records, result.runs, strict=True):
-        if is_throughput:
-            yield from warnings.of_summary(record, run.value, (run.first_line, run.last_line))
-            averages_rates = protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
-            yield from window_warnings.of_windows(record, run.chosen, averages_rates)
-            measured.append(run.value)
-        else:
-            yield from _warning_of_no_convergence(record, run)
-            measured.append(_minutes_run(record, run))
-    yield from warnings.of_runs(result.records, measured, result.unit)
-    if is_throughput and protocol.over_runs == "mean":
-        yield from warnings.of_mean(measured)
+    if protocol.figure == "throughput":
+        yield from _warnings_of_throughput(result)
+    else:
+        yield from _warnings_of_run_time(result)
     yield from warnings.of_mixture(result.records)
 
 
-def _warning_of_no_convergence(record: Record, run: RunFigure) -> Iterator[Verdict]:
-    if not math.isfinite(run.value):
-        end = "the log has no run_stop" if record.run_stop_s is None else f"run_stop says {record.status!r}"
-        message = f"{end}: the run did not converge and counts as the worst"
-        yield warning("not_converged", message, record, run.last_line)
+def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
+    """Yield warnings about images/s: its interval, each run and its windows, then the runs beside each other."""
+    protocol = result.protocol
+    averages_rates = protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
+    yield from warnings.of_interval(result.value, result.interval_95)
+    for record, run in zip(result.records, result.runs, strict=True):
+        yield from warnings.of_summary(record, run.value, (run.first_line, run.last_line))
+        yield from window_warnings.of_windows(record, run.chosen, averages_rates)
+
+    rates = [run.value for run in result.runs]
+    yield from warnings.of_runs(result.records, rates, result.unit)
+    if protocol.over_runs == "mean":
+        yield from warnings.of_mean(rates)
 
 
-def _minutes_run(record: Record, run: RunFigure) -> float:
-    """Return how long a run took, in minutes; a run that did not converge has the time to its end, if it is known."""
+def _warnings_of_run_time(result: Score) -> Iterator[Verdict]:
+    """Yield warnings about minutes to the target: runs that did not converge, then one unlike the others."""
+    minutes = []
+    for record, run in zip(result.records, result.runs, strict=True):
+        minutes.append(_minutes_to_end(record, run))
+        if not math.isfinite(run.value):
+            end = "the log has no run_stop" if record.run_stop_s is None else f"run_stop says {record.status!r}"
+            message = f"{end}: the run did not converge and counts as the worst"
+            yield warning("not_converged", message, record, run.last_line)
+    yield from warnings.of_runs(result.records, minutes, result.unit)
+
+
+def _minutes_to_end(record: Record, run: RunFigure) -> float:
+    """Return how long a run took, in minutes, whether it converged or not; infinite where its end is not known."""
     if math.isinf(run.value) and record.run_time_s:
         return record.run_time_s / 60
     return run.value
@@ -317,74 +327,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_system_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option that names the machine where logs do not."""
-    parser.add_argument("--system", metavar="NAME", help="the machine, where the logs do not say their hardware")
-
-
-def add_score_options(
-    parser: argparse.ArgumentParser, kind: Callable[[str], Any] = count, protocol: str | None = None, without: str = ""
-) -> None:
-    """Add the options that choose a protocol, and those that say what logs leave out.
-
-    `kind` turns the text of --devices and --batch into their value. `protocol` is the name of the default protocol.
-    Without one --protocol must be given, unless `without` says, for the help, what happens without it.
-    """
-    default_in_words = protocol or without
-    text = "a name, or a YAML file of your own"
-    if default_in_words:
-        text += f" (default: {default_in_words})"
-    is_required = not default_in_words
-    parser.add_argument("--protocol", required=is_required, default=protocol, metavar="P", help=text)
-    parser.add_argument("--skip", type=whole, metavar="N", help="drop N windows (epochs), not the protocol's number")
-    parser.add_argument("--runs", type=count, metavar="N", help="ask for N runs, not the protocol's number")
-    add_log_options(parser, kind)
-
-
-def counts(text: str) -> list[int]:
-    """Return the numbers of an option's text: [8] of `8`, [1, 8, 32] of `1,8,32`."""
-    return [count(item) for item in text.split(",")]
-
-
-def whole(text: str) -> int:
-    """Return the whole number that an option's text is. Raises ValueError where it is none, or below 0."""
-    value = int(text)
-    if value < 0:
-        raise ValueError(text)
-    return value
-
-
-def protocol_of(args: argparse.Namespace) -> Protocol:
-    """Return the protocol that the options choose. Raises InputError for none of that name, or for too few runs."""
-    protocol = protocols.find(args.protocol)
-    if args.runs is not None:
-        if protocol.over_runs == "olympic_mean" and args.runs < 3:
-            raise InputError("an olympic mean drops two runs: --runs must be 3 or more")
-        protocol = protocol.asking(args.runs)
-    return protocol
-
-
 def main(args: argparse.Namespace) -> int:
+    """Print the score of the logs, as lines or as JSON. Returns 1 where it has too few runs, else 0.
+
+    Too few runs print a line on stderr, and as JSON the score of those that there are. Runs that were all resumed near
+    their ends, and finished, print a score without a figure: what was left of them is warm-up, which is no mistake.
+    """
     protocol = protocol_of(args)
     records = read_records(args)
     try:
-        shown, code = score(records, protocol, skip=args.skip, system=args.system), 0
+        shown = score(records, protocol, skip=args.skip, system=args.system)
+        status = 0
     except TooFewRunsError as error:
         print(safe_lines([f"{called('scoring')} score: {error}"]), file=sys.stderr)
-        shown, code = error.partial or _no_figure("too_few_runs", error, protocol, records), 1
+        shown = error.partial or _score_without_figure("too_few_runs", error, protocol, records)
+        status = 1
     except NothingMeasuredError as error:
-        resumed = [r.status == "success" and section(r, "run_summary").get("resumed") is True for r in records]
-        if args.skip is not None or not all(resumed):  # a resume near a run's end is no mistake
+        if args.skip is not None or not all(_was_resumed_to_end(record) for record in records):
             raise
-        shown, code = _no_figure("nothing_measured", error, protocol, records), 0
+        shown = _score_without_figure("nothing_measured", error, protocol, records)
+        status = 0
     if args.json:
         print(json.dumps(jsonable(shown.to_json()), indent=1))
-    elif not code:
+    elif status == 0:
         print(safe_lines(score_lines(shown)))
-    return code
+    return status
 
 
-def _no_figure(rule: str, error: Exception, protocol: Protocol, records: Sequence[Record]) -> Score:
+def _was_resumed_to_end(record: Record) -> bool:
+    """Tell whether a log is of a run that was resumed from a checkpoint and then finished."""
+    return record.status == "success" and section(record, "run_summary").get("resumed") is True
+
+
+def _score_without_figure(rule: str, error: Exception, protocol: Protocol, records: Sequence[Record]) -> Score:
     """Return a score whose figure is not a number, with the reason `error` as a warning named `rule`."""
     runs = [RunFigure(file=r.file, value=math.nan, windows=0, first_line=1, last_line=r.lines) for r in records]
     return Score(
@@ -401,10 +376,10 @@ def _interval_rows(result: Score) -> list[tuple[str, str]]:
     """Return the rows of `score` that show the 95 % intervals, as (name, text).
 
     A single run may have two: where its own mean lies, and where another run of the system would lie. Several runs
-    have one. A row says why there is no interval where there is none.
+    have one. Where there is none, the row says why.
     """
     if result.interval_95 is None:
-        return [("95 % interval", result.interval_method)]
+        return [("95 % interval", result.interval_method)]  # such as "none: fewer than 8 windows of one run"
     low, high = result.interval_95
     if result.repeat_interval_95 is None:
         return [("95 % interval", f"{low:.3f} to {high:.3f}   ({result.interval_method})")]
@@ -416,6 +391,7 @@ def _interval_rows(result: Score) -> list[tuple[str, str]]:
 
 
 def score_lines(result: Score) -> list[str]:
+    """Return the lines that `score` prints: the figure, a row for each fact that is known, warnings and footnotes."""
     figure = "no figure" if math.isnan(result.value) else f"{result.value:.3f} {result.shown_unit}"
     rows = _interval_rows(result)
     more_runs = result.more_runs_for_1_percent

@@ -164,9 +164,8 @@ class MLLog(Table):
         self._set_from_event("batch_of_all", first.get(schema.GLOBAL_BATCH_SIZE.key), positive_whole)
         self._set_from_event("platform", first.get(schema.SUBMISSION_PLATFORM.key), text_or_none)
         self._set_from_event("benchmark", first.get(schema.SUBMISSION_BENCHMARK.key), text_or_none)
-        self._set_from_event(
-            "model", first.get(schema.SUBMISSION_BENCHMARK.key), text_or_none
-        )  # where no run_summary names it
+        # The benchmark is the model too, unless run_summary has named one.
+        self._set_from_event("model", first.get(schema.SUBMISSION_BENCHMARK.key), text_or_none)
         self._set_from_event("train_samples", events.last.get(schema.TRAIN_SAMPLES.key), positive_whole)
         self._set_from_event("eval_samples", events.last.get(schema.EVAL_SAMPLES.key), positive_whole)
         self._set_from_event("division", first.get(schema.SUBMISSION_DIVISION.key), text_or_none)
@@ -191,7 +190,7 @@ class MLLog(Table):
         It is no problem where the event has no such value, or one that is NaN, as a loss may be.
         """
         result = read(value)
-        is_nan = isinstance(value, float) and value != value
+        is_nan = isinstance(value, float) and value != value  # NaN alone is not equal to itself
         if result is None and value is not None and not is_nan:
             shown = repr(value)
             shown = shown if len(shown) <= 40 else f"{shown[:40]}..."

@@ -231,7 +231,7 @@ class Static(Dygraph):
         """
         averaged = self._averaged_time(at, row)
         steps = self._steps_since_last_row(at)
-        if steps is None:
+        if steps is None:  # a new epoch, or the meters were reset
             steps = averaged.steps
             self._last_total_s = 0.0
             self._last_wait_s = 0.0

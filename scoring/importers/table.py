@@ -200,9 +200,9 @@ class Table:
     def _read_evaluation(self, line: int, text: str) -> None:
         """Add the result of an evaluation to `qualities` if the line prints one, with its epoch or its step.
 
-        What the line prints of the two counts. What it does not print may be that of the row before: the epoch, where
-        the format's evaluations can print an epoch, and the step, where they cannot. An evaluation before the first row
-        is left out.
+        Epoch and step are what the line prints. Where it prints no epoch, but the format's evaluations can have one,
+        the epoch is that of the row before. Where they cannot, the step is that of the row before, unless it is
+        printed. An evaluation before the first row is left out.
         """
         if self.evaluation is None or self.last_row is None:
             return
@@ -335,7 +335,7 @@ class Table:
         if unit and not _IMAGES.match(unit):
             raise InputError(f"line {line}: a rate in {unit}/s, not in images/s: score logs of networks for images")
         if self.last_row is None:
-            self.begins(text, row)
+            self.begins(text, row)  # some formats tell their release by the first row
         if self.rows_tell_batch:
             self.row_batch.read(line, row.get("rate"), row["time"])
 

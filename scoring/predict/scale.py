@@ -14,7 +14,8 @@ from runlog.json_types import JsonObject
 from runlog.text import safe_lines
 from scoring.figure import protocols, spread
 from scoring.figure import warnings as figure_warnings
-from scoring.figure.score import counts, score, whole
+from scoring.figure.options import counts, whole
+from scoring.figure.score import score
 from scoring.importers import FORMATS, MOST, count, jsonable, read_record
 from scoring.predict.loss import Loss, back_test, back_test_lines, learn, median_errors, published_tables
 from scoring.published.table import read_published

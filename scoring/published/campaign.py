@@ -19,7 +19,11 @@ from scoring.record import InputError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the jobs (`plan`) or the report's table (`table`). Returns 0, or 2 for wrong use with a line on stderr."""
+    """Print the jobs of a campaign (`plan`), or write and print its table (`table`).
+
+    With --jobs the plan is tab-separated lines of the missing trials, for launch/campaign.sh. Returns 0, or 2 for wrong
+    use with a line on stderr.
+    """
     args = _parser().parse_args(argv)
     try:
         campaign = read_campaign(args.name, shrink=args.shrink, repeats=args.repeats)
@@ -52,19 +56,20 @@ def _parser() -> argparse.ArgumentParser:
 def _write_table(campaign: Campaign, jobs: Sequence[Job], results: Path) -> None:
     """Write the campaign's table as Markdown and JSON into the folder `results`, and print the Markdown.
 
-    The title names the machines that the logs of the jobs name.
+    The folder is made if it is not there. The files are `<campaign>.md` and `<campaign>.json`, or those of
+    `<campaign>-shrunk`. The title names the machines that the logs of the jobs name.
     """
-    lines = table(campaign, jobs)
-    systems: set[str] = set()
+    rows = table(campaign, jobs)
+    machines: set[str] = set()
     for job in jobs:
-        systems.update(record.machine for record in job.done if record.machine)
-    text = markdown(campaign, lines, system=", ".join(sorted(systems)) or "nothing measured yet")
+        machines.update(record.machine for record in job.done if record.machine)
+    text = markdown(campaign, rows, system=", ".join(sorted(machines)) or "nothing measured yet")
 
     results.mkdir(parents=True, exist_ok=True)
-    name = results / (f"{campaign.name}-shrunk" if campaign.shrunk else campaign.name)
-    name.with_suffix(".md").write_text(text, encoding="utf-8")
-    about = {"campaign": campaign.name, "protocol": campaign.protocol.name, "shrunk": campaign.shrunk, "rows": lines}
-    name.with_suffix(".json").write_text(json.dumps(jsonable(about), indent=1), encoding="utf-8")
+    file = results / (f"{campaign.name}-shrunk" if campaign.shrunk else campaign.name)
+    file.with_suffix(".md").write_text(text, encoding="utf-8")
+    about = {"campaign": campaign.name, "protocol": campaign.protocol.name, "shrunk": campaign.shrunk, "rows": rows}
+    file.with_suffix(".json").write_text(json.dumps(jsonable(about), indent=1), encoding="utf-8")
     print(text)
 
 

@@ -30,7 +30,8 @@ LEAST_CAPABILITY = {"tf32": 8.0, "amp_o1": 7.0, "amp_o2": 7.0}  # compute capabi
 START_UP_S = 60.0  # assumed: before the first step
 SHRUNK_RUN_S = 15.0  # assumed: of a whole shrunk run
 
-# A shrunk run shows that every cell of the grid goes through the whole chain; its figures say nothing else.
+# `shrink` makes each run of a campaign a tiny one that any machine can do on its CPU. Such a run shows that every cell
+# of a report's tables goes through the whole chain; its figure says nothing else.
 SHRUNK_RANKS = 2
 SHRUNK_BATCH = 2
 SHRUNK_EXPORTS = {
@@ -73,7 +74,7 @@ class Run:
 
 
 def run_of(figure: Published, *, shrink: bool) -> Run:
-    """Return the run that a published figure asks for, or with `shrink` the tiny one that stands for it."""
+    """Return the run that a published figure asks for, or with `shrink` the tiny run on CPU ranks in its place."""
     assert figure.nodes and figure.devices and figure.batch_per_device
     if shrink:  # to FP32, the only arithmetic whose operators all have a CPU kernel
         return Run(1, min(figure.devices, SHRUNK_RANKS), SHRUNK_BATCH, "fp32", figure.strategy)
@@ -113,9 +114,9 @@ class Job:
 def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, repeats: int | None = None) -> Campaign:
     """Return the campaign `name`, read from `<folder>/<name>.yaml`.
 
-    With `shrink` each of its runs becomes a tiny one on CPU ranks. `repeats` is how many trials each run has, in the
-    place of the protocol's number. Raises InputError for an unknown name, with those that are known, and for a file
-    that is no campaign, with what is wrong in it.
+    With `shrink` each of its runs becomes a tiny one on CPU ranks. `repeats` is how many trials each run has, instead
+    of the protocol's number. Raises InputError for an unknown name, with those that are known, and for a file that is
+    no campaign, with what is wrong in it.
     """
     names = sorted(path.stem for path in folder.glob("*.yaml"))
     if name not in names:
@@ -133,17 +134,22 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
 def _campaign_of(name: str, fields: JsonObject, *, shrink: bool, repeats: int | None) -> Campaign:
     """Return the campaign that a file's fields make with the published figures of the table `name`.
 
-    A job exports the protocol's warm-up as WARMUP_STEPS: the run itself drops it, so that the score drops nothing after
-    it. The fields that are left when `protocol` and `environment` are taken out are those of Campaign.
+    The protocol's warm-up, in steps, becomes the variable WARMUP_STEPS of each job: a run marks these steps as warm-up
+    in its log, and the score drops no others. With `shrink` warm-up, measured steps, trials and the rest of the
+    environment are those of SHRUNK_EXPORTS. Mutates `fields`, of which those of Campaign are left. Raises KeyError,
+    TypeError or ValueError for a field that is missing or wrong, and where there is no published figure.
     """
     protocol = protocols.find(fields.pop("protocol"))
     environment = {key: str(value) for key, value in fields.pop("environment").items()}
-    steps_of_skip_unit = int(environment["PRINT_STEPS"]) if protocol.skip_unit == "window" else 1
-    environment["WARMUP_STEPS"] = str(protocol.skip * steps_of_skip_unit)
+    warm_up_steps = protocol.skip
+    if protocol.skip_unit == "window":
+        warm_up_steps *= int(environment["PRINT_STEPS"])  # a window is a printed row
+    environment["WARMUP_STEPS"] = str(warm_up_steps)
     if shrink:
         environment |= SHRUNK_EXPORTS
-        take_steps = 3 if protocol.take_steps else None  # as SHRUNK_EXPORTS say
-        protocol = replace(protocol, skip=1, take_steps=take_steps, runs=1)
+        protocol = replace(protocol, skip=int(SHRUNK_EXPORTS["WARMUP_STEPS"]), runs=1)
+        if protocol.take_steps:
+            protocol = replace(protocol, take_steps=int(SHRUNK_EXPORTS["MEASURED_STEPS"]))
 
     published = select(read_published(), table=name)
     own_framework = fields["frameworks"][0]
@@ -162,7 +168,7 @@ def _campaign_of(name: str, fields: JsonObject, *, shrink: bool, repeats: int | 
 
 
 def _nvidia_smi(field: str) -> list[str]:
-    """Return one value a GPU; none where there is no driver, or where it does not know the field."""
+    """Return a field of nvidia-smi, such as `name`, for each GPU; none without a driver that knows the field."""
     if not shutil.which("nvidia-smi"):
         return []
     command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
@@ -171,13 +177,15 @@ def _nvidia_smi(field: str) -> list[str]:
 
 
 def why_not(run: Run, gpus: Sequence[str], capabilities: Sequence[str], hosts: Sequence[str], *, shrink: bool) -> str:
-    """Return why this machine cannot do `run`; empty where it can.
+    """Return why this machine cannot do `run`, as a text for the plan; empty where it can.
 
-    `gpus` and `capabilities` are the names and the compute capabilities of its GPUs, `hosts` the nodes.
+    `gpus` and `capabilities` are the names and the compute capabilities of its GPUs, `hosts` the nodes that the user
+    named. With `shrink` the run is a tiny one on CPU ranks, which needs none of them, but then the automatic strategy
+    cannot run.
     """
-    if shrink and run.strategy == "auto":
-        return "strategy auto: Paddle's automatic mode computes in FP16, for which a CPU has no kernels"
     if shrink:
+        if run.strategy == "auto":
+            return "strategy auto: Paddle's automatic mode computes in FP16, for which a CPU has no kernels"
         return ""
     if run.strategy == "auto" and run.devices != AUTO_RANKS:
         return f"strategy auto: Paddle 2.6.2's automatic mode shards over {AUTO_RANKS} ranks and refuses {run.devices}"
@@ -192,9 +200,11 @@ def why_not(run: Run, gpus: Sequence[str], capabilities: Sequence[str], hosts: S
 
 
 def environment(campaign: Campaign, run: Run) -> dict[str, str]:
-    """Return what the job of `run` exports besides LOGDIR; all else (DATADIR, ...) is the user's environment.
+    """Return the variables that the job of `run` sets, but for LOGDIR; all others, as DATADIR, are left to the user.
 
-    A run of N nodes takes the config of `N x DGXSYSTEM` where there is one.
+    A variable that the campaign's file sets has the value given there. DGXSYSTEM names the file
+    `config_<DGXSYSTEM>.sh`: where the user has set it to `DGX1`, or to `4xDGX1`, a run of 2 nodes takes `2xDGX1` if
+    there is such a file, and else `DGX1`. A shrunk campaign sets its own.
     """
     exports = {
         "WORKLOAD": campaign.workload,
@@ -210,17 +220,19 @@ def environment(campaign: Campaign, run: Run) -> dict[str, str]:
     system = os.environ.get("DGXSYSTEM")
     if system and not campaign.shrunk:
         one_node = re.sub(r"^\d+x", "", system)
-        several = f"{run.nodes}x{one_node}"
-        exports["DGXSYSTEM"] = several if (REPOSITORY / f"config_{several}.sh").is_file() else one_node
+        all_nodes = f"{run.nodes}x{one_node}"
+        has_config_of_all = (REPOSITORY / f"config_{all_nodes}.sh").is_file()
+        exports["DGXSYSTEM"] = all_nodes if has_config_of_all else one_node
     if run.strategy:
         exports["STRATEGY"] = run.strategy
     return exports
 
 
 def command(run: Run, hosts: Sequence[str]) -> str:
-    """Return the command of one job of `run`: this node's job, or the launcher over the first hosts.
+    """Return the command of one job of `run`.
 
-    It runs in a container where CONT names an image.
+    On one node it is the job itself, on several the launcher over the first so many of `hosts`. The job runs in a
+    container where the variable CONT names an image. Where no hosts are known, the word `HOSTS` stands for them.
     """
     in_container = bool(os.environ.get("CONT"))
     if run.nodes == 1:
@@ -234,8 +246,8 @@ def plan(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
     """Return the jobs of a campaign in the order of its tables, each with its trials that are done or missing.
 
     Cells that share a run have its job once. The logs lie in the campaign's own folder in `results`; shrunk runs are
-    the same for all campaigns of a workload, so they share a folder. `runner` is the command of one job, in the place
-    of this project's.
+    the same for all campaigns of a workload, so they share a folder. `runner` is the command of one job, instead of
+    this project's own. Reads the logs, asks nvidia-smi for this machine's GPUs and takes the hosts from HOSTS.
     """
     folder = results / (f"shrunk_{campaign.workload}" if campaign.shrunk else campaign.name)
     gpus = _nvidia_smi("name")
@@ -248,7 +260,7 @@ def plan(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
             continue
 
         exports = environment(campaign, run)
-        trials = _read_trials(folder / run.name, campaign.protocol.runs, exports)
+        trials = read_trials(folder / run.name, campaign.protocol.runs, exports)
         jobs[run] = Job(
             figure=figure,
             run=run,
@@ -269,11 +281,11 @@ class Trials(NamedTuple):
     missing: dict[int, str]  # by trial, from 1: what is wrong with its log; empty where there is none
 
 
-def _read_trials(folder: Path, count: int, exports: dict[str, str]) -> Trials:
+def read_trials(folder: Path, count: int, exports: dict[str, str]) -> Trials:
     """Return the trials 1 to `count` of a run, whose logs lie in `<folder>/trial_<number>`."""
     trials = Trials(done=[], missing={})
     for number in range(1, count + 1):
-        record_or_fault = result(folder / f"trial_{number}", exports)
+        record_or_fault = read_trial(folder / f"trial_{number}", exports)
         if isinstance(record_or_fault, Record):
             trials.done.append(record_or_fault)
         else:
@@ -281,14 +293,17 @@ def _read_trials(folder: Path, count: int, exports: dict[str, str]) -> Trials:
     return trials
 
 
-def result(folder: Path, exports: dict[str, str]) -> Record | str:
-    """Return the record of the trial in `folder`, or a text that says why it does not count; empty where none is there.
+def read_trial(folder: Path, exports: dict[str, str]) -> Record | str:
+    """Return the record of the trial whose log lies in `folder`, or a text that says why it does not count.
 
-    It counts if its run was a success, and if its log's configuration has the values that the job exports now.
+    A trial counts if there is one log, if its run was a success, and if its configuration has the values that the job
+    exports now. The text is empty where the folder is not there: the trial was not run yet.
     """
+    if not folder.is_dir():
+        return ""
     logs = list(folder.glob("**/result_*.txt"))
     if len(logs) != 1:
-        return f"{len(logs) or 'no'} log(s), a trial has one" if folder.is_dir() else ""
+        return f"{len(logs) or 'no'} log(s), a trial has one"
     try:
         record = read_record(logs[0])
     except InputError as error:
@@ -299,7 +314,7 @@ def result(folder: Path, exports: dict[str, str]) -> Record | str:
     config = record.header.get("config", {})
     for name, wanted in exports.items():
         value = config.get(name, {}).get("value")
-        if str(value) != wanted and name != "NEXP":
+        if str(value) != wanted and name != "NEXP":  # how many runs one call makes changes none of them
             return f"{logs[0]}: its configuration has {name}={value}, the campaign wants {wanted}"
     return record
 
@@ -307,15 +322,15 @@ def result(folder: Path, exports: dict[str, str]) -> Record | str:
 def plan_lines(campaign: Campaign, jobs: Sequence[Job]) -> Iterator[str]:
     """Yield the plan of a campaign as lines, and at the end how many trials there are and how long they take together.
 
-    Each job has a line with its state (done, skip or run), its trials and the time of one. Below it stand what is wrong
-    with the logs of missing trials, and why the job is skipped or the command that runs it.
+    Each job has a line with what is to be done with it (done, skip or run), its trials and the time of one. Below it
+    stand what is wrong with the logs of missing trials, and why the job is skipped or the command that runs it.
     """
     trials_done = 0
     trials_skipped = 0
     trials_to_run = 0
     seconds = 0.0
     for job in jobs:
-        state = _state(job)
+        state = _what_to_do(job)
         expected = expected_time(campaign, job)
         trials_done += len(job.done)
         if state == "skip":
@@ -344,8 +359,8 @@ def plan_lines(campaign: Campaign, jobs: Sequence[Job]) -> Iterator[str]:
         yield SHRUNK_NOTE
 
 
-def _state(job: Job) -> str:
-    """Return what is to be done with a job: done, skip or run."""
+def _what_to_do(job: Job) -> str:
+    """Return what is to be done with a job: `done` for nothing, `skip` where this machine cannot do it, or `run`."""
     if not job.missing:
         return "done"
     return "skip" if job.skipped else "run"

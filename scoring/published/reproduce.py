@@ -31,7 +31,8 @@ BORNE_OUT = "borne out"
 NOT_BORNE_OUT = "not borne out"
 NOT_DECIDED = "not decided"  # the publisher does not say its rule, and the one of its other logs gives another figure
 NOT_RECOMPUTED = "not recomputed"
-_BORNE_OUT_OF = {BORNE_OUT: True, NOT_BORNE_OUT: False}  # as the JSON has it; null for the other two
+# {verdict: the JSON's `borne_out`}, which is null for the other two verdicts
+_IS_BORNE_OUT = {BORNE_OUT: True, NOT_BORNE_OUT: False}
 
 # A figure within this share of the published one is borne out: the publishers round and truncate their windows.
 TOLERANCE = 0.0005
@@ -41,8 +42,8 @@ TOLERANCE = 0.0005
 class Rule:
     """How the publisher made a figure from a log (or from several: the five runs of an MLPerf submission)."""
 
-    names: tuple[str, ...]  # ends of paths, as shell patterns
-    sha256: tuple[str, ...]
+    names: tuple[str, ...]  # ends of the logs' paths, as shell patterns
+    sha256: tuple[str, ...]  # of the logs, where they are known
     table: str
     metric: str
     framework: str
@@ -51,8 +52,8 @@ class Rule:
     devices: int
     protocol: str
     skip: int | None
-    devices_unsaid: int | None
-    batch_unsaid: int | None
+    devices_unsaid: int | None  # stands in where the log does not say its devices
+    batch_unsaid: int | None  # stands in where the log does not say its batch of one device
     factor: float | None  # that the publisher applied to the score
     rule: str  # "published", or "assumed": as in the publisher's other logs, for it does not say
     line: int
@@ -85,20 +86,22 @@ class Reproduction(NamedTuple):
 def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
     """Return the rule by which a log's publisher scored it; None where no rule knows the log.
 
-    A rule that lists the log's SHA-256 comes first. Else the log's path must end in one of a rule's names, of which the
-    one with the most folders counts: `8gpu/log.txt` before `log.txt`.
+    A rule that lists the log's SHA-256 comes first. Else the log's path must end in one of a rule's names. Of several
+    rules the one whose name has the most folders counts: `8gpu/log.txt` before `log.txt`.
     """
-    by_name: Rule | None = None
-    most_folders = -1  # of the name that matched
     for rule in rules:
         if sha256 in rule.sha256:
             return rule
+
+    rule_by_name: Rule | None = None
+    most_folders = -1
+    for rule in rules:
         for name in rule.names:
             folders = name.count("/")
             if path.match(name) and folders > most_folders:
-                by_name = rule
+                rule_by_name = rule
                 most_folders = folders
-    return by_name
+    return rule_by_name
 
 
 def published_of(rule: Rule, rows: Sequence[Published]) -> Published:
@@ -113,8 +116,9 @@ def published_of(rule: Rule, rows: Sequence[Published]) -> Published:
 def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> JsonObject:
     """Return a published figure beside what its logs give under the publisher's rule, as an entry of the JSON.
 
-    Where the logs cannot be scored, `recomputed` is None and `notes` say why. `as_recorded` tells whether published.csv
-    already notes that the figure is not borne out.
+    A figure is borne out where its logs give the same one, or nearly so. Where they cannot be scored, `recomputed` is
+    None and `notes` say why. `as_recorded` tells whether the logs were scored and published.csv already notes that
+    they give another figure. `difference` is a share of the published figure.
     """
     notes: list[str] = []
     if rule.rule == "assumed":
@@ -136,7 +140,7 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
         "notes": notes,
         "recomputed": recomputed.figure,
         "difference": difference,
-        "borne_out": _BORNE_OUT_OF.get(recomputed.verdict),
+        "borne_out": _IS_BORNE_OUT.get(recomputed.verdict),
         "as_recorded": recomputed.figure is not None and published.log_note is not None,
         "protocol": rule.protocol,
         "footnotes": recomputed.footnotes,
@@ -146,10 +150,10 @@ def reproduction_of(rule: Rule, paths: Sequence[Path], published: Published) -> 
 def _recomputed(rule: Rule, paths: Sequence[Path], published: Published) -> Recomputation:
     """Return the figure that logs give by their publisher's rule, and the verdict on the published one.
 
-    Where the logs cannot be scored there is no figure, and a note says why.
+    Where the logs cannot be scored there is no figure, the verdict is NOT_RECOMPUTED, and a note says why.
     """
     try:
-        records = [_read(path, rule) for path in paths]
+        records = [_read_log(path, rule) for path in paths]
         result = score(records, protocols.find(rule.protocol), skip=rule.skip, system=published.accelerator)
         footnotes = result.notes(next_to_verified=published.metric == "time_to_train")
         judged = _judged(rule, result, records, published)
@@ -161,42 +165,38 @@ def _recomputed(rule: Rule, paths: Sequence[Path], published: Published) -> Reco
 def _judged(rule: Rule, result: Score, records: Sequence[Record], published: Published) -> Judgement:
     """Return the verdict on a published figure, the figure that its logs give, and notes on how they differ.
 
-    The figure is borne out if the logs ran under the conditions that the report states, and if it is within TOLERANCE
-    of what they give by the publisher's rule, or is the closing line of the log itself. No further rule is tried: one
-    of 20 rules would bear out many a wrong figure. Where the report does not say its rule, another figure decides
-    nothing.
+    The logs give the figure of the publisher's rule. They must have run under the conditions that the report states.
+    The published figure is then borne out if it is within TOLERANCE of the logs' figure, or rounds to it; or else if it
+    is the figure that the log itself closes with, which then counts as the logs' figure.
+
+    No further rule is tried: one of 20 rules would bear out many a wrong figure. Where the report does not say its
+    rule, a figure that is not borne out is not decided.
     """
     notes = []
     recomputed = result.value * (rule.factor or 1.0)
-    is_exact = _as_printed(recomputed, published)
+    is_exact = _rounds_to_published(recomputed, published)
     is_near = abs(recomputed / published.value - 1) <= TOLERANCE
-    summary = _closing_figure(records)
-    is_summary = False
-    if summary is not None and not is_near and _as_printed(summary, published):
-        is_summary = True
-        recomputed = summary
+    closing_figure = _closing_figure(records)
+    is_closing_figure = False
+    if closing_figure is not None and not is_near and _rounds_to_published(closing_figure, published):
+        is_closing_figure = True
+        recomputed = closing_figure
         notes.append("the log's own closing line")
 
-    notes += _notes_on_logs(rule, records, published)
-    if rule.factor:
-        notes.append(f"{result.value:.4f} {result.unit} times the publisher's factor {rule.factor}")
-    warned = dict.fromkeys(warning.check for warning in result.warnings if warning.check != "too_few_runs")
-    if warned:
-        notes.append(f"the score warns of {', '.join(warned)}: see `python -m scoring score`")
-
-    other_conditions = _other_conditions(records, published)
+    notes += _notes_on_score(rule, result, records)
+    other_conditions = _conditions_that_differ(records, published)
     notes += other_conditions
-    if other_conditions:
-        verdict = NOT_BORNE_OUT
-    elif is_exact or is_near or is_summary:
-        verdict = BORNE_OUT
-    else:
-        verdict = NOT_DECIDED if rule.rule == "assumed" else NOT_BORNE_OUT
-    if verdict == BORNE_OUT and not is_exact and not is_summary:
+    is_borne_out = not other_conditions and (is_exact or is_near or is_closing_figure)
+    if is_borne_out and not is_exact and not is_closing_figure:
         notes.append(f"within {TOLERANCE:.2%}, not to all digits")
     if published.log_note:
         notes.append(f"known: {published.log_note}")
-    return Judgement(verdict, recomputed, notes)
+
+    if is_borne_out:
+        return Judgement(BORNE_OUT, recomputed, notes)
+    if rule.rule == "assumed" and not other_conditions:
+        return Judgement(NOT_DECIDED, recomputed, notes)
+    return Judgement(NOT_BORNE_OUT, recomputed, notes)
 
 
 def _closing_figure(records: Sequence[Record]) -> float | None:
@@ -206,8 +206,22 @@ def _closing_figure(records: Sequence[Record]) -> float | None:
     return records[0].summary_rate * (devices_in_rate(records[0]) or 1)
 
 
-def _notes_on_logs(rule: Rule, records: Sequence[Record], published: Published) -> list[str]:
-    """Return what the logs do not say themselves, and whether they are known by their names alone."""
+def _notes_on_score(rule: Rule, result: Score, records: Sequence[Record]) -> list[str]:
+    """Return notes on the score of the logs: what they do not say themselves, a factor, and the score's warnings.
+
+    Too few runs are no warning here, as a single log stands behind many a published figure.
+    """
+    notes = _notes_on_logs(rule, records)
+    if rule.factor:
+        notes.append(f"{result.value:.4f} {result.unit} times the publisher's factor {rule.factor}")
+    warned = dict.fromkeys(warning.check for warning in result.warnings if warning.check != "too_few_runs")
+    if warned:
+        notes.append(f"the score warns of {', '.join(warned)}: see `python -m scoring score`")
+    return notes
+
+
+def _notes_on_logs(rule: Rule, records: Sequence[Record]) -> list[str]:
+    """Return notes on what the logs do not say themselves, and on logs that are known by their names alone."""
     notes = []
     unsaid: set[str] = set()
     for record in records:
@@ -219,8 +233,8 @@ def _notes_on_logs(rule: Rule, records: Sequence[Record], published: Published) 
     return notes
 
 
-def _read(path: Path, rule: Rule) -> Record:
-    """Return the record of a log; the table's devices and batch stand in for what it does not say."""
+def _read_log(path: Path, rule: Rule) -> Record:
+    """Return the record of a log; the rule's devices and batch stand in where the log does not say its own."""
     record = read_record(path)
     devices = rule.devices_unsaid if record.devices is None else None
     batch = rule.batch_unsaid if record.batch_per_device is None else None
@@ -229,17 +243,20 @@ def _read(path: Path, rule: Rule) -> Record:
     return read_record(path, devices=devices, batch_per_device=batch)
 
 
-def _as_printed(value: float, published: Published) -> bool:
-    """Say whether a figure rounds to the published one, or is cut to it: 243 is printed for 243.578."""
+def _rounds_to_published(value: float, published: Published) -> bool:
+    """Tell whether a figure is the published one at its printed digits: rounded, or cut off as 243.578 to 243."""
     cut = math.floor(value * 10**published.digits) / 10**published.digits
     return published.value in (round(value, published.digits), cut)
 
 
-def _other_conditions(records: Sequence[Record], published: Published) -> list[str]:
-    """Return the conditions that the report states otherwise than a log, each once and in order."""
+def _conditions_that_differ(records: Sequence[Record], published: Published) -> list[str]:
+    """Return a text for each condition that a log and its report state differently, each once and in order.
+
+    A condition that only one of the two states is no difference.
+    """
     texts = set()
     for record in records:
-        for name in _compared(record, published):
+        for name in _conditions_to_compare(record, published):
             logged = getattr(record, name)
             stated = getattr(published, name)
             if logged is not None and stated is not None and logged != stated:
@@ -247,45 +264,39 @@ def _other_conditions(records: Sequence[Record], published: Published) -> list[s
     return sorted(texts)
 
 
-def _compared(record: Record, published: Published) -> list[str]:
-    """Return the names of the fields in which a log must agree with its report: devices, batch, and a precision.
+def _conditions_to_compare(record: Record, published: Published) -> list[str]:
+    """Return the names of the fields in which a log must agree with its report.
 
-    Where both are of single precision, that is the math mode, FP32 or TF32. Else it is the precision, but only if one
-    of the two is of half precision: reports say AMP for each of its levels.
+    These are always the devices and the batch of one device, and one more by the precision of the two:
+
+    - Both say FP32 or TF32: `math_mode`, which tells these apart.
+    - One is of half precision and the other is not: `precision`.
+    - Else: nothing more. Two half precisions are not told apart, as a report says AMP whichever of its levels it used.
     """
     names = ["devices", "batch_per_device"]
-    math_modes = {record.math_mode, published.math_mode}
-    both_are_single = math_modes <= {"fp32", "tf32"}
-    if both_are_single:
+    single_precisions = ("fp32", "tf32")
+    if record.math_mode in single_precisions and published.math_mode in single_precisions:
         names.append("math_mode")
-    elif _is_half(record.precision) != _is_half(published.precision):
+    elif _is_half_precision(record.precision) != _is_half_precision(published.precision):
         names.append("precision")
     return names
 
 
-def _is_half(precision: str | None) -> bool:
-    """Say whether a precision is half precision, mixed or pure."""
+def _is_half_precision(precision: str | None) -> bool:
+    """Tell whether a precision is half precision, be it mixed (`amp_o1`) or pure (`fp16`)."""
     return str(precision).startswith(("amp", "fp16"))
 
 
 def speedups(rows: Sequence[Published]) -> list[JsonObject]:
     """Return every speedup that a report prints beside the quotient of the report's own averages, as plain values.
 
-    The quotient is that of the images/s on so many devices and on one. `follows` tells whether the printed speedup is
-    the quotient rounded to two decimals, with 1.8 for 1.80.
+    The quotient is the images/s that the report prints for so many devices over those for one device. `follows` tells
+    whether the printed speedup is the quotient rounded to two decimals, of which a last 0 need not be printed.
     """
     judged = []
     for row in select(rows, metric="speedup"):
-        averages = {}  # images/s by the number of devices
-        same_batch = select(
-            rows,
-            metric="throughput",
-            table=row.table,
-            framework=row.framework,
-            batch_per_device=row.batch_per_device,
-        )
-        for figure in same_batch:
-            averages[figure.devices] = figure.value
+        same_system = {"table": row.table, "framework": row.framework, "batch_per_device": row.batch_per_device}
+        averages = {figure.devices: figure.value for figure in select(rows, metric="throughput", **same_system)}
         quotient = averages[row.devices] / averages[1]
         follows = round(quotient, 2) == row.value
         judged.append(
@@ -316,7 +327,7 @@ def main(args: argparse.Namespace) -> int:
     """Print each published figure, what its logs give and the verdict; then the printed speedups, and unknown files.
 
     Returns 1 if a figure is not borne out and published.csv does not say so yet, or if a known log could not be scored;
-    else 0.
+    else 0. Raises InputError where the folder holds no files.
     """
     rows = read_published()
     rules = read_rows(args.map, Rule)
@@ -330,14 +341,15 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _is_news(figure: JsonObject) -> bool:
-    """Say whether a figure has a bad verdict that published.csv does not note yet."""
+    """Tell whether a figure has a bad verdict that published.csv does not note yet."""
     return figure["verdict"] in (NOT_BORNE_OUT, NOT_RECOMPUTED) and not figure["as_recorded"]
 
 
 def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) -> Reproduction:
     """Return each published figure of which the folder has logs, recomputed, and the files that no rule knows.
 
-    Under a protocol of several runs all logs of a rule make one figure. Else each log is judged by itself.
+    All files below the folder are looked at. A rule says which published figure a log stands behind. Under a protocol
+    of several runs all logs of a rule make one figure; else each log is judged by itself.
     """
     logs: dict[Rule, list[Path]] = {}
     unknown = []
@@ -384,7 +396,10 @@ def verdict_lines(results: JsonObject) -> Iterator[str]:
 
 
 def _figure_lines(figure: JsonObject) -> Iterator[str]:
-    """Yield a recomputed figure as lines: the verdict, both figures with the protocol, the logs, and a line a note."""
+    """Yield a recomputed figure as lines: the verdict, both figures with the protocol, the logs, and a line a note.
+
+    Where the logs could not be scored a dash stands for their figure. One of an MLPerf result is marked as unverified.
+    """
     recomputed = "-"
     if figure["recomputed"] is not None:
         recomputed = "{recomputed:.4f} ({difference:+.3%})".format(**figure)

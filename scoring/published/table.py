@@ -87,11 +87,11 @@ class Published:
 def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
     """Return the rows of a CSV file as objects of the dataclass `kind`, which has a field for each column.
 
-    Its field `line` is no column: it becomes the line of the row in the file. An empty cell is None, and the items of a
-    tuple are separated by `;`. Raises InputError, with the file and line, where the columns are others, or where a cell
-    does not suit its field.
+    Each cell becomes a value of its field's type. An empty cell becomes None, and the items of a tuple are separated by
+    `;`. The field `line` of `kind` is no column: it is the line of the row in the file. Raises InputError, with the
+    file and line, where the columns are others, or where a cell does not suit its field.
     """
-    hints = typing.get_type_hints(kind)
+    types = typing.get_type_hints(kind)
     columns = [field.name for field in dataclasses.fields(kind) if field.name != "line"]  # type: ignore[arg-type]
     with path.open(newline="", encoding="utf-8", errors="replace") as text:
         reader = csv.DictReader(text)
@@ -102,27 +102,28 @@ def read_rows(path: Path, kind: type[_Row]) -> list[_Row]:
             fields: JsonObject = {"line": reader.line_num}
             try:
                 for name in columns:
-                    fields[name] = _typed(name, cells[name], hints[name])
+                    fields[name] = _value_of_cell(name, cells[name], types[name])
             except ValueError as error:
                 raise InputError(f"{path}:{reader.line_num}: {error}; correct the row") from None
             rows.append(kind(**fields))
     return rows
 
 
-def _typed(name: str, text: str | None, hint: Any) -> Any:
-    """Return the text of a cell as a value of its field's type; None where it is empty.
+def _value_of_cell(name: str, text: str | None, field_type: Any) -> Any:
+    """Return the text of a cell as a value of the type of its field, which is called `name`.
 
-    `hint` is the type of the field `name`: `int` makes 8 of `8`, `int | None` allows an empty cell, and a tuple makes
-    ("a", "b") of `a;b`. Raises ValueError where the field must not be empty, or its type cannot be made of the text.
+    With `int` the text `8` becomes 8, and an empty one is refused. With `int | None` an empty one becomes None. With a
+    tuple `a;b` becomes ("a", "b"), and an empty text (). Raises ValueError for an empty text that is refused, and for
+    one of which the type cannot be made.
     """
-    if typing.get_origin(hint) is tuple:
+    if typing.get_origin(field_type) is tuple:
         return tuple(item for item in (text or "").split(";") if item)
 
-    members = typing.get_args(hint)  # int and NoneType of `int | None`; none of `int`
+    union_members = typing.get_args(field_type)  # (int, NoneType) for `int | None`; () for `int`
     if text:
-        kind = members[0] if members else hint
+        kind = union_members[0] if union_members else field_type
         return kind(text)
-    if type(None) not in members:
+    if type(None) not in union_members:
         raise ValueError(f"{name} is empty")
     return None
 
@@ -144,15 +145,17 @@ def select(rows: Iterable[Published], **conditions: object) -> list[Published]:
 def nearest(rows: Iterable[Published], *, batch: int, devices: int) -> Published | None:
     """Return the throughput row whose batch of one device is nearest to `batch`; None where there is no row.
 
-    Of several such rows it is the one with the nearest number of devices, and then the one with the least throughput a
-    device.
+    Of several such rows it is the one whose number of devices is nearest to `devices`. Of several of these it is the
+    one with the least throughput for each device. Rows that do not say their batch or devices are left out.
     """
     nearest_row: Published | None = None
     least_distance: tuple[float, ...] = ()
     for row in rows:
         if row.metric != "throughput" or not row.batch_per_device or not row.devices:
             continue
-        distance = (abs(row.batch_per_device - batch), abs(row.devices - devices), row.value / row.devices)
+        off_batch = abs(row.batch_per_device - batch)
+        off_devices = abs(row.devices - devices)
+        distance = (off_batch, off_devices, row.value / row.devices)  # compared one after the other
         if nearest_row is None or distance < least_distance:
             nearest_row = row
             least_distance = distance
@@ -174,8 +177,9 @@ class _System(NamedTuple):
 def by_devices(rows: Iterable[Published]) -> list[list[Published]]:
     """Return the throughput rows of each published system, a list for each, in the order of their devices.
 
-    A system is what a table measured on growing numbers of devices, all else equal. Figures that a report copied from
-    another one are left out. Of several rows with the same number of devices the first one is kept.
+    A system is what a table measured on growing numbers of devices, all else equal: the rows that agree in the columns
+    of `_System`. Figures that a report copied from another one are left out. Of several rows with the same number of
+    devices the first one is kept.
     """
     rows_by_devices: dict[_System, dict[int, Published]] = {}
     for row in rows:
@@ -252,15 +256,18 @@ def read_cards() -> list[Card]:
 
 
 def card_of(name: str | None, memory_gib: float | None) -> Card | None:
-    """Return the card that NVML calls `name`; None where cards.csv has none.
+    """Return the card that NVIDIA's driver calls `name`, as `NVIDIA A100-SXM4-40GB`; None where cards.csv has none.
 
-    Slower variants, such as those on PCIe or V100S, are other cards.
+    Its memory must be that of the card, but for what the driver keeps. The slower cards with PCIe links are not in the
+    table; nor is V100S, which has a name of its own.
     """
     words = re.split(r"\W", (name or "").upper())
     if "PCIE" in words:
         return None
     for card in read_cards():
-        if card.name in words and abs(card.memory_gib - (memory_gib or 0)) <= NAMED_GIB:
+        is_named = card.name in words
+        has_its_memory = abs(card.memory_gib - (memory_gib or 0)) <= NAMED_GIB
+        if is_named and has_its_memory:
             return card
     return None
 
@@ -268,21 +275,23 @@ def card_of(name: str | None, memory_gib: float | None) -> Card | None:
 def figures_of(card: Card, *, model: str, precision: str) -> list[Published]:
     """Return the published throughput of a model by Paddle on the same card at the same precision.
 
-    A row that does not say the card's memory, the model's version or the level of AMP suits any of them.
+    A row that does not say the card's memory or the level of AMP suits any of them. A row that leaves the model's
+    version open is taken for the version that UNVERSIONED names.
     """
     precisions = {precision}
     if precision in ("amp_o1", "amp_o2"):
         precisions.add("amp")
     figures = []
     for row in select(read_published(), metric="throughput", accelerator=card.name):
-        is_model = model in (row.model, _taken_for(row.model))
-        is_memory = row.accelerator_memory_gib in (None, card.memory_gib)
-        if is_model and is_memory and row.precision in precisions and row.framework.startswith("Paddle"):
+        is_of_paddle = row.framework.startswith("Paddle")
+        is_of_model = model in (row.model, _model_with_version(row.model))
+        is_of_memory = row.accelerator_memory_gib in (None, card.memory_gib)
+        if is_of_paddle and is_of_model and is_of_memory and row.precision in precisions:
             figures.append(row)
     return figures
 
 
-def _taken_for(model: str) -> str:
+def _model_with_version(model: str) -> str:
     """Return the version that a published model is taken for; its own name where it says its version."""
     if model not in UNVERSIONED:
         return model

@@ -18,7 +18,8 @@ UNSHOWN = ("table", "precision", "strategy", "unit", "interval_method", "logs") 
 def figure_of(job: Job, protocol: Protocol) -> Score | str:
     """Return the score of a job's trials that are done, or a text that says why there is none.
 
-    Where they are fewer than the protocol asks for it is the score of those, if they make one.
+    The text says that the job is skipped, what is wrong with its first trial that does not count, that it was not run
+    yet, or why its trials cannot be scored. Fewer trials than the protocol asks for have a score, if they make one.
     """
     if not job.done and job.skipped:
         return f"skipped: {job.skipped}"
@@ -34,10 +35,10 @@ def figure_of(job: Job, protocol: Protocol) -> Score | str:
 
 
 def published_rows(campaign: Campaign, cell: Published, metric: str) -> dict[str, Published | None]:
-    """Return the report's rows of a metric, such as throughput, that were measured as a cell of its table was.
+    """Return for each framework of the campaign the report's row of a metric that was measured as a cell was.
 
-    The rows are by the campaign's frameworks: for each the first row of it, whatever its version, or None where the
-    report has none. Such rows agree with the cell in devices, batch and the like, and in the kind of precision.
+    A cell is the report's throughput at one place of its table. The row agrees with it in devices, batch and the like,
+    and in the kind of precision. It is the first such row of any version of the framework; None where there is none.
     """
     same = ("accelerator", "nodes", "devices", "batch_per_device", "strategy")
     conditions = {name: getattr(cell, name) for name in same}
@@ -55,15 +56,15 @@ def published_rows(campaign: Campaign, cell: Published, metric: str) -> dict[str
 
 
 def _kind_of_precision(row: Published) -> str:
-    """Return the precision of a row by its first three letters, such as `amp` of `amp_o2`.
+    """Return the kind of a row's precision, which is its first three letters: `amp_o2` -> `amp`.
 
-    Reports say AMP where they mean one of its levels, or do not know which.
+    The level is left out, as reports say AMP where they mean one of its levels, or do not know which.
     """
     return (row.precision or "")[:3]
 
 
 def published_figures(campaign: Campaign, cell: Published, metric: str) -> dict[str, Figure | None]:
-    """Return the published figure of a cell by framework; None where the report has none."""
+    """Return the published figure of a metric for each framework, measured as a cell was; None where there is none."""
     rows = published_rows(campaign, cell, metric)
     figures: dict[str, Figure | None] = dict.fromkeys(rows)
     for framework, row in rows.items():
@@ -77,53 +78,56 @@ def table(campaign: Campaign, jobs: Sequence[Job]) -> list[JsonObject]:
 
     A cell without a figure of ours says why in `notes`; a framework without a published one has None. Where the
     publisher's own log gives another figure, `log_value` has it, a note says how, and `ratio` is taken against it.
+    The figure on one device, to which a speedup is taken, must come before those on more, as it does in reports.
     """
     figures = {job.run: figure_of(job, campaign.protocol) for job in jobs}
     our_values: dict[Run, float | None] = {}  # by the run that the report asks for, which is not the shrunk one
-    lines = []
+    rows = []
     for cell in campaign.cells:
         reported_run = run_of(cell, shrink=False)
         run = run_of(cell, shrink=campaign.shrunk)
         figure = figures[run]
         our_values[reported_run] = figure.value if isinstance(figure, Score) else None
         same_on_one_device = replace(reported_run, nodes=1, devices=1)
-        lines.append(_line(campaign, cell, run, figure, our_values.get(same_on_one_device)))
-    return lines
+        rows.append(_values_of_row(campaign, cell, run, figure, our_values.get(same_on_one_device)))
+    return rows
 
 
-def _line(campaign: Campaign, cell: Published, run: Run, figure: Score | str, one_device: float | None) -> JsonObject:
+def _values_of_row(
+    campaign: Campaign, cell: Published, run: Run, figure: Score | str, on_one_device: float | None
+) -> JsonObject:
     """Return the row of one cell of a report's table, as plain values by the names of their columns.
 
-    `figure` is our score of `run`, or why there is none. `one_device` is our figure on one device, for the speedup.
-    Columns for speedup and memory are there only where the report has such figures.
+    `figure` is our score of `run`, or why there is none. `on_one_device` is our figure on one device, for the speedup;
+    None where there is none. Columns for speedup and memory are there only where the report has such figures.
     """
-    value = None
+    value: float | None = None
     records: Sequence[Record] = ()
     if isinstance(figure, Score):
         value = figure.value
         records = figure.records
-    units = {row.metric: row.unit for row in campaign.published}
+    units = {published.metric: published.unit for published in campaign.published}
 
     reported_run = run_of(cell, shrink=False)
     title = (cell.accelerator, reported_run.precision, reported_run.strategy)
-    line: JsonObject = {"table": " ".join(part for part in title if part)}
-    line |= vars(reported_run)
-    line |= _ours(figure, units["throughput"])
-    line["published"] = published_figures(campaign, cell, "throughput")
-    line["log_value"] = _log_values(campaign, cell)
-    line |= _ratio(figure, cell.log_value or cell.value)
+    row: JsonObject = {"table": " ".join(part for part in title if part)}
+    row |= vars(reported_run)
+    row |= _ours(figure, units["throughput"])
+    row["published"] = published_figures(campaign, cell, "throughput")
+    row["log_value"] = _log_values(campaign, cell)
+    row |= _ratio(figure, cell.log_value or cell.value)
     if "speedup" in units:
-        line["speedup"] = value / one_device if value and one_device else None
-        line["speedup_published"] = published_figures(campaign, cell, "speedup")
+        row["speedup"] = value / on_one_device if value and on_one_device else None
+        row["speedup_published"] = published_figures(campaign, cell, "speedup")
     if "gpu_memory" in units:
         own_framework = campaign.frameworks[0]
-        line["gpu_memory_mib"] = _memory_mib(records)
-        line["gpu_memory_mib_published"] = published_figures(campaign, cell, "gpu_memory")[own_framework]
+        row["gpu_memory_mib"] = _memory_mib(records)
+        row["gpu_memory_mib_published"] = published_figures(campaign, cell, "gpu_memory")[own_framework]
 
-    line["ran_as"] = run.name
-    line["notes"] = [*_notes_on_ours(figure), *_notes_on_published(campaign, cell)]
-    line["logs"] = [record.file for record in records]
-    return line
+    row["ran_as"] = run.name
+    row["notes"] = [*_notes_on_ours(figure), *_notes_on_published(campaign, cell)]
+    row["logs"] = [record.file for record in records]
+    return row
 
 
 def _ours(figure: Score | str, unit: str) -> JsonObject:
@@ -170,18 +174,18 @@ def _notes_on_ours(figure: Score | str) -> list[str]:
 def _notes_on_published(campaign: Campaign, cell: Published) -> list[str]:
     """Return a text for each published figure of a cell that its publisher's own logs do not bear out.
 
-    A last one says where our ratio is taken against the log's figure rather than the printed one.
+    Where such a log gives another throughput, a last text says that our ratio is taken against that one.
     """
     notes = []
-    metrics = dict.fromkeys(row.metric for row in campaign.published)
+    metrics = dict.fromkeys(row.metric for row in campaign.published)  # each once, in their order
     for metric in metrics:
         for row in published_rows(campaign, cell, metric).values():
             if row is None or row.log_note is None:
                 continue
-            log = ""
+            by_log = ""
             if row.log_value is not None:
-                log = f"its own log gives {six_digits(row.log_value)}: "
-            notes.append(f"published {metric} {row.printed}: {log}{row.log_note}")
+                by_log = f"its own log gives {six_digits(row.log_value)}: "
+            notes.append(f"published {metric} {row.printed}: {by_log}{row.log_note}")
     if cell.log_note and cell.log_value is not None:
         notes.append(f"ratio: against {six_digits(cell.log_value)}, which the publisher's own log gives")
     return notes
@@ -198,10 +202,11 @@ def _memory_mib(records: Sequence[Record]) -> float | None:
     return max(most, default=None)
 
 
-def markdown(campaign: Campaign, lines: Sequence[JsonObject], *, system: str) -> str:
-    """Return the rows of `table` as the Markdown of a page: a section for each table of the report, then the notes.
+def markdown(campaign: Campaign, rows: Sequence[JsonObject], *, system: str) -> str:
+    """Return the Markdown of a page: a section for each table of the report, then the notes.
 
-    `system` names the machine in the title. Equal notes are listed once, and cells refer to them by number.
+    `rows` are what `table` returned, and `system` names the machine in the title. Equal notes are listed
+    once, and cells refer to them by number.
     """
     text = [f"# {campaign.name}: {system}", ""]
     text += [f'Protocol {campaign.protocol.name}; "ours" was measured here, all else is published.', ""]
@@ -210,60 +215,68 @@ def markdown(campaign: Campaign, lines: Sequence[JsonObject], *, system: str) ->
     if campaign.note:
         text += [campaign.note, ""]
 
-    numbers: dict[str, int] = {}  # of the notes, by their texts
-    for line in lines:
-        for note in line["notes"]:
-            numbers.setdefault(note, len(numbers) + 1)
-    titles = dict.fromkeys(line["table"] for line in lines)
+    note_numbers: dict[str, int] = {}  # {text of a note: its number}, from 1
+    for row in rows:
+        for note in row["notes"]:
+            note_numbers.setdefault(note, len(note_numbers) + 1)
+    titles = dict.fromkeys(row["table"] for row in rows)  # each once, in their order
     for title in titles:
-        rows = [_row(line, numbers) for line in lines if line["table"] == title]
-        text += [f"## {title} ({lines[0]['unit']})", "", *_aligned(rows), ""]
+        shown_rows = [_shown_cells(row, note_numbers) for row in rows if row["table"] == title]
+        text += [f"## {title} ({rows[0]['unit']})", "", *_aligned(shown_rows), ""]
 
     text += ["Notes", ""]
-    text += [f"- [{number}]: {note}" for note, number in numbers.items()]
+    text += [f"- [{number}]: {note}" for note, number in note_numbers.items()]
     return "\n".join([*text, ""])
 
 
-def _row(line: Mapping[str, Any], numbers: Mapping[str, int]) -> dict[str, str]:
+def _shown_cells(row: Mapping[str, Any], note_numbers: Mapping[str, int]) -> dict[str, str]:
     """Return a row of `table` as texts for a page, by the heads of their columns.
 
-    What is published has a column for each framework, such as `published PaddlePaddle`. `numbers` are those of the
-    notes, by their texts.
+    Published figures have a column for each framework, such as `published PaddlePaddle`. Notes are shown by their
+    numbers, which `note_numbers` has by their texts. Left out are the columns of UNSHOWN, and `log_value`, which stands
+    beside the published figure.
     """
-    row = {}
-    for name, value in line.items():
+    cells = {}
+    for name, value in row.items():
         if name == "notes":
-            row[name] = " ".join(f"[{numbers[note]}]" for note in value)
+            cells[name] = " ".join(f"[{note_numbers[note]}]" for note in value)
         elif name == "published":
             for framework, figure in value.items():
-                row[f"{name} {framework}"] = _published_cell(line, framework, figure, numbers)
+                cells[f"{name} {framework}"] = _published_cell(row, framework, figure, note_numbers)
         elif name == "speedup_published":
             for framework, figure in value.items():
-                row[f"{name} {framework}"] = _shown(figure, "not published")
+                cells[f"{name} {framework}"] = _shown(figure, "not published")
+        elif name == "ours":
+            cells[name] = _shown(value, "not measured")
         elif name != "log_value" and name not in UNSHOWN:
-            row[name] = _shown(value, "not measured" if name == "ours" else "-")
-    return row
+            cells[name] = _shown(value)
+    return cells
 
 
-def _published_cell(line: Mapping[str, Any], framework: str, figure: Figure | None, numbers: Mapping[str, int]) -> str:
-    """Return the text of a published figure: `2450`, or `2450 (log: 2390.5) [3]` where note 3 says that logs differ.
+def _published_cell(
+    row: Mapping[str, Any], framework: str, figure: Figure | None, note_numbers: Mapping[str, int]
+) -> str:
+    """Return the text of a published figure: `2450`, or `2450 (log: 2390.5) [3]` where note 3 says how its log differs.
 
-    `line` is the row of `table` that the figure of `framework` stands in. `numbers` are those of the notes.
+    `row` is the row of `table` that the figure of `framework` stands in. The log's figure is left out where it has
+    none. A framework without a figure is `not published`.
     """
     if figure is None:
         return _shown(figure, "not published")
-    shown = _shown(figure)
-    for note in line["notes"]:
-        if note.startswith(f"published throughput {figure.printed}:"):
-            log_value = line["log_value"][framework]
-            if log_value is not None:
-                shown += f" (log: {six_digits(log_value)})"
-            return f"{shown} [{numbers[note]}]"
-    return shown
+    for note in row["notes"]:
+        if note.startswith(f"published throughput {figure.printed}:"):  # as `_notes_on_published` words it
+            by_log = ""
+            if row["log_value"][framework] is not None:
+                by_log = f" (log: {six_digits(row['log_value'][framework])})"
+            return f"{figure.printed}{by_log} [{note_numbers[note]}]"
+    return figure.printed
 
 
 def _shown(value: float | str | Sequence[float] | None, nothing: str = "-") -> str:
-    """Return a figure, a published one as printed, both ends of an interval, or `nothing`."""
+    """Return the text of a cell: a figure with six digits, a published one as printed, an interval as `1.2 to 1.3`.
+
+    A text is returned as it is; `nothing` stands for None and for an empty text.
+    """
     if value is None or isinstance(value, str):
         return value or nothing
     if isinstance(value, Figure):

@@ -11,7 +11,7 @@ from pathlib import Path
 from runlog.json_types import JsonObject
 from runlog.text import called, csv_text
 from scoring.figure import warnings
-from scoring.figure.score import add_score_options, counts, protocol_of
+from scoring.figure.options import add_score_options, counts, protocol_of
 from scoring.figure.systems import read_systems
 from scoring.importers import jsonable
 from scoring.output import refuse_missing_folder
@@ -33,9 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Write the report in each form that was asked for (CSV, JSON, HTML, Markdown); Markdown is printed by default.
+    """Write the report in each form that was asked for: CSV, JSON, HTML, Markdown. By default Markdown is printed.
 
-    Returns the exit status: 1 where a figure is missing, or is not the one that the protocol asks for, else 0.
+    Returns the exit status. It is 1 where a group of runs has no figure, or not the one that the protocol asks for; why
+    is printed to standard error. Else it is 0.
     """
     report = _report_of(args)
     if args.csv:
@@ -59,19 +60,19 @@ def main(args: argparse.Namespace) -> int:
 def _report_of(args: argparse.Namespace) -> Report:
     """Read the runs that the command line names, and return their report.
 
-    Raises InputError for options that do not go together, and for a form that would be written over a run's log.
+    Raises InputError for --runs without --protocol, and for a form that would be written over a run's log.
     """
     records: list[Record] = []
     folders: dict[str, str] = {}  # the folder that was given in a run's place, by the run's file
-    for place, records_of_place in read_systems(args, args.logs):
-        records += records_of_place
-        if Path(place).is_dir():
-            folders.update({record.file: place for record in records_of_place})
+    for given, records_of_given in read_systems(args, args.logs):  # each word given is a log or a folder of logs
+        records += records_of_given
+        if Path(given).is_dir():
+            folders.update({record.file: given for record in records_of_given})
 
     logs = {os.path.realpath(record.file) for record in records}
-    for form in (args.html, args.markdown, args.csv):
-        if form and os.path.realpath(form) in logs:
-            raise InputError(f"{form} is one of the runs: give another file to write to")
+    for output in (args.html, args.markdown, args.csv):
+        if output and os.path.realpath(output) in logs:
+            raise InputError(f"{output} is one of the runs: give another file to write to")
     if args.runs is not None and args.protocol is None:
         raise InputError("--runs goes with --protocol: without one, the figure is over all runs given")
 
@@ -125,14 +126,14 @@ def values(report: Report) -> JsonObject:
         "verdict": {"status": report.verdict.status, "text": report.verdict.text, "checks": checks},
         "headline": report.groups.index(report.headline),
         "groups": [_group_values(group) for group in report.groups],
-        "scaling": [_scaling(rows) for rows in report.scaling],
-        "published": [_curve(curve) for curve in report.curves],
+        "scaling": [_scaling_values(rows) for rows in report.scaling],
+        "published": [_curve_values(curve) for curve in report.curves],
         "published_note": report.curves_note,
         "mixture": warnings.as_json(report.mixture),
     }
 
 
-def _scaling(rows: Sequence[ScalingRow]) -> list[JsonObject]:
+def _scaling_values(rows: Sequence[ScalingRow]) -> list[JsonObject]:
     """Return the device counts of one system as JSON values."""
     shown = []
     for row in rows:
@@ -142,7 +143,7 @@ def _scaling(rows: Sequence[ScalingRow]) -> list[JsonObject]:
     return shown
 
 
-def _curve(curve: Curve) -> JsonObject:
+def _curve_values(curve: Curve) -> JsonObject:
     """Return a published table as JSON values."""
     points = [{"devices": row.devices, "images_per_s": row.value, "row": row.line} for row in curve.rows]
     return {"label": curve.label, "source": curve.rows[0].source, "points": points}
@@ -166,16 +167,16 @@ def _group_values(group: Group) -> JsonObject:
 
 
 def _run_values(run: ReportedRun) -> JsonObject:
-    """Return a run as JSON values: its record's facts, its figure, and how it ended.
+    """Return a run as JSON values: its record's facts, its figure, how it ended, and what the compliance check said.
 
-    What is not known is null. A value that comes from one line of the log stands beside the number of that line.
+    What is not known is null. Beside the figure and the final quality stand the lines of the log that they come from.
     """
     record = run.record
     values: JsonObject = {"run": run.number}
     for name in ("file", "sha256", "format", *FACTS):
         values[name] = getattr(record, name)
     for name in ("value", "windows", "first_line", "last_line"):
-        values[name] = getattr(run.figure, name, None)  # a run may have no figure
+        values[name] = getattr(run.figure, name, None)  # None of a run without a figure
     values["run_time_s"] = record.run_time_s
     values["status"] = record.status
 

@@ -25,7 +25,7 @@ from scoring.report.text import counted
 from scoring.report.verdict import checks, overall
 
 PREAMBLE_ENTRIES = 5000  # entries of a log in which header and seed are looked for
-LOGGED_ONCE = ("seed", "submission_org", "submission_platform")  # events before run_start that the report shows
+EVENTS_SHOWN = ("seed", "submission_org", "submission_platform")  # events before run_start that the report shows
 
 
 class _System(NamedTuple):
@@ -101,7 +101,7 @@ def build(
     for number, record in enumerate(records, 1):
         runs.append(_reported_run(number, record, findings.get(record.file), logs.get(record.file, record.file)))
 
-    systems = _by_system(_groups(runs, options, folders))
+    systems = _by_system(_scored_groups(runs, options, folders))
     groups = list(itertools.chain.from_iterable(systems))
     scaling = _scaling(systems)
     published = _published_curves(groups)
@@ -128,18 +128,19 @@ def _says_run_time_alone(record: Record) -> bool:
 # ------------------------------------------------------------------------------------------------- grouping
 
 
-def _groups(runs: Sequence[ReportedRun], options: _FigureOptions, folders: Mapping[str, str]) -> list[Group]:
-    """Put runs that repeat each other together, score each group, and return the groups by number of devices.
+def _scored_groups(runs: Sequence[ReportedRun], options: _FigureOptions, folders: Mapping[str, str]) -> list[Group]:
+    """Return the runs in groups that repeat one run, each group with its figure, in the order of their devices.
 
     `folders` has the folder that was given in place of a run's file, by the file. A group's name says the machine where
-    the runs are of several. Groups whose names would be equal have their folder's name added.
+    the report has runs of several machines. Groups whose names would be equal have their folder's name added.
     """
-    runs_by_kind: dict[_Repeated, list[ReportedRun]] = {}
+    runs_by_shared: dict[_Repeated, list[ReportedRun]] = {}  # the runs that repeat each other, by what they share
     for run in runs:
-        kind = _repeated(run.record, folders.get(run.record.file))
-        runs_by_kind.setdefault(kind, []).append(run)
+        shared = _shared_by_repeats(run.record, folders.get(run.record.file))
+        runs_by_shared.setdefault(shared, []).append(run)
     machines = {run.record.machine for run in runs}
-    groups = [_scored(members, options, name_machine=len(machines) > 1) for members in runs_by_kind.values()]
+    name_machine = len(machines) > 1
+    groups = [_scored_group(repeats, options, name_machine=name_machine) for repeats in runs_by_shared.values()]
 
     name_counts = Counter(group.name for group in groups)
     named = []
@@ -156,10 +157,10 @@ def _devices_of(group: Group) -> int:
     return group.record.devices or 0
 
 
-def _repeated(record: Record, folder: str | None) -> _Repeated:
+def _shared_by_repeats(record: Record, folder: str | None) -> _Repeated:
     """Return what a run shares with its repeats."""
     return _Repeated(
-        system=_system(record),
+        system=_system_of(record),
         devices=record.devices,
         nodes=record.nodes,
         batch_per_device=record.batch_per_device,
@@ -169,11 +170,12 @@ def _repeated(record: Record, folder: str | None) -> _Repeated:
     )
 
 
-def _system(record: Record) -> _System:
-    """Return what a run shares with runs of its system on other numbers of devices.
+def _system_of(record: Record) -> _System:
+    """Return what a run shares with runs of the same system on other numbers of devices: framework, model and so on.
 
-    A log of another's submission to MLPerf has no header of ours. Its batch changes with the number of devices and its
-    platform is named after it, so neither can tell systems apart: the kind of accelerator does.
+    Batch and kind of devices are such properties too, but not in a log of another's submission to MLPerf, which is told
+    by the lack of our header. There the batch changes with the number of devices and the platform is named after it. So
+    the batch is left out, and the kind of accelerator takes the place of the platform.
     """
     is_submission = record.format == "mllog" and not record.header
     framework_name = None
@@ -190,11 +192,11 @@ def _system(record: Record) -> _System:
     )
 
 
-def _name(record: Record, *, name_machine: bool) -> str:
-    """Return the name of a group of repeated runs, as far as its log says what they are.
+def _name_of_group(record: Record, *, name_machine: bool) -> str:
+    """Return the name of a group of repeated runs, of what the record of one of them says.
 
-    "resnet50_v1.5, 16 devices, on 2 nodes, batch 256 a device, amp" is one. The machine is added on request, where
-    the report has runs of several.
+    "resnet50_v1.5, 16 devices, on 2 nodes, batch 256 a device, amp" is such a name. The machine is added where
+    `name_machine` is set. A record that says nothing of it all gives the name of the log's format.
     """
     parts = []
     if record.model:
@@ -215,10 +217,11 @@ def _name(record: Record, *, name_machine: bool) -> str:
     return ", ".join(shown) or record.format
 
 
-def _scored(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_machine: bool) -> Group:
-    """Return a group of runs with its figure, or with the problem that stands against one.
+def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_machine: bool) -> Group:
+    """Return a group of runs with its figure, or with the problem, a sentence on why there is no figure.
 
-    Where there are too few runs for the protocol, the group has both: the figure of those there are, and the problem.
+    Where there are too few runs for the protocol, the group has the problem, and the figure of those that there are if
+    the protocol makes one of them. `name_machine` adds the machine to the group's name.
     """
     protocol = options.protocol_for(runs)
     result: Score | None = None
@@ -232,7 +235,7 @@ def _scored(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_machin
         problem = str(error)
     if result is not None:
         runs = _with_figures(runs, result, protocol)
-    name = _name(runs[0].record, name_machine=name_machine)
+    name = _name_of_group(runs[0].record, name_machine=name_machine)
     return Group(name=name, runs=tuple(runs), score=result, problem=problem)
 
 
@@ -264,7 +267,7 @@ def _by_system(groups: Iterable[Group]) -> list[list[Group]]:
     """Return the groups of each system, with their step times."""
     systems: dict[_System, list[Group]] = {}
     for group in groups:
-        systems.setdefault(_system(group.record), []).append(group)
+        systems.setdefault(_system_of(group.record), []).append(group)
     return [with_step_times(members) for members in systems.values()]
 
 
@@ -297,10 +300,11 @@ def _published_curves(groups: Sequence[Group]) -> PublishedCurves:
 
 
 def _reported_run(number: int, record: Record, findings: JsonObject | None, log: str | os.PathLike[str]) -> ReportedRun:
-    """Return a run of the report: its record, and what its log says before the run starts.
+    """Return a run of the report: its record, the check's `findings`, and what its log says before the run starts.
 
-    Of an MLPerf log that is the line of each section of the header, the time of the first event, and the events that
-    are logged once, each with its line. Another log has none of them. The first line of each name counts.
+    Of an MLPerf log these are the lines of the header's sections, the time of the first event (as `start_s`), and the
+    events of EVENTS_SHOWN, each with its line; of two of one name the first counts. Another log has none of them. `log`
+    is the path to read.
     """
     header_lines: dict[str, int] = {}
     preamble: dict[str, Logged] = {}
@@ -311,7 +315,7 @@ def _reported_run(number: int, record: Record, findings: JsonObject | None, log:
             if entry.key == "run_start":
                 break
             preamble.setdefault("start_s", Logged(entry.time_ms / 1000, entry.line))
-            if entry.key in LOGGED_ONCE:
+            if entry.key in EVENTS_SHOWN:
                 preamble.setdefault(entry.key, Logged(entry.value, entry.line))
     return ReportedRun(number=number, record=record, header_lines=header_lines, preamble=preamble, findings=findings)
 
@@ -326,13 +330,14 @@ def _first_entries(record: Record, log: str | os.PathLike[str]) -> Iterator[obje
 
 
 def read_findings(path: str, records: Sequence[Record]) -> dict[str, JsonObject]:
-    """Read a file that `compliance check --json` made, and return the entry of each run by the run's file.
+    """Read a file that `compliance check --json` printed, and return what it found in each run, by the run's file.
 
-    The check may have been given the same logs by other names: files are compared by their real paths. Raises
-    InputError for a file of another form, or of logs that are not in this report.
+    The check may have been given the same logs by other names, so that files are compared by their real paths. A run
+    that was not checked is left out. Raises InputError for a file of another form, and for one that has a log which is
+    not in this report.
     """
     try:
-        by_real_path = _entries_by_file(json.loads(Path(path).read_text("utf-8")))
+        by_real_path = _entries_by_real_path(json.loads(Path(path).read_text("utf-8")))
     except (ValueError, KeyError, TypeError, RecursionError):
         make = f"{called('compliance')} check --json LOG... > {path}"
         raise InputError(f"{path}: no findings; make the file with `{make}`") from None
@@ -341,13 +346,13 @@ def read_findings(path: str, records: Sequence[Record]) -> dict[str, JsonObject]
         entry = by_real_path.pop(os.path.realpath(record.file), None)
         if entry is not None:
             findings[record.file] = entry
-    others = list(by_real_path)
-    if others:
-        raise InputError(f"{path}: speaks of {others[0]}, which is no run of this report; check the same logs")
+    files_of_no_run = list(by_real_path)
+    if files_of_no_run:
+        raise InputError(f"{path}: speaks of {files_of_no_run[0]}, which is no run of this report; check the same logs")
     return findings
 
 
-def _entries_by_file(content: Any) -> dict[str, JsonObject]:
+def _entries_by_real_path(content: Any) -> dict[str, JsonObject]:
     """Return the entries of the check's JSON by real path. Raises KeyError or TypeError for another form."""
     by_file = {os.path.realpath(entry["file"]): entry for entry in content["files"]}
     for entry in by_file.values():

@@ -258,11 +258,11 @@ class _Axis(NamedTuple):
 
 
 def timeline(run: ReportedRun) -> Timeline:
-    """Return the throughput of a run over time as points to draw, none where its log has no rates.
+    """Return the throughput of a run over time as points to draw; no points where its log has no rates.
 
-    A window, the steps that one row of the log is about, is a point. A log of more than SHOWN_POINTS windows has
-    neighbouring ones put together, so that there are about so many points. A point is of measured windows alone, or of
-    others (warm-up) alone.
+    A window is the steps that one row of the log is about, and makes a point. Where a log has more than SHOWN_POINTS
+    windows, neighbouring ones are put together, so that there are about so many points. Windows that count for the
+    run's figure (the measured ones) are never put together with others, such as those of the warm-up.
     """
     windows: list[Window] = []
     rates: list[float] = []
@@ -283,14 +283,14 @@ def timeline(run: ReportedRun) -> Timeline:
 
     windows_of_a_point = math.ceil(len(rated_windows) / SHOWN_POINTS)
     points = []
-    for stretch in stretches(rated_windows):
+    for stretch in stretches(rated_windows):  # successive windows, all of them measured or none
         for first in range(0, len(stretch), windows_of_a_point):
-            points.append(_put_together(stretch[first : first + windows_of_a_point]))
+            points.append(_as_one_point(stretch[first : first + windows_of_a_point]))
     return Timeline(points, axis.unit)
 
 
 def stretches(items: Sequence[_Measurable]) -> list[list[_Measurable]]:
-    """Return windows or points in stretches of which all are measured or none is, in their order."""
+    """Return windows or points, in their order, in lists of successive ones that are all measured or all not."""
     together: list[list[_Measurable]] = []
     for item in items:
         if not together or together[-1][-1].measured != item.measured:
@@ -299,25 +299,26 @@ def stretches(items: Sequence[_Measurable]) -> list[list[_Measurable]]:
     return together
 
 
-def _put_together(neighbours: Sequence[_RatedWindow]) -> Point:
-    """Return one point for neighbouring windows, with their rate over the time that they take together.
+def _as_one_point(neighbours: Sequence[_RatedWindow]) -> Point:
+    """Return one point for neighbouring windows, with the mean of their rates over time.
 
-    A window's share of that time is its work over its rate; its work is its steps, or 1 where not all say them.
+    The time of a window is taken as its steps over its rate; where not all windows say their steps, each counts as one.
     """
     windows = tuple(rated.window for rated in neighbours)
-    amounts = steps_as_weights(windows)
-    time = math.fsum(amount / rated.images_per_s for amount, rated in zip(amounts, neighbours, strict=True))
-    mean_rate = sum(amounts) / time
+    steps = steps_as_weights(windows)
+    steps_over_rates = math.fsum(count / rated.images_per_s for count, rated in zip(steps, neighbours, strict=True))
+    mean_rate = sum(steps) / steps_over_rates
     return Point(neighbours[0].start, neighbours[-1].end, mean_rate, neighbours[0].measured, windows)
 
 
 def _axis(windows: Sequence[Window], record: Record) -> _Axis:
-    """Return start and end of each window on the best axis that the log allows.
+    """Return the start and the end of each window on the best axis that the log allows, and what that axis counts.
 
-    It is the first of these that all windows say: the time at their end, how long they took (put one after the other),
-    the step at their end. Times and steps that go backwards do not count. Where none is said, windows are counted.
+    It is the first of these that all windows say: the time at their end; how long they took, put one after the other;
+    the step at their end. Ends must not go back in time, nor all be equal, and steps must rise. Where none of them
+    will do, the windows themselves are counted.
     """
-    ends_s: list[float] = values_of(windows, "end_s")
+    ends_s: list[float] = values_of(windows, "end_s")  # windows that do not say it are left out
     all_say_their_end = len(ends_s) == len(windows)
     time_goes_on = ends_s == sorted(ends_s) and len(set(ends_s)) > 1
     if all_say_their_end and time_goes_on:
@@ -325,7 +326,7 @@ def _axis(windows: Sequence[Window], record: Record) -> _Axis:
 
     lengths_s: list[float] = values_of(windows, "seconds")
     if len(lengths_s) == len(windows):
-        bounds_s = itertools.accumulate(lengths_s, initial=0.0)
+        bounds_s = itertools.accumulate(lengths_s, initial=0.0)  # 0, and then the end of each
         return _Axis("s", list(itertools.pairwise(bounds_s)))
 
     steps: list[int] = values_of(windows, "step")
@@ -333,7 +334,7 @@ def _axis(windows: Sequence[Window], record: Record) -> _Axis:
     steps_rise = steps == sorted(set(steps))
     if all_say_their_step and steps_rise:
         return _Axis("step", _spans_of_steps(windows, steps))
-    return _Axis("row", [(float(at), at + 1.0) for at in range(len(windows))])
+    return _Axis("row", [(float(index), index + 1.0) for index in range(len(windows))])
 
 
 def _spans_of_time(

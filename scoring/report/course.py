@@ -14,10 +14,10 @@ from scoring.figure.standing import standing_of
 from scoring.figure.window_warnings import over_median
 from scoring.record import Record, Window
 from scoring.report import blocks, plots, quality
-from scoring.report.blocks import Block, Cell, Figure, Inline, Paragraph, Section, Text, at_line, field, run_link
-from scoring.report.brief import figure_of, of_group
+from scoring.report.blocks import Block, Cell, Figure, Inline, Paragraph, Section, Text, field, link_to_line, run_link
+from scoring.report.brief import figure_of, link_to_runs
 from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, values_of
-from scoring.report.text import bounds, four_digits, interval, number, percent
+from scoring.report.text import four_digits, interval_in_words, number, percent, range_in_words
 
 SHOWN_VALUES = 400  # of a curve
 NAMED_TIMES = 5  # times to train in the gist
@@ -54,8 +54,8 @@ def _time_to_train(run: ReportedRun) -> Inline:
     if run.record.run_time_s is None:
         return NOT_MEASURED
     lines = run.record.field_lines
-    start = at_line(run, lines.get("run_start_s"), "run_start")
-    stop = at_line(run, lines.get("run_stop_s"), "run_stop")
+    start = link_to_line(run, lines.get("run_start_s"), "run_start")
+    stop = link_to_line(run, lines.get("run_stop_s"), "run_stop")
     return [field(run, "run_stop_s", _run_time(run.record)), ", ", start, " to ", stop]
 
 
@@ -74,7 +74,7 @@ def _training_share(run: ReportedRun) -> Inline:
     seconds: list[float] = values_of(windows, "seconds")
     if not run_s or run_s <= 0 or len(seconds) != len(windows) or not seconds:
         return NOT_MEASURED
-    return at_line(run, windows[0].line, percent(math.fsum(seconds) / run_s))
+    return link_to_line(run, windows[0].line, percent(math.fsum(seconds) / run_s))
 
 
 class _Curve(NamedTuple):
@@ -95,9 +95,9 @@ class _Curve(NamedTuple):
         """Return the values alone."""
         return [value for _, value in self.points]
 
-    def value(self, at: int) -> Inline:
-        """Return the value of an index, as a link to its line."""
-        return at_line(self.run, self.windows[at].line, four_digits(self.values[at]))
+    def linked_value(self, index: int) -> Inline:
+        """Return the value at an index, from 0 or, if negative, from the end, as a link to its line."""
+        return link_to_line(self.run, self.windows[index].line, four_digits(self.values[index]))
 
 
 class _Curves(NamedTuple):
@@ -107,25 +107,25 @@ class _Curves(NamedTuple):
     axis: str
 
 
-def _curves(report: Report, read: Callable[[Window], float | None]) -> _Curves:
-    """Return a curve for each run: one quantity over its windows. Runs without any value are left out.
+def _curves_over_windows(report: Report, read: Callable[[Window], float | None]) -> _Curves:
+    """Return a curve for each run, of one quantity over the run's windows; runs without any value have none.
 
-    A window is the steps that one row of the log is about. `read` gives its quantity, or None; values that are not
-    finite are left out. The curves are over the steps done. A run whose log does not say them all is over the rows that
-    it printed, counted from 1, and the axis is named so.
+    A window is the steps that one row of the log is about. `read` returns the quantity of a window, or None; that and
+    values that are not finite are left out. The curves are over the steps done, and the axis is "step". Where the log
+    of a run does not say all its steps, its curve is over its rows, counted from 1, and the axis is "printed row".
     """
     curves = []
     axis = "step"
     for run in report.runs:
-        places: Sequence[int | None] = positions(run.record)  # the steps done at the end of each window
-        if None in places:
+        steps_done: Sequence[int | None] = positions(run.record)  # at the end of each window
+        if None in steps_done:
             axis = "printed row"
-            places = range(1, len(places) + 1)
+            steps_done = range(1, len(steps_done) + 1)
         curve = _Curve(run, [], [])
-        for place, window in zip(places, run.record.windows, strict=True):
+        for steps, window in zip(steps_done, run.record.windows, strict=True):
             value = read(window)
             if value is not None and math.isfinite(value):
-                curve.points.append((float(place or 0), value))
+                curve.points.append((float(steps or 0), value))
                 curve.windows.append(window)
         if curve.points:
             curves.append(curve)
@@ -133,19 +133,22 @@ def _curves(report: Report, read: Callable[[Window], float | None]) -> _Curves:
 
 
 def _loss(report: Report) -> Figure | Paragraph:
-    """Return the plot of each run's training loss; a sentence where the logs print no loss."""
-    curves, axis = _curves(report, _loss_of)
+    """Return the plot of each run's training loss, with a table of its first and last value.
+
+    Where no log prints a loss, a sentence that says so takes the plot's place.
+    """
+    curves, axis = _curves_over_windows(report, _loss_of)
     if not curves:
         return Paragraph(text=f"Loss: {NOT_MEASURED}; the logs print none.", absent=True)
-    words = []
+    first_and_last = []
     for curve in curves:
         first = four_digits(curve.values[0])
         last = four_digits(curve.values[-1])
-        words.append(f"run {curve.run.number} from {first} to {last}")
+        first_and_last.append(f"run {curve.run.number} from {first} to {last}")
     return Figure(
         name="loss",
         title="Training loss",
-        caption=f"Loss: {'; '.join(words)}.",
+        caption=f"Loss: {'; '.join(first_and_last)}.",
         draw=functools.partial(plots.lines, series=[curve.series for curve in curves], x=axis, y="loss"),
         numbers=blocks.table("Loss at both ends", [_cells_of_loss(curve) for curve in curves]),
     )
@@ -160,8 +163,8 @@ def _cells_of_loss(curve: _Curve) -> list[Cell]:
     """Return the row of a run in the table of losses."""
     return [
         Cell("run", run_link(curve.run)),
-        Cell("first", curve.value(0), numeric=True),
-        Cell("last", curve.value(-1), numeric=True),
+        Cell("first", curve.linked_value(0), numeric=True),
+        Cell("last", curve.linked_value(-1), numeric=True),
     ]
 
 
@@ -169,9 +172,12 @@ def _cells_of_loss(curve: _Curve) -> list[Cell]:
 
 
 def telemetry(report: Report) -> Section:
-    """Return the section on GPU memory, power, energy, temperature and slow ranks, as far as the logs have them."""
+    """Return the section on GPU memory, power, energy, temperature and slow ranks, as far as the logs have them.
+
+    It has a plot for each quantity that a log has over its windows, and a table with a row for each run.
+    """
     slowest = "of the slowest rank beyond the median one"
-    figures = [
+    figures = [  # None for a quantity that no log has
         _telemetry_figure(report, "memory", "GPU memory", "MiB", _memory_mib),
         _telemetry_figure(report, "power", "Power", "W", _power_w),
         _telemetry_figure(report, "compute", f"Computation {slowest}", "% of the time", _slow_compute_percent),
@@ -190,7 +196,7 @@ def _cells_of_telemetry(run: ReportedRun) -> list[Cell]:
         Cell("run", run_link(run)),
         Cell("most GPU memory", _most_memory(run), numeric=True),
         Cell("mean power while measured", _mean_power(run), numeric=True),
-        Cell("energy an image", _joules(run), numeric=True),
+        Cell("energy an image", _energy_of_an_image(run), numeric=True),
         Cell("highest GPU temperature", _temperature(run), numeric=True),
     ]
 
@@ -221,7 +227,7 @@ def _telemetry_figure(
     report: Report, name: str, title: str, unit: str, read: Callable[[Window], float | None]
 ) -> Figure | None:
     """Return the plot of one quantity over the windows of each run; None where no log has it."""
-    curves, axis = _curves(report, read)
+    curves, axis = _curves_over_windows(report, read)
     if not curves:
         return None
     highest = "; ".join(f"run {curve.run.number} up to {number(max(curve.values))} {unit}" for curve in curves)
@@ -231,9 +237,10 @@ def _telemetry_figure(
 
 
 def _most_memory(run: ReportedRun) -> Inline:
-    """Return the most GPU memory of any window in MiB, as a link to its line in the log.
+    """Return the most GPU memory of any window in MiB, as a link to the window's line in the log.
 
-    Where several windows have as much, the link leads to the last of them.
+    Where several windows have as much, the link leads to the last of them. The text is "not measured" where no window
+    says its memory.
     """
     most_mib = -math.inf
     line = None
@@ -244,7 +251,7 @@ def _most_memory(run: ReportedRun) -> Inline:
             line = window.line
     if line is None:
         return NOT_MEASURED
-    return at_line(run, line, f"{number(most_mib)} MiB")
+    return link_to_line(run, line, f"{number(most_mib)} MiB")
 
 
 def _mean_power(run: ReportedRun) -> Inline:
@@ -252,7 +259,7 @@ def _mean_power(run: ReportedRun) -> Inline:
     watts: list[float] = values_of(run.measured, "power_w")
     if not watts:
         return NOT_MEASURED
-    return [f"{number(statistics.fmean(watts))} W, lines ", blocks.lines_of(run)]
+    return [f"{number(statistics.fmean(watts))} W, lines ", blocks.links_to_figure_lines(run)]
 
 
 def _temperature(run: ReportedRun) -> Inline:
@@ -260,20 +267,21 @@ def _temperature(run: ReportedRun) -> Inline:
     degrees_c = real(run.record.telemetry.get("peak_gpu_temperature_c"))
     if degrees_c is None:
         return NOT_MEASURED
-    return at_line(run, run.record.field_lines.get("telemetry"), f"{number(degrees_c)} °C")
+    return link_to_line(run, run.record.field_lines.get("telemetry"), f"{number(degrees_c)} °C")
 
 
 # MLPerf_Results_Messaging_Guidelines.adoc: "no other proxy power metric should be used"
 NO_POWER_METRIC = "not given: next to an MLPerf result only power by the rules of MLPerf Power may stand"
 
 
-def _joules(run: ReportedRun) -> Inline:
-    """Return the energy of an image in J, as a link to the first measured window; "not measured" where it is unknown.
+def _energy_of_an_image(run: ReportedRun) -> Inline:
+    """Return the energy of an image in J, as a link to the line of the first measured window.
 
-    It is the sum of power x time over the measured windows, by their images; each of them must say all three. Next to
-    an MLPerf result no energy may stand, by the guidelines of MLPerf on messages: there it is a sentence that says so.
+    It is the sum of power x time over the measured windows, divided by their images. The text is "not measured" where
+    one of the windows does not say all three, or there is none. The guidelines of MLPerf on messages allow no energy
+    next to an MLPerf result: there a sentence that says so takes its place.
     """
-    standing = standing_of([run.record])
+    standing = standing_of([run.record])  # None for a log that is not of MLPerf
     if standing is not None and standing.uses_the_name:
         return NO_POWER_METRIC
     joules: list[float] = []
@@ -286,14 +294,18 @@ def _joules(run: ReportedRun) -> Inline:
     if not joules:
         return NOT_MEASURED
     joules_per_image = math.fsum(joules) / math.fsum(images)
-    return at_line(run, run.measured[0].line, f"{number(joules_per_image)} J")
+    return link_to_line(run, run.measured[0].line, f"{number(joules_per_image)} J")
 
 
 # ---- variance
 
 
 def variance(report: Report) -> Section:
-    """Return the section with two tables of how far windows, runs and hosts differ, a row for each group of runs."""
+    """Return the section with two tables of how far windows, runs and hosts differ, with a row for each group of runs.
+
+    Groups without a figure have no row; where none has one, a sentence takes the tables' place. The gist, the words
+    beside the section's title, is the standard deviation of the headline, the group whose figure stands first.
+    """
     rows = []
     level_rows = []
     for group in report.groups:
@@ -320,7 +332,7 @@ def _cells_of_variance(group: Group, score: Score) -> list[Cell]:
     """Return the row of a system in the table of spreads."""
     return [
         Cell("system", group.name),
-        Cell("figure", of_group(group, figure_of(group)), numeric=True),
+        Cell("figure", link_to_runs(group, figure_of(group)), numeric=True),
         Cell("range of runs", _range(group)),
         Cell("standard deviation", _deviation(group, score)),
         Cell("95 % interval", _interval(group, score)),
@@ -332,7 +344,7 @@ def _cells_of_levels(group: Group, score: Score) -> list[Cell]:
     """Return the row of a system in the table of levels; a level without two values says so, or why it is not known."""
     cells = [Cell("system", group.name)]
     for level in score.levels:
-        cells.append(Cell(f"{level.name}s", of_group(group, level_in_words(level))))
+        cells.append(Cell(f"{level.name}s", link_to_runs(group, level_in_words(level))))
     return cells
 
 
@@ -342,7 +354,7 @@ def _range(group: Group) -> Inline:
     finite = [value for value in figures if math.isfinite(value)]
     if len(finite) < 2:
         return "one run"
-    return of_group(group, bounds(finite))
+    return link_to_runs(group, range_in_words(finite))
 
 
 def _deviation(group: Group, score: Score) -> Inline:
@@ -350,7 +362,7 @@ def _deviation(group: Group, score: Score) -> Inline:
     if score.spread is None:
         return NOT_MEASURED
     share = f" ({percent(score.spread / score.value)} of the figure)" if score.value else ""
-    return of_group(group, f"{number(score.spread)}{share} over {score.spread_over}")
+    return link_to_runs(group, f"{number(score.spread)}{share} over {score.spread_over}")
 
 
 def _interval(group: Group, score: Score) -> Inline:
@@ -358,7 +370,7 @@ def _interval(group: Group, score: Score) -> Inline:
     if score.interval_95 is None:
         return score.interval_method
     method = Text(text=f" {score.interval_method}", look="small")
-    return [of_group(group, interval(score.interval_95)), method]
+    return [link_to_runs(group, interval_in_words(score.interval_95)), method]
 
 
 def _step_quantiles(group: Group) -> Inline:
@@ -370,4 +382,4 @@ def _step_quantiles(group: Group) -> Inline:
         return NOT_MEASURED
     times_s.sort()
     quantiles = [times_s[int(share * len(times_s))] for share in QUANTILES]
-    return of_group(group, " / ".join(number(time_s * 1000) for time_s in quantiles))
+    return link_to_runs(group, " / ".join(number(time_s * 1000) for time_s in quantiles))

@@ -7,18 +7,18 @@ from typing import NamedTuple
 from scoring.report import plots
 from scoring.report.blocks import Figure, Paragraph
 from scoring.report.content import Point, Report, ReportedRun, timeline
-from scoring.report.text import bounds
+from scoring.report.text import range_in_words
 
 MOST_OVERLAID = 16  # runs in one plot: more have no marker and dash of their own
 NO_RATES = "Throughput over time: not shown; the logs have neither rates nor images and seconds (give --batch)."
 
 
-class _Drawn(NamedTuple):
+class _DrawnRun(NamedTuple):
     """A run in the plot of all runs."""
 
     run: ReportedRun
-    points: list[Point]
-    axis: str
+    points: list[Point]  # those of its throughput that are drawn
+    axis: str  # what the points' starts and ends count: "s", "step" or "row"
 
 
 def figures(report: Report) -> list[Figure | Paragraph]:
@@ -26,16 +26,20 @@ def figures(report: Report) -> list[Figure | Paragraph]:
     runs = []
     for run in report.runs:
         points, axis = timeline(run)
-        runs.append(_Drawn(run, points, axis))
-    return [_from_zero(report, runs), *_enlarged(report, runs)]
+        runs.append(_DrawnRun(run, points, axis))
+    return [_from_zero(report, runs), *_measured_enlarged(report, runs)]
 
 
-def _from_zero(report: Report, runs: Sequence[_Drawn]) -> Figure | Paragraph:
-    """Return a plot of the runs' throughput over time, from zero; a sentence where the logs have no rates."""
-    drawn_runs = _on_one_axis(runs)
+def _from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Paragraph:
+    """Return a plot of the runs' throughput over time, whose vertical axis starts at 0.
+
+    Runs without rates are left out, and so are runs whose axis counts something else (seconds, steps or rows) than that
+    of the first run with rates. Where no log has rates, a sentence that says so takes the plot's place.
+    """
+    drawn_runs = _with_points_on_one_axis(runs)
     if not drawn_runs:
         return Paragraph(text=NO_RATES, absent=True)
-    unit = unit_of(drawn_runs[0].run)
+    unit = unit_of_rates(drawn_runs[0].run)
     return Figure(
         name="overlay",
         title=_title(drawn_runs),
@@ -44,20 +48,20 @@ def _from_zero(report: Report, runs: Sequence[_Drawn]) -> Figure | Paragraph:
     )
 
 
-def _enlarged(report: Report, runs: Sequence[_Drawn]) -> list[Figure]:
-    """Return a plot of the runs' measured windows alone, in a list; an empty list where no window was measured.
+def _measured_enlarged(report: Report, runs: Sequence[_DrawnRun]) -> list[Figure]:
+    """Return a list of one plot, of the runs' measured windows alone; an empty list where no window was measured.
 
-    Its vertical axis spans their rates alone, so that small differences show. An axis that reached from 0, or to the
-    rates of the warm-up, would hide them.
+    Its vertical axis reaches from their lowest rate to their highest, so that small differences show: an axis that
+    starts at 0, or reaches to the rates of the warm-up, would hide them. Runs without a measured window are left out.
     """
-    with_measured_points = []
+    measured_runs = []
     for drawn in runs:
-        measured = [point for point in drawn.points if point.measured]
-        with_measured_points.append(drawn._replace(points=measured))
-    drawn_runs = _on_one_axis(with_measured_points)
+        measured_points = [point for point in drawn.points if point.measured]
+        measured_runs.append(drawn._replace(points=measured_points))
+    drawn_runs = _with_points_on_one_axis(measured_runs)  # a run without points drops out here
     if not drawn_runs:
         return []
-    unit = unit_of(drawn_runs[0].run)
+    unit = unit_of_rates(drawn_runs[0].run)
     head = f"Measured windows in {unit}, on an axis that does not start at 0"
     return [
         Figure(
@@ -69,8 +73,11 @@ def _enlarged(report: Report, runs: Sequence[_Drawn]) -> list[Figure]:
     ]
 
 
-def _on_one_axis(runs: Sequence[_Drawn]) -> list[_Drawn]:
-    """Return the runs that have points on the same axis as the first one that has any, MOST_OVERLAID at most."""
+def _with_points_on_one_axis(runs: Sequence[_DrawnRun]) -> list[_DrawnRun]:
+    """Return the runs to draw in one plot: those with points, over the same axis as the first of them.
+
+    No more than MOST_OVERLAID are returned, and none where no run has points.
+    """
     with_points = [drawn for drawn in runs if drawn.points]
     if not with_points:
         return []
@@ -78,11 +85,11 @@ def _on_one_axis(runs: Sequence[_Drawn]) -> list[_Drawn]:
     return [drawn for drawn in with_points if drawn.axis == axis][:MOST_OVERLAID]
 
 
-def _title(drawn_runs: Sequence[_Drawn]) -> str:
+def _title(drawn_runs: Sequence[_DrawnRun]) -> str:
     return "Throughput of all runs over time" if len(drawn_runs) > 1 else "Throughput over time"
 
 
-def _ranges_in_words(report: Report, drawn_runs: Sequence[_Drawn]) -> str:
+def _ranges_in_words(report: Report, drawn_runs: Sequence[_DrawnRun]) -> str:
     """Return the least and the greatest rate of each run of a plot, and how many runs are not in it."""
     ranges = "; ".join(_range_of(drawn.run, drawn.points) for drawn in drawn_runs)
     not_shown = len(report.runs) - len(drawn_runs)
@@ -90,26 +97,33 @@ def _ranges_in_words(report: Report, drawn_runs: Sequence[_Drawn]) -> str:
 
 
 def _draw_function(
-    report: Report, drawn_runs: Sequence[_Drawn], *, starts_at_zero: bool
+    report: Report, drawn_runs: Sequence[_DrawnRun], *, starts_at_zero: bool
 ) -> Callable[[plots.Plot], None]:
-    """Return the function that draws the plot of several runs, on a vertical axis from 0 or around the rates alone."""
+    """Return the function that draws the plot of several runs.
+
+    The vertical axis starts at 0 if `starts_at_zero`; if not, it spans the rates alone. The function is called when the
+    page is written as HTML, as only HTML shows plots.
+    """
     return functools.partial(
         plots.throughput,
         runs=[(_label(report, drawn.run), drawn.points) for drawn in drawn_runs],
         axis=drawn_runs[0].axis,
-        unit=unit_of(drawn_runs[0].run),
-        value=_only_figure(report),
+        unit=unit_of_rates(drawn_runs[0].run),
+        value=_figure_of_only_system(report),
         from_zero=starts_at_zero,
     )
 
 
 def _range_of(run: ReportedRun, points: Sequence[Point]) -> str:
     """Return the least and the greatest rate of a run in words."""
-    return f"run {run.number} {bounds(point.images_per_s for point in points)}"
+    return f"run {run.number} {range_in_words(point.images_per_s for point in points)}"
 
 
-def _only_figure(report: Report) -> float | None:
-    """Return the throughput of a report of one system, which the plot shows as a level; None of several systems."""
+def _figure_of_only_system(report: Report) -> float | None:
+    """Return the throughput of a report of one system, which the plot shows as a level.
+
+    None for several systems, for figures that are no throughput, and without a figure.
+    """
     score = report.headline.score
     if len(report.groups) != 1 or report.protocol.figure != "throughput" or score is None:
         return None
@@ -123,8 +137,8 @@ def _label(report: Report, run: ReportedRun) -> str:
     return f"run {run.number}"
 
 
-def unit_of(run: ReportedRun) -> str:
-    """Return the unit of the rates of a run's windows."""
+def unit_of_rates(run: ReportedRun) -> str:
+    """Return the unit of the rates that are shown of a run's windows: images/s of all devices where these are known."""
     if run.record.rate_scope == "device" and run.record.devices is None:
         return "images/s per device"
     return "images/s"

@@ -11,43 +11,45 @@ from scoring.importers.checks import REFUSED
 from scoring.record import Window, nodes_of
 from scoring.report import blocks
 from scoring.report.blocks import Cell, Inline, Table, Text, run_link
-from scoring.report.brief import of_group
+from scoring.report.brief import link_to_runs
 from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, values_of
 from scoring.report.text import number, percent
 
 DEVICES_NOT_SAID = "devices not said"
 MOST_HOSTS = 4  # named for a run
-KINDS = (("compute", "computes"), ("data_wait", "waits for its input"))  # of a rank's time, and the words for it
+KINDS_OF_TIME = (("compute", "computes"), ("data_wait", "waits for its input"))  # each with the verb for it
 
 
 class Rank(NamedTuple):
-    """A rank and its host."""
+    """A rank and its host, as the log names them."""
 
     number: int | None
     host: str
 
 
 class SlowestRank(NamedTuple):
-    """The rank that lies farthest beyond the median one, and by how much of the time."""
+    """The rank that is the slowest of a group, in words, and by how much."""
 
-    text: str
-    share: float
+    text: str  # "rank 3 on node07 computes 12.4% longer"
+    share: float  # what it takes longer than the median rank, as a share of the time
 
 
 def performance(report: Report) -> Table:
-    """Return the table with a row for each system: where its time and memory go in the measured windows.
+    """Return the table of where time and memory go in the measured windows, with a row for each group of runs.
 
-    It has a column of scaling efficiency where any system was run on two numbers of devices.
+    A group is the repeated runs of a system on one number of devices. The last column is the scaling efficiency; there
+    is none where no system was run on two numbers of devices.
     """
-    efficiency: dict[str, float] = {}  # by the name of the group
-    for rows in report.scaling:
-        efficiency.update({row.group.name: row.efficiency for row in rows})
+    efficiency_by_group: dict[str, float] = {}  # by the group's name
+    for scaling_rows in report.scaling:
+        efficiency_by_group.update({row.group.name: row.efficiency for row in scaling_rows})
 
     table_rows = []
     for group in report.groups:
         cells = _cells_of_group(group)
-        if efficiency:
-            cells.append(Cell("efficiency", _efficiency(group, efficiency.get(group.name)), numeric=True))
+        if efficiency_by_group:
+            efficiency = _efficiency(group, efficiency_by_group.get(group.name))
+            cells.append(Cell("efficiency", efficiency, numeric=True))
         table_rows.append(cells)
     return blocks.table("Where time and memory go, in the measured windows", table_rows, id="performance")
 
@@ -61,7 +63,7 @@ def _cells_of_group(group: Group) -> list[Cell]:
         Cell("data wait", _data_wait(group), numeric=True),
         Cell("images/s a device", _rate_of_a_device(group), numeric=True),
         Cell("most GPU memory", _memory(group), numeric=True),
-        Cell("slowest rank", _slowest_rank(group)),
+        Cell("slowest rank", _slowest_rank_in_words(group)),
     ]
 
 
@@ -79,9 +81,9 @@ def _step(group: Group, share: float) -> Inline:
     if not times:
         return NOT_MEASURED
     if share == 0.5:
-        return of_group(group, f"{number(statistics.median(times) * 1000)} ms")
+        return link_to_runs(group, f"{number(statistics.median(times) * 1000)} ms")
     at = min(int(share * len(times)), len(times) - 1)
-    return of_group(group, f"{number(times[at] * 1000)} ms")
+    return link_to_runs(group, f"{number(times[at] * 1000)} ms")
 
 
 def _data_wait(group: Group) -> Inline:
@@ -92,7 +94,7 @@ def _data_wait(group: Group) -> Inline:
         if window.data_wait_s is not None and window.seconds:
             waited += window.data_wait_s
             seconds += window.seconds
-    return of_group(group, percent(waited / seconds)) if seconds else NOT_MEASURED
+    return link_to_runs(group, percent(waited / seconds)) if seconds else NOT_MEASURED
 
 
 def _rate_of_a_device(group: Group) -> Inline:
@@ -102,61 +104,77 @@ def _rate_of_a_device(group: Group) -> Inline:
     if score is None or not score.unit.startswith("images/s"):
         return NOT_MEASURED
     if score.unit != "images/s":  # it is that of one device already
-        return of_group(group, number(score.value))
-    return of_group(group, number(score.value / devices)) if devices else DEVICES_NOT_SAID
+        return link_to_runs(group, number(score.value))
+    return link_to_runs(group, number(score.value / devices)) if devices else DEVICES_NOT_SAID
 
 
 def _memory(group: Group) -> Inline:
     """Return the most GPU memory that any window shows, in MiB."""
     used: list[float] = values_of(_measured(group), "gpu_memory_mib")
-    return of_group(group, f"{number(max(used))} MiB") if used else NOT_MEASURED
+    return link_to_runs(group, f"{number(max(used))} MiB") if used else NOT_MEASURED
 
 
-def _slowest_rank(group: Group) -> Inline:
+def _slowest_rank_in_words(group: Group) -> Inline:
     """Return which rank is the slowest and by how much: "rank 3 on node07 computes 12.4% longer".
 
-    Each window names its slowest rank in computing, and in waiting for input. Of each kind the rank that is named most
-    often counts, with the median of its excess over the median rank, as a share of the window's time. Of the two kinds
-    the larger excess is shown.
+    Two ranks may be: the one that is most often the slowest to compute, and the one that most often waits longest for
+    its input. Of the two the one that takes longer beyond the median rank is shown. The text is "not measured" where
+    the logs do not say the ranks' times.
     """
-    slowest: SlowestRank | None = None
-    for kind, words in KINDS:
-        of_kind = _slowest_in(group, kind, words)
-        if of_kind is not None and (slowest is None or of_kind.share > slowest.share):
-            slowest = of_kind
-    return of_group(group, slowest.text) if slowest else NOT_MEASURED
+    slowest_of_each_kind = []
+    for kind, verb in KINDS_OF_TIME:
+        slowest = _rank_most_often_slowest(group, kind, verb)
+        if slowest is not None:
+            slowest_of_each_kind.append(slowest)
+    if not slowest_of_each_kind:
+        return NOT_MEASURED
+    return link_to_runs(group, max(slowest_of_each_kind, key=_share_of).text)
 
 
-def _slowest_in(group: Group, kind: str, words: str) -> SlowestRank | None:
-    """Return the rank that is the slowest in most windows in one kind of time; None where no window says it.
+def _share_of(slowest: SlowestRank) -> float:
+    """Return by how much of the time a rank is slower than the median one."""
+    return slowest.share
 
-    `words` are the kind's in the text, as "computes".
+
+def _rank_most_often_slowest(group: Group, kind: str, verb: str) -> SlowestRank | None:
+    """Return the rank that is the slowest in most of a group's measured windows, in one kind of time.
+
+    `kind` is "compute" or "data_wait", and `verb` says it in the text. The rank's share is the median, over the windows
+    in which it is the slowest, of what it takes longer than the median rank. None where no window has the ranks' times.
     """
-    excesses: dict[Rank, list[float]] = {}  # over the median rank, in each window in which a rank is the slowest
+    shares_by_rank: dict[Rank, list[float]] = {}  # one share for each window in which the rank is the slowest
     for window in _measured(group):
-        excess = over_median(window, kind)
-        if excess is not None:
-            times = window.rank_times
-            rank = Rank(getattr(times, f"{kind}_rank"), str(getattr(times, f"{kind}_host")))
-            excesses.setdefault(rank, []).append(excess)
-    if not excesses:
+        share_over_median = over_median(window, kind)  # None where the window does not have the ranks' times
+        if share_over_median is not None:
+            shares_by_rank.setdefault(_slowest_rank_of(window, kind), []).append(share_over_median)
+    if not shares_by_rank:
         return None
-    rank, excesses_of_rank = max(excesses.items(), key=_how_often)
-    share = statistics.median(excesses_of_rank)
-    return SlowestRank(f"rank {rank.number} on {visible(rank.host, 40)} {words} {percent(share)} longer", share)
+
+    rank, shares = max(shares_by_rank.items(), key=_windows_as_slowest)
+    share = statistics.median(shares)
+    return SlowestRank(f"rank {rank.number} on {visible(rank.host, 40)} {verb} {percent(share)} longer", share)
 
 
-def _how_often(rank_and_excesses: tuple[Rank, list[float]]) -> int:
+def _windows_as_slowest(rank_and_shares: tuple[Rank, list[float]]) -> int:
     """Return in how many windows a rank is the slowest."""
-    _, excesses = rank_and_excesses
-    return len(excesses)
+    _, shares = rank_and_shares
+    return len(shares)
+
+
+def _slowest_rank_of(window: Window, kind: str) -> Rank:
+    """Return the rank that a window names as the slowest in a kind of time, "compute" or "data_wait"."""
+    times = window.rank_times
+    assert times is not None
+    if kind == "compute":
+        return Rank(times.compute_rank, str(times.compute_host))
+    return Rank(times.data_wait_rank, str(times.data_wait_host))
 
 
 def _efficiency(group: Group, efficiency: float | None) -> Inline:
     """Return the scaling efficiency against the system's smallest size."""
     if efficiency is None:
         return NOT_MEASURED
-    return of_group(group, percent(efficiency) if efficiency <= REFUSED else "no figure: at most 100 %")
+    return link_to_runs(group, percent(efficiency) if efficiency <= REFUSED else "no figure: at most 100 %")
 
 
 def runs_in_order(report: Report) -> Table | None:
@@ -208,4 +226,4 @@ def _hosts(run: ReportedRun) -> Sequence[str]:
 
 def _figure(run: ReportedRun) -> Inline:
     """Return a run's figure, as a link to its first line."""
-    return blocks.at_line(run, run.figure.first_line, number(run.figure.value)) if run.figure else "no figure"
+    return blocks.link_to_line(run, run.figure.first_line, number(run.figure.value)) if run.figure else "no figure"

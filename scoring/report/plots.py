@@ -31,9 +31,9 @@ INK = "#010101"
 MUTED = "#010102"
 GRID = "#010103"
 SURFACE = "#010104"
-SERIES = ("#010201", "#010202", "#010203", "#010204", "#010205", "#010206", "#010207", "#010208")
+SERIES_COLORS = ("#010201", "#010202", "#010203", "#010204", "#010205", "#010206", "#010207", "#010208")
 _VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", SURFACE: "surface"}
-_VARIABLES.update({color: f"series-{number}" for number, color in enumerate(SERIES, 1)})
+_VARIABLES.update({color: f"series-{number}" for number, color in enumerate(SERIES_COLORS, 1)})
 MARKERS = {  # {matplotlib's marker: the characters that show it in the legend, full and hollow}
     "o": ("●", "○"),
     "s": ("■", "□"),
@@ -92,30 +92,31 @@ class Plot:
         if entry not in self.legend:
             self.legend.append(entry)
 
-    def series(self, index: int, label: str, points: Sequence[tuple[float, float]], **style: Any) -> None:
-        """Draw a line through points (x, y) in the style of the series number `index`, and add it to the legend.
+    def series(self, look: int, label: str, points: Sequence[tuple[float, float]], **style: Any) -> None:
+        """Draw a line through points (x, y), and add it to the legend.
 
-        Series are told apart by marker and colour. Where there are more series than colours, those of the next round
-        have hollow markers and another dash. `style` replaces any of it, by names of matplotlib's `plot`.
+        `look` is a number from 0 that stands for a colour and a marker, by which the lines of a plot are told apart.
+        The numbers beyond the last colour begin a second round of the colours with hollow markers and another dash.
+        `style` replaces any of it, by names of matplotlib's `plot`.
         """
-        round_number = index // len(SERIES)
+        round_number = look // len(SERIES_COLORS)
         is_hollow = round_number % 2 == 1
-        color = SERIES[index % len(SERIES)]
-        marker = list(MARKERS)[index % len(MARKERS)]
+        color = SERIES_COLORS[look % len(SERIES_COLORS)]
+        marker = list(MARKERS)[look % len(MARKERS)]
         full_mark, hollow_mark = MARKERS[marker]
-        look: dict[str, Any] = {
+        line_style: dict[str, Any] = {
             "color": color,
             "marker": marker,
             "markerfacecolor": "none" if is_hollow else None,
             "linestyle": DASHES[round_number % len(DASHES)],
         }
-        look.update(style)
+        line_style.update(style)
 
-        most_markers = MOST_MARKERS if index == 0 else MOST_MARKERS_OF_LATER_LINES
+        most_markers = MOST_MARKERS if look == 0 else MOST_MARKERS_OF_LATER_LINES
         every = math.ceil(len(points) / most_markers)  # markers of a long line stand apart
         xs = [x for x, _ in points]
         ys = [_drawable(y) for _, y in points]
-        self.axes.plot(xs, ys, markevery=every, **look)
+        self.axes.plot(xs, ys, markevery=every, **line_style)
         self.key(hollow_mark if is_hollow else full_mark, color, label)
 
     def level(self, y: float) -> None:
@@ -132,7 +133,7 @@ class Plot:
         self.axes.text(left, 1.04, y, transform=self.axes.transAxes, color=MUTED, ha="left", va="bottom")
         for axis in (self.axes.xaxis, self.axes.yaxis):
             if type(axis.get_major_formatter()).__name__ in ("ScalarFormatter", "LogFormatterSciNotation"):
-                axis.set_major_formatter(FuncFormatter(_tick))
+                axis.set_major_formatter(FuncFormatter(_tick_label))
 
     def from_zero(self, values: Sequence[float]) -> None:
         """Set a vertical axis from 0, so that a small dip looks small, with room on top."""
@@ -215,7 +216,7 @@ def time_unit(longest_s: float) -> TimeUnit:
     return TimeUnit(1.0, "s")
 
 
-def _tick(value: float, _: object) -> str:
+def _tick_label(value: float, _: object) -> str:
     """Return the label of a tick, for which the axis has room for six characters."""
     size = abs(value)
     if size >= 1e6:
@@ -244,49 +245,49 @@ def throughput(
         axis: What the points' starts and ends count: "s", "step" or "row". Seconds are shown as s, min or h.
         unit: The unit of the rates.
         value: The figure, drawn as a dashed level; None for none.
-        from_zero: Whether the vertical axis starts at 0; if not, it holds just the rates and the figure.
+        from_zero: Whether the axes start at 0; if not, the vertical one spans just the rates and the figure.
     """
     is_single = len(runs) == 1
     axis_name = axis
-    scale = 1.0  # of the points' unit in one unit of the axis
+    scale = 1.0  # so many of what the points count make one unit of the axis
     if axis == "s":
         time = time_unit(max(points[-1].end for _, points in runs))
         scale = time.seconds
         axis_name = f"time in {time.name}"
 
-    rates: list[float] = []
-    for index, (label, points) in enumerate(runs):
+    shown_values: list[float] = []
+    for look, (label, points) in enumerate(runs):
         shown_label = "measured" if is_single else label
-        _draw_run(drawing, index, shown_label, points, scale, shaded=is_single)
-        rates += [point.images_per_s for point in points]
-    levels = rates
+        _draw_run(drawing, look, shown_label, points, scale, shaded=is_single)
+        shown_values += [point.images_per_s for point in points]
     if value is not None:
         drawing.level(value)
         drawing.key("╌", INK, "figure of the run" if is_single else "figure")
-        levels = [*rates, value]
+        shown_values.append(value)
     if from_zero:
-        drawing.from_zero(levels)
+        drawing.from_zero(shown_values)
         starts = [points[0].start / scale for _, points in runs]
-        drawing.axes.set_xlim(left=min(0.0, *starts))
+        drawing.axes.set_xlim(left=min(0.0, *starts))  # a run's first window may begin before run_start
     else:
-        drawing.close_to(levels)
+        drawing.close_to(shown_values)
     drawing.label(x=axis_name, y=unit)
 
 
-def _draw_run(drawing: Plot, index: int, label: str, points: Sequence[Point], scale: float, *, shaded: bool) -> None:
-    """Draw a run's rates over time: its measured points as the series number `index`, the others grey and hollow.
+def _draw_run(drawing: Plot, look: int, label: str, points: Sequence[Point], scale: float, *, shaded: bool) -> None:
+    """Draw a run's rates over time: its measured points as a line named `label`, the others grey and hollow.
 
-    Each point is drawn at the middle of its time, divided by `scale`. The time of measured points is `shaded` on
-    request.
+    `look` is the number of the line's colour and marker. A point is drawn at the middle between its start and end,
+    which are divided by `scale` to get from seconds to the axis's unit. Where `shaded` is set, the background is shaded
+    from the start to the end of each measured part.
     """
-    for stretch in stretches(points):  # each is measured as a whole, or not at all
+    for stretch in stretches(points):  # successive points, all of them measured or none
         middles = [((point.start + point.end) / 2 / scale, point.images_per_s) for point in stretch]
         if stretch[0].measured:
-            drawing.series(index, label, middles)
+            drawing.series(look, label, middles)
             if shaded:
                 start = stretch[0].start / scale
                 end = stretch[-1].end / scale
-                drawing.axes.axvspan(start, end, color=SERIES[0], alpha=0.1, linewidth=0)
+                drawing.axes.axvspan(start, end, color=SERIES_COLORS[0], alpha=0.1, linewidth=0)
         else:
             marker = "o" if len(middles) <= MOST_MARKERS else None
             xs = [x for x, _ in middles]
@@ -298,14 +299,15 @@ def _draw_run(drawing: Plot, index: int, label: str, points: Sequence[Point], sc
 def lines(
     drawing: Plot, *, series: Series, x: str, y: str, target: float | None = None, from_zero: bool = False
 ) -> None:
-    """Draw named series of points whose x are whole numbers, such as steps or epochs, and a level to reach.
+    """Draw a line through each of several series of points, whose x are whole numbers such as steps or epochs.
 
-    `x` and `y` name the axes. `target` is drawn as a dashed level; the vertical axis starts at 0 where `from_zero`.
+    `x` and `y` name the axes. `target` is a value to reach, which is drawn as a dashed level; a target that no axis has
+    ticks for is not. The vertical axis starts at 0 where `from_zero` is set.
     """
     from matplotlib.ticker import MaxNLocator
 
-    for index, (label, points) in enumerate(series):
-        drawing.series(index, label, points)
+    for look, (label, points) in enumerate(series):
+        drawing.series(look, label, points)
     if target is not None and abs(target) < MOST:
         drawing.level(target)
         drawing.key("╌", INK, f"target {target:g}")
@@ -323,21 +325,23 @@ def _values_of(series: Series) -> list[float]:
     return values
 
 
-def scaling(drawing: Plot, *, ours: Series, published: Series, y: str, logarithmic: bool, first: int) -> None:
+def scaling(
+    drawing: Plot, *, ours: Series, published: Series, y: str, is_logarithmic: bool, first_published_look: int
+) -> None:
     """Draw throughput or efficiency over the number of devices: our curves bold, published ones thin and dotted.
 
-    `y` names the vertical axis. It is logarithmic, for throughput, or starts at 0 and has a level at 100 %, for
-    efficiency. The published curves take their colours from the series number `first` on, so that a curve has the same
-    colour in both plots.
+    `y` names the vertical axis. It is logarithmic, for throughput, or else starts at 0 and has a level at 100 %, for
+    efficiency. `first_published_look` is the number of the colour and marker of the first published curve: the caller
+    gives both plots the same, so that a published curve looks the same in them.
     """
-    drawing.size(3.2)
-    for index, (label, points) in enumerate(ours):
-        drawing.series(index, label, points, linewidth=2.4, markersize=7, zorder=3)
-    for index, (label, points) in enumerate(published, start=first):
-        drawing.series(index, label, points, linestyle=DOTTED, linewidth=1.1)
+    drawing.size(height_inches=3.2)  # higher than other plots, as many curves are drawn
+    for look, (label, points) in enumerate(ours):
+        drawing.series(look, label, points, linewidth=2.4, markersize=7, zorder=3)
+    for look, (label, points) in enumerate(published, start=first_published_look):
+        drawing.series(look, label, points, linestyle=DOTTED, linewidth=1.1)
     all_series = (*ours, *published)
     values = _values_of(all_series)
-    if logarithmic:
+    if is_logarithmic:
         _set_logarithmic(drawing, values)
     else:
         drawing.axes.axhline(100, color=MUTED, linewidth=0.8)
@@ -350,12 +354,12 @@ def scaling(drawing: Plot, *, ours: Series, published: Series, y: str, logarithm
 
 
 def _set_logarithmic(drawing: Plot, values: Sequence[float]) -> None:
-    """Set a logarithmic vertical axis around the values, with more ticks a decade where it spans fewer decades."""
+    """Set a logarithmic vertical axis around the values, with more ticks where it spans fewer powers of ten."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     low = min(values) / 1.25
     high = max(values) * 1.25
-    ticks_in_a_decade: tuple[int, ...] = (1,)
+    ticks_in_a_decade: tuple[int, ...] = (1,)  # times each power of ten
     if high / low < 15:  # about one decade
         ticks_in_a_decade = (1, 2, 3, 5, 7)
     elif high / low < 200:  # about two
@@ -368,9 +372,10 @@ def _set_logarithmic(drawing: Plot, values: Sequence[float]) -> None:
 
 
 def _set_device_counts(drawing: Plot, device_counts: Sequence[float]) -> None:
-    """Set a horizontal axis in powers of two, with a tick at each device count as far as there is room.
+    """Set a horizontal axis on which each doubling is as wide, with ticks at the device counts.
 
-    A single count stands in the middle of the axis, which reaches from half of it to twice as many.
+    `device_counts` are in ascending order. Where there is no room for a tick at each, some are left out. A single count
+    stands in the middle of the axis.
     """
     from matplotlib.ticker import FixedLocator, NullLocator
 

@@ -26,8 +26,8 @@ from scoring.report.blocks import (
     Section,
     Table,
     Text,
-    at_line,
     field,
+    link_to_line,
     run_link,
 )
 from scoring.report.content import NOT_MEASURED, Report, ReportedRun
@@ -39,25 +39,25 @@ MOST_DEVICES = 64  # of a topology that is shown
 NAMED_HOSTS = 4  # in the caption of a topology
 LINKS = "NV: NVLinks; PIX, PXB: PCIe switches; PHB: host bridge; NODE: within a socket; SYS: between sockets."
 NEARNESS = ("NV", "PIX", "PXB", "PHB", "NODE", "SYS")  # page.css shades each
-HEADER_TABLES = {
+TITLES_OF_SECTIONS = {  # of the header of our own logs
     "hardware": "Hardware",
     "dataset": "Data set",
     "packages": "Packages",
     "config": "Configuration",
     "program": "Training program",
 }
-PASSPORTS = {  # fields of the header's `dataset`
+TITLES_OF_PASSPORTS = {  # by their names in the section `dataset` of the header
     "train": "training data",
     "train_source": "training data before it was packed",
     "eval": "evaluation data",
     "eval_source": "evaluation data before it was packed",
 }
-NAME = re.compile(r"[A-Z][A-Z0-9_]*")  # of a variable; any other key of a log is no word for a shell
+VARIABLE_NAME = re.compile(r"[A-Z][A-Z0-9_]*")  # of a variable; any other key of a log is no word for a shell
 NOT_REPEATED = frozenset({"SEED", "RESULT_FILE", "DGXSYSTEM"})  # stated apart, or of the one run only
 SCORE_OPTIONS = ("--skip", "--runs", "--segment", "--format")  # of the report that `score` takes too
 
-# A device's name, and what links it to each device.
-_Links = tuple[str, ...]
+# A row of the table that `nvidia-smi topo` prints: a device's name, and then what links it to each device.
+_LinksOfDevice = tuple[str, ...]
 
 
 # ---- compliance
@@ -66,8 +66,8 @@ _Links = tuple[str, ...]
 def compliance(report: Report) -> Section:
     """Return the section on what the compliance check (`python -m compliance check`) found in the runs.
 
-    It has the verdict on each run, or that it was not checked, then a table of errors and warnings, and last the notes
-    (findings of severity `info`) in a part that the reader unfolds.
+    First it has the verdict on each run, or that the run was not checked. Then comes a table of errors and warnings, or
+    a sentence that there are none. Last come the notes, which are the findings of severity `info`, folded away.
     """
     parts: list[Block] = []
     notes = []
@@ -82,8 +82,8 @@ def compliance(report: Report) -> Section:
         for finding in run.findings["findings"]:
             cells = _cells_of_finding(run, finding)
             if finding["severity"] == "info":
-                without_what_to_do = cells[:-1]  # of a note there is nothing to do
-                notes.append(without_what_to_do)
+                cells_without_what_to_do = cells[:-1]  # of a note there is nothing to do
+                notes.append(cells_without_what_to_do)
             else:
                 errors_and_warnings.append(cells)
 
@@ -113,7 +113,7 @@ def _cells_of_finding(run: ReportedRun, finding: Mapping[str, Any]) -> list[Cell
         Cell("run", run_link(run)),
         Cell("severity", str(finding["severity"])),
         Cell("rule", Text(text=str(finding["rule"]), look="code")),
-        Cell("line", at_line(run, finding["line"])),
+        Cell("line", link_to_line(run, finding["line"])),
         Cell("expected", str(finding["expected"])),
         Cell("actual", str(finding["actual"])),
         Cell("what to do", str(finding["fix"])),
@@ -124,38 +124,45 @@ def _cells_of_finding(run: ReportedRun, finding: Mapping[str, Any]) -> list[Cell
 
 
 def provenance(report: Report) -> Section:
-    """Return the section on each run's log, code, machine and configuration, from the header of its log.
+    """Return the section on each run's log, code, machine and configuration, as the header of its log says them.
 
-    A part of the header that several runs share is shown with the first of them; the others refer to it.
+    Where several runs have a section of the header in common, it is shown with the first of them, and the others refer
+    to that run.
     """
-    first_run_with: dict[str, int] = {}  # by name and content of a part: the number of the first run that has it
+    first_run_with: dict[str, int] = {}  # the number of the first run that has a section, by its name and content
     parts: list[Block] = []
     for run in report.runs:
-        parts.append(Facts(items=_facts(run), run=run.number))
-        for name, title in HEADER_TABLES.items():
+        parts.append(Facts(items=_facts_of_run(run), run=run.number))
+        for name, title in TITLES_OF_SECTIONS.items():
             content = run.record.header.get(name)
             if content:
-                first = first_run_with.setdefault(f"{name}{content!r}", run.number)
-                parts += _header_section(run, name, title, first)
+                name_and_content = f"{name}{content!r}"
+                first_run = first_run_with.setdefault(name_and_content, run.number)
+                parts += _header_section(run, name, title, first_run)
     return Section(key="provenance", title="Provenance", gist=report.headline.runs[0].record.file, blocks=parts)
 
 
-def _header_section(run: ReportedRun, name: str, title: str, first: int) -> list[Block]:
-    """Return a section of a log's header; where the run `first` has the same one, a reference to it."""
-    link = at_line(run, run.header_lines.get(name), "header")
-    if first != run.number:
-        return [Paragraph(text=[f"{title}: the same as of run {first} (", link, ")."])]
+def _header_section(run: ReportedRun, name: str, title: str, first_run: int) -> list[Block]:
+    """Return a section of the header of a run's log, `name`, as a folded table.
+
+    `first_run` is the number of the first run with the same section. If that is another run, a reference to it takes
+    the section's place. Before the section `hardware` stand tables of how the GPUs of the nodes are linked.
+    """
+    link = link_to_line(run, run.header_lines.get(name), "header")
+    if first_run != run.number:
+        return [Paragraph(text=[f"{title}: the same as of run {first_run} (", link, ")."])]
     table: list[Block] = [Paragraph(text=["From the ", link, "."]), _header_table(title, run.record.header[name])]
     fold = Fold(summary=f"{title} of run {run.number}", blocks=table)
     if name == "hardware":
-        return [*_topologies(run), fold]
+        return [*_tables_of_gpu_links(run), fold]
     return [fold]
 
 
-def _facts(run: ReportedRun) -> list[tuple[str, Inline]]:
-    """Return names and values of what is known of a run: its log, its settings, its code and its data.
+def _facts_of_run(run: ReportedRun) -> list[tuple[str, Inline]]:
+    """Return names and values of what is known of a run: its log, its settings, its code, its data and its problems.
 
-    Each value is a link to the line of the log that says it, as far as one does.
+    A value that a line of the log says is a link to that line. What could not be read in the log comes last, as facts
+    named "problem in the text".
     """
     record = run.record
     facts: list[tuple[str, Inline]] = [
@@ -165,60 +172,61 @@ def _facts(run: ReportedRun) -> list[tuple[str, Inline]]:
     ]
     for name in (*FACTS, "mode", "status"):
         facts.append((name.replace("_", " "), field(run, name)))
-    seed = NOT_SAID if run.seed is None else at_line(run, run.seed.line, str(run.seed.value))
+    seed = NOT_SAID if run.seed is None else link_to_line(run, run.seed.line, str(run.seed.value))
     facts.append(("seed", seed))
-    facts += _source_tree(run)
-    facts += _passports(run)
+    facts += _code_facts(run)
+    facts += _data_facts(run)
     facts += [("problem in the text", problem) for problem in record.problems]
     return facts
 
 
-def _source_tree(run: ReportedRun) -> list[tuple[str, Inline]]:
-    """Return names and values that say which code and image a run used; none where its header does not say.
+def _code_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
+    """Return names and values that say which code and container image a run used; none where its log does not say.
 
-    Each value is a link to the line of the header.
+    The log says it in the section `source` of its header. Each value is a link to that line.
     """
     source = section(run.record, "source")
     if not source:
         return []
-    changed = "not said"
+    has_changes = "not said"
     if source.get("dirty") in (True, False):
-        changed = "yes" if source["dirty"] else "no"
+        has_changes = "yes" if source["dirty"] else "no"
     line = run.header_lines.get("source")
     return [
-        ("commit", at_line(run, line, str(source.get("commit")))),
-        ("uncommitted changes", at_line(run, line, changed)),
-        ("lock file SHA-256", at_line(run, line, str(source.get("lock_sha256")))),
-        ("image digest", at_line(run, line, str(source.get("image_digest") or "no image"))),
+        ("commit", link_to_line(run, line, str(source.get("commit")))),
+        ("uncommitted changes", link_to_line(run, line, has_changes)),
+        ("lock file SHA-256", link_to_line(run, line, str(source.get("lock_sha256")))),
+        ("image digest", link_to_line(run, line, str(source.get("image_digest") or "no image"))),
     ]
 
 
-def _passports(run: ReportedRun) -> list[tuple[str, Inline]]:
-    """Return names and values that say which bytes of its data set a run read: files, size and SHA-256.
+def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
+    """Return names and values that identify the data that a run read, by the number, size and SHA-256 of its files.
 
-    The header of the log has a passport, which is these three, for each part of the data set: the data for training and
-    for evaluation, and what each was packed from. A part without one is left out.
+    These three are the passport that the header of the log has for a part of the data set: the data for training and
+    for evaluation, and what each was packed from. A part without a passport is left out. Each value is a link to the
+    line of the header.
     """
     dataset = section(run.record, "dataset")
     line = run.header_lines.get("dataset")
     facts: list[tuple[str, Inline]] = []
-    for name, title in PASSPORTS.items():
+    for name, title in TITLES_OF_PASSPORTS.items():
         passport = table_of(schema.Passport, dataset.get(name))
         if passport is None:
             continue
-        files = "files" if passport.is_exact else "records with more in them than the images"
-        shown = f"{passport.files:,} {files}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"
-        facts.append((title, at_line(run, line, shown)))
+        what_was_read = "files" if passport.is_exact else "records with more in them than the images"
+        shown = f"{passport.files:,} {what_was_read}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"
+        facts.append((title, link_to_line(run, line, shown)))
     return facts
 
 
-def _topologies(run: ReportedRun) -> list[Block]:
-    """Return tables of how the GPUs of a run's nodes are linked, one for all nodes whose links are equal.
+def _tables_of_gpu_links(run: ReportedRun) -> list[Block]:
+    """Return tables of how the GPUs of a run's nodes are linked: one table for all nodes that are linked alike.
 
-    A cell is the link between two devices as nvidia-smi names it, and the nearer it is, the darker it is shown. Where
-    no node's links are known, a sentence says so.
+    A cell is the link between two devices as nvidia-smi names it: "NV12", "PIX", "SYS". A sentence below says what the
+    names mean. Where no node's links are known, a sentence that says so is all.
     """
-    hosts_by_links: dict[tuple[_Links, ...], list[str]] = {}
+    hosts_by_links: dict[tuple[_LinksOfDevice, ...], list[str]] = {}
     for node in nodes_of(run.record):
         matrix = _link_matrix(node.get("topology"))
         if matrix:
@@ -229,14 +237,17 @@ def _topologies(run: ReportedRun) -> list[Block]:
     for matrix, hosts in hosts_by_links.items():
         nodes = counted(len(hosts), "node")
         caption = f"Links between GPUs and network cards of {nodes}: {', '.join(hosts[:NAMED_HOSTS])}"
-        devices = [device for device, *_ in matrix]  # a row begins with the name of its device
+        devices = [row[0] for row in matrix]  # a row begins with the name of its device
         parts.append(blocks.table(caption, [_cells_of_links(row, devices) for row in matrix]))
     parts.append(Paragraph(text=f"As nvidia-smi names them. {LINKS}"))
     return parts
 
 
-def _link_matrix(topology: Any) -> tuple[_Links, ...]:
-    """Return each device's name and its links, from a log's matrix; empty for anything else."""
+def _link_matrix(topology: Any) -> tuple[_LinksOfDevice, ...]:
+    """Return a row for each device, its name and its links, from the `topology` of a node in a log.
+
+    Empty for anything but a square table, and for one of more than MOST_DEVICES devices.
+    """
     rows = []
     try:
         for name, links in zip(topology["devices"], topology["links"], strict=True):
@@ -247,8 +258,8 @@ def _link_matrix(topology: Any) -> tuple[_Links, ...]:
     return tuple(rows) if is_square and len(rows) <= MOST_DEVICES else ()
 
 
-def _cells_of_links(row: _Links, devices: Sequence[str]) -> list[Cell]:
-    """Return the row of a device: what links it to each of the devices."""
+def _cells_of_links(row: _LinksOfDevice, devices: Sequence[str]) -> list[Cell]:
+    """Return the row of a device: what links it to each of `devices`, each link in the look of its kind."""
     device, *links = row
     cells = [Cell("", device)]
     for other, link in zip(devices, links, strict=True):
@@ -266,38 +277,41 @@ def _header_table(title: str, content: Any) -> Table:
             if isinstance(entry, dict):
                 rows.append([Text(text=str(name), look="code"), str(entry.get("value")), str(entry.get("origin"))])
         return Table(caption="Resolved configuration", head=["name", "value", "set by"], rows=rows)
-    for path, text in _leaves(content):
+    for path, text in _values_by_path(content):
         rows.append([Text(text=path, look="code"), text])
     return Table(caption=title, head=["name", "value"], rows=rows)
 
 
-def _leaves(content: Any, path: str = "") -> list[tuple[str, str]]:
-    """Return the values within a nested JSON value, each as the path that leads to it and its text.
+def _values_by_path(content: Any, path: str = "") -> list[tuple[str, str]]:
+    """Return the plain values within a nested JSON value, each as the path that leads to it and its text.
 
-    {"gpus": [{"name": "A100"}], "cores": 64} is [("gpus[0].name", "A100"), ("cores", "64")]. A list of plain values
-    is one value, as is an empty dict. `path` leads to `content` itself.
+    {"gpus": [{"name": "A100"}], "cores": 64} -> [("gpus[0].name", "A100"), ("cores", "64")]
+
+    A list of plain values is one value, as is an empty dict. `path` is the path that leads to `content` itself.
     """
     is_list_of_containers = isinstance(content, list) and any(isinstance(item, dict | list) for item in content)
-    leaves: list[tuple[str, str]] = []
+    values: list[tuple[str, str]] = []
     if isinstance(content, dict) and content:
         for key, value in content.items():
-            leaves += _leaves(value, f"{path}.{key}" if path else str(key))
+            path_of_value = f"{path}.{key}" if path else str(key)
+            values += _values_by_path(value, path_of_value)
     elif is_list_of_containers:
         for index, value in enumerate(content):
-            leaves += _leaves(value, f"{path}[{index}]")
+            values += _values_by_path(value, f"{path}[{index}]")
     else:
-        leaves.append((path, str(content)))
-    return leaves
+        values.append((path, str(content)))
+    return values
 
 
 # ---- reproduce it
 
 
 def reproduce(report: Report, command: Sequence[str]) -> Section:
-    """Return the section with the commands that repeat the runs, their check, the figures and this report.
+    """Return the section with the commands that repeat the runs, the check of their logs, the figures and this report.
 
-    `command` has the words of the command line that asked for this report. A run can be repeated where its log has our
-    configuration.
+    `command` has the words of the command line that asked for this report. Only a run whose log has our configuration
+    can be repeated, and only logs in the form of MLPerf can be checked. There is a command for the figure of each group
+    of repeated runs. Logs are named as seen from the folder that holds them all.
     """
     folder = report.folder
     files = [run.record.file for run in report.runs]
@@ -309,30 +323,32 @@ def reproduce(report: Report, command: Sequence[str]) -> Section:
         if has_our_configuration:
             shown.append(_run_again(run))
     if any(run.record.format == "mllog" for run in report.runs):
-        code = f"{called('compliance')} check {_words(folder, files)}"
+        code = f"{called('compliance')} check {_quoted_for_shell(folder, files)}"
         shown.append(Paragraph(text="Check the logs.", code=code))
 
     scoring = called("scoring")
     for group in report.groups:
         files_of_group = [run.record.file for run in group.runs]
         options = ["--protocol", report.protocol.name, *score_options(command, group.record)]
-        code = f"{scoring} score {_words(folder, [*files_of_group, *options])}"
+        code = f"{scoring} score {_quoted_for_shell(folder, [*files_of_group, *options])}"
         shown.append(Paragraph(text=f"Score {group.name}.", code=code))
-    shown.append(Paragraph(text="Write this report.", code=f"{scoring} report {_words(folder, command)}"))
+    shown.append(Paragraph(text="Write this report.", code=f"{scoring} report {_quoted_for_shell(folder, command)}"))
     return Section(key="reproduce", title="Reproduce it", gist="the commands", blocks=shown)
 
 
 def _run_again(run: ReportedRun) -> Paragraph:
-    """Return the command that repeats a run: the commit to check out, its variables, and the script.
+    """Return a paragraph with the command that repeats a run: the commit to check out, its variables, and the script.
 
-    The variables are those that the environment of the run had set, with the seed that it took. Values are quoted for
-    the shell, as a log may hold anything.
+    The variables are those of the configuration that the user had set in the environment, but for NOT_REPEATED, the
+    system (DGXSYSTEM), and the seed that the run took. Values are quoted for the shell, as a log may hold anything. The
+    text says where the source tree had changes that its commit does not hold.
     """
     config = config_of(run.record)
     variables = {"DGXSYSTEM": config["DGXSYSTEM"].get("value")}
     for name, entry in config.items():
-        was_set_by_user = entry.get("origin") == "environment" and NAME.fullmatch(name)
-        if was_set_by_user and name not in NOT_REPEATED:
+        was_set_by_user = entry.get("origin") == "environment"
+        is_variable = VARIABLE_NAME.fullmatch(name) is not None
+        if was_set_by_user and is_variable and name not in NOT_REPEATED:
             variables[name] = entry.get("value")
     if run.seed:
         variables["SEED"] = run.seed.value
@@ -348,8 +364,11 @@ def _run_again(run: ReportedRun) -> Paragraph:
     return Paragraph(text=text, code=f"{checkout}{exports} ./run_and_time.sh")
 
 
-def _words(folder: str, words: Iterable[str]) -> str:
-    """Quote words for a shell; logs are named as seen from their folder, other files of this machine by their name."""
+def _quoted_for_shell(folder: str, words: Iterable[str]) -> str:
+    """Return words quoted for a shell, without the paths of this machine.
+
+    Logs are named as seen from `folder`, which holds them; any other absolute path is cut to the file's name.
+    """
     shown = []
     for word in words:
         name = word.removeprefix(folder)
@@ -359,15 +378,17 @@ def _words(folder: str, words: Iterable[str]) -> str:
 
 
 def score_options(command: Sequence[str], record: Record) -> list[str]:
-    """Return the options for `score` that make the figure as this report made it.
+    """Return the options for `python -m scoring score` that make a group's figure as this report made it.
 
-    These are the options of the report's own `command` that `score` takes too, each with its value, and the numbers of
-    devices and images of the group's `record` that its log does not say.
+    These are the options of SCORE_OPTIONS in the report's own `command`, each with its value. The number of devices and
+    the batch of the group's `record` are added where they do not come from its log but from options, or, the devices,
+    from a description of the system.
     """
     options: list[str] = []
-    for at, word in enumerate(command):
+    for index, word in enumerate(command):
         if word in SCORE_OPTIONS:
-            options += command[at : at + 2]
+            option_and_value = command[index : index + 2]
+            options += option_and_value
     if record.devices is not None and (record.described_by or "devices" in record.from_options):
         options += ["--devices", str(record.devices)]
     if "batch_per_device" in record.from_options:
@@ -379,31 +400,34 @@ def score_options(command: Sequence[str], record: Record) -> list[str]:
 
 
 def log_lines(report: Report, linked: object) -> Section:
-    """Return the section that quotes the lines of the logs which the rest of the page links to.
+    """Return the section that quotes, run by run, the lines of the logs which the rest of the page links to.
 
-    `linked` are the blocks of the page, or lists of them. A line longer than QUOTED_CHARS is cut, and says so.
+    `linked` are the blocks of the page, or lists of them, whose links are searched for. The logs are read again for it.
+    A line longer than QUOTED_CHARS is cut, and says so.
     """
-    wanted_lines: dict[int, set[int]] = {run.number: set() for run in report.runs}  # by the run's number
-    for run_number, line in blocks.quoted(linked):
-        wanted_lines[run_number].add(line)
+    linked_lines: dict[int, set[int]] = {run.number: set() for run in report.runs}  # by the run's number
+    for run_number, line in blocks.linked_lines(linked):
+        linked_lines[run_number].add(line)
 
     parts = []
     count = 0
     for run in report.runs:
-        wanted = wanted_lines[run.number]
-        texts = _read_lines(report.logs.get(run.record.file, run.record.file), wanted)
-        shown = [(line, visible(texts.get(line, ""), QUOTED_CHARS)) for line in sorted(wanted)]
+        numbers = linked_lines[run.number]
+        path = report.logs.get(run.record.file, run.record.file)  # a log may lie elsewhere than its name says
+        texts = _read_lines(path, numbers)
+        shown = [(number, visible(texts.get(number, ""), QUOTED_CHARS)) for number in sorted(numbers)]
         parts.append(Lines(run=run.number, file=run.record.file, lines=shown))
-        count += len(wanted)
+        count += len(numbers)
     gist = f"{count} lines that the numbers above come from, as they stand in the logs"
     return Section(key="lines", title="Quoted log lines", gist=gist, blocks=parts)
 
 
 def _read_lines(file: str | os.PathLike[str], wanted: set[int]) -> dict[int, str]:
-    """Return the starts of the wanted lines of a log, as text by their numbers."""
+    """Return the wanted lines of a log as text, by their numbers; of a long line the first LINE_BYTES bytes."""
     texts = {}
+    last_wanted = max(wanted, default=0)
     with io.BufferedReader(open_log(file)) as stream:  # type: ignore[type-var]
-        for number, line in enumerate(itertools.islice(stream, max(wanted, default=0)), 1):
+        for number, line in enumerate(itertools.islice(stream, last_wanted), 1):
             if number in wanted:
                 texts[number] = line[:LINE_BYTES].rstrip(b"\r\n").decode("utf-8", "replace")
     return texts

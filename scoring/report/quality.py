@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from runlog.text import visible
 from scoring.record import Quality
 from scoring.report import blocks, plots
-from scoring.report.blocks import Cell, Figure, Paragraph, at_line, run_link
+from scoring.report.blocks import Cell, Figure, Paragraph, link_to_line, run_link
 from scoring.report.content import NOT_MEASURED, Report, ReportedRun
 from scoring.report.text import four_digits
 
 
 def figure(report: Report) -> Figure | Paragraph:
-    """Return the plot of the quality at each evaluation; a sentence where the logs hold no evaluation.
+    """Return the plot of the quality after each evaluation, with a table of all evaluations.
 
-    There is a series for each run and each measure, such as accuracy. The target is drawn where all runs have the same.
+    It has a line for each run and each measure, such as accuracy. The target is drawn where all runs have the same one.
+    Where the logs hold no evaluation, a sentence that says so takes the plot's place.
     """
     evaluated = [run for run in report.runs if run.record.quality]
     if not evaluated:
@@ -23,8 +24,8 @@ def figure(report: Report) -> Figure | Paragraph:
     target = targets.pop() if len(targets) == 1 else None
     measures = _measures(evaluated)
     series = _quality_series(evaluated, measures)
-    words = "; ".join(f"{name} {_both_ends(points)}" for name, points in series)
-    aim = f"; target {target:g}" if target is not None else ""
+    first_and_last = "; ".join(f"{name} {_both_ends(points)}" for name, points in series)
+    target_in_words = f"; target {target:g}" if target is not None else ""
     axis_name = visible(measures[0], 40) if len(measures) == 1 else "quality"
     rows = []
     for run in evaluated:
@@ -32,7 +33,7 @@ def figure(report: Report) -> Figure | Paragraph:
     return Figure(
         name="quality",
         title="Quality after each evaluation",
-        caption=f"{' and '.join(measures)}, first and last: {words}{aim}.",
+        caption=f"{' and '.join(measures)}, first and last: {first_and_last}{target_in_words}.",
         draw=functools.partial(plots.lines, series=series, x="epoch", y=axis_name, target=target),
         numbers=blocks.table("Every evaluation", rows),
     )
@@ -47,18 +48,18 @@ def _measures(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def _quality_series(runs: Sequence[ReportedRun], measures: Sequence[str]) -> list[plots.NamedPoints]:
-    """Return a labelled series for each run and each measure, such as accuracy: its value at each evaluation.
+    """Return a line to draw for each run and each measure, such as accuracy: its label and its points.
 
-    A run that was not evaluated by a measure has no series of it. A label is `run 1`, or `run 1 accuracy` where there
-    are several measures.
+    A point is the epoch and the value of an evaluation. A run that was not evaluated by a measure has no line of it.
+    The label is "run 1", or "run 1 accuracy" where there are several measures.
     """
     series: list[plots.NamedPoints] = []
     for run in runs:
         for measure in measures:
             points = _points_of_measure(run, measure)
             if points:
-                label = f" {visible(measure, 40)}" if len(measures) > 1 else ""
-                series.append((f"run {run.number}{label}", points))
+                name_of_measure = f" {visible(measure, 40)}" if len(measures) > 1 else ""
+                series.append((f"run {run.number}{name_of_measure}", points))
     return series
 
 
@@ -91,5 +92,5 @@ def _cells_of_quality(run: ReportedRun, quality: Quality) -> list[Cell]:
         Cell("run", run_link(run)),
         Cell("measure", quality.name),
         Cell("epoch", epoch, numeric=True),
-        Cell("value", at_line(run, quality.line, format(quality.value, ".6g")), numeric=True),
+        Cell("value", link_to_line(run, quality.line, format(quality.value, ".6g")), numeric=True),
     ]

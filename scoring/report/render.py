@@ -39,8 +39,8 @@ class ShownCheck(NamedTuple):
 def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
     """Return the content of a report's page, by the names that the templates have for its parts.
 
-    `command` has the words after `report` on the command line that asked for it, which the page repeats. The log lines
-    to quote are those that the other parts link to, so they are collected last.
+    `command` has the words after `report` on the command line that asked for the page, which repeats them. The page
+    quotes the log lines that its other parts link to, so these parts are made first.
     """
     parts = {
         "facts": brief.facts(report),
@@ -63,8 +63,8 @@ def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
     quoted_lines = provenance.log_lines(report, list(parts.values()))  # HTML alone shows them
     footnotes = [group.score.footnotes for group in report.groups if group.score]
     return parts | {
-        "title": brief.of_all([group.name for group in report.groups]),
-        "headline": brief.of_all([brief.figure_of(group) for group in report.groups]),
+        "title": brief.first_ones_in_words([group.name for group in report.groups]),
+        "headline": brief.first_ones_in_words([brief.figure_of(group) for group in report.groups]),
         "status": report.verdict.status,
         "verdict": f"{report.verdict.text}.",
         "checks": [ShownCheck.of(check) for check in report.checks],
@@ -106,21 +106,21 @@ def _code(value: object) -> Markup:
 
 @functools.cache
 def _templates(folder: str) -> jinja2.Environment:
-    """Return the templates of a folder, `html` or `markdown`.
+    """Return the templates of a folder, `html` or `markdown`, which show any value escaped for that form.
 
-    `finalize` sees each value that a template shows, so that none is left unescaped.
+    The templates of HTML draw the plots by a function `drawn`, which is None where matplotlib is not installed.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("scoring.report", f"templates/{folder}"),
         autoescape=True,
-        finalize=_as_html if folder == "html" else _as_markdown,
+        finalize=_as_html if folder == "html" else _as_markdown,  # is called with each value that a template shows
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
     environment.filters["code"] = _code
-    # matplotlib is half of an installation without Paddle's packages.
+    # A report can do without matplotlib, which is half of an installation without Paddle's packages.
     environment.globals["drawn"] = plots.drawn if find_spec("matplotlib") else None
     return environment
 
@@ -128,19 +128,20 @@ def _templates(folder: str) -> jinja2.Environment:
 def html(page: Mapping[str, Any], template: Path | None = None) -> str:
     """Return the page as one self-contained HTML file, without script or anything to fetch.
 
-    `template` is a file that replaces the report's own page; it may use the same blocks and page.css. The folder that
-    holds the logs is taken out of the text, so that the page does not say where they lie on this machine.
+    `template` is a file that is used in the place of the report's own page.html; it may use the same blocks and
+    page.css. The page does not say where the logs lie on this machine: the folder that holds them is taken out of the
+    text wherever it stands.
     """
     templates = _templates("html")
     if template is None:
-        chosen = templates.get_template("page.html")
+        page_template = templates.get_template("page.html")
     else:
-        chosen = templates.from_string(template.read_text("utf-8"))
-    text = chosen.render(page=page)
+        page_template = templates.from_string(template.read_text("utf-8"))
+    text = page_template.render(page=page)
     folder = page.get("folder")
     if not folder:
         return text
-    folder_as_shown = str(escape(visible(folder, MOST_CHARS)))
+    folder_as_shown = str(escape(visible(folder, MOST_CHARS)))  # as the templates have written it
     return text.replace(folder_as_shown, "")
 
 

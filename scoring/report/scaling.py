@@ -26,20 +26,28 @@ class _MeanStep(NamedTuple):
 
 
 class _AllReduce(NamedTuple):
-    """The exposed all-reduce time of a step in seconds, and how it is known or why it is not."""
+    """The exposed time of the all-reduce, the sum of gradients over devices: what a step waits for it.
+
+    The note says how the time is known, or why it is not.
+    """
 
     exposed_s: float | None
     note: str
 
 
 def with_step_times(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups with their step times; the all-reduce is separate where some runs are on one device."""
+    """Return the groups, all of one system, each with the parts of its mean step; without them if logs tell no step.
+
+    The all-reduce, the sum of gradients over devices, is a part of its own where some of the runs are on one device.
+    """
     mean_steps = [_mean_step(group) for group in groups]
-    alone_s = _step_of_one_device(groups, mean_steps)
+    one_device_step_s = _step_of_one_device(groups, mean_steps)
     timed = []
     for group, mean_step in zip(groups, mean_steps, strict=True):
         if mean_step is not None:
-            all_reduce = _all_reduce(group.record, mean_step.total_s, alone_s, one_count=len(groups) == 1)
+            all_reduce = _estimated_all_reduce(
+                group.record, mean_step.total_s, one_device_step_s, has_one_device_count=len(groups) == 1
+            )
             group = replace(group, step_time=_step_time(mean_step, all_reduce))
         timed.append(group)
     return timed
@@ -54,15 +62,15 @@ def _step_of_one_device(groups: Sequence[Group], mean_steps: Sequence[_MeanStep 
 
 
 def _step_time(mean_step: _MeanStep, all_reduce: _AllReduce) -> StepTime:
-    """Return a mean step taken apart: wait for data, all-reduce, and what remains of it.
+    """Return the parts of a mean step: its wait for data, its all-reduce, and in words what the rest of it is.
 
-    The exposed all-reduce is an estimate, so it is at most the time that the wait leaves. `rest` names all that the
-    remaining time holds: computation, and each part that is not known by itself.
+    The time of the all-reduce is an estimate, and is cut to the time that the wait leaves. `rest`, the words, are
+    "computation" and the name of each part that is not known by itself: "computation and all-reduce".
     """
     all_reduce_s = all_reduce.exposed_s
     if all_reduce_s is not None:
-        most_s = mean_step.total_s - (mean_step.data_wait_s or 0.0)
-        all_reduce_s = min(all_reduce_s, most_s)
+        without_wait_s = mean_step.total_s - (mean_step.data_wait_s or 0.0)
+        all_reduce_s = min(all_reduce_s, without_wait_s)
     rest = "computation"
     if all_reduce_s is None:
         rest += " and all-reduce"
@@ -77,30 +85,33 @@ def _step_time(mean_step: _MeanStep, all_reduce: _AllReduce) -> StepTime:
     )
 
 
-def _all_reduce(record: Record, total_s: float, alone_s: float | None, *, one_count: bool) -> _AllReduce:
-    """Estimate the exposed all-reduce of a step of `total_s` seconds: what it takes longer than on one device.
+def _estimated_all_reduce(
+    record: Record, step_s: float, one_device_step_s: float | None, *, has_one_device_count: bool
+) -> _AllReduce:
+    """Estimate what a step of `step_s` seconds waits for the all-reduce: what it takes longer than on one device.
 
-    `alone_s` is the step on one device, None where it is not known. `one_count` says that all runs of the system have
-    the same number of devices. Returns the time, and how it is known or why it cannot be estimated.
+    `one_device_step_s` is the step on one device, None where it is not known. `has_one_device_count` says that all runs
+    of the system are on the same number of devices, so that there is nothing to compare. Where no estimate can be made
+    the time is None, and the note says why; on a single device it is 0.
     """
     if record.devices == 1:
         return _AllReduce(0.0, "one device: nothing to exchange")
     if section(record, "hardware").get("device") == "cpu":
         why = "ranks on a CPU share its cores, so that computation itself slows with each rank"
         return _AllReduce(None, f"not estimated: {why}")
-    if one_count:
+    if has_one_device_count:
         why = "runs of one device count cannot tell it from computation; add runs of one device"
         return _AllReduce(None, f"not estimated: {why}")
-    if alone_s is None or not record.devices:
+    if one_device_step_s is None or not record.devices:
         return _AllReduce(None, "not estimated: only runs on one device tell computation from it")
-    return _AllReduce(max(0.0, total_s - alone_s), "estimated: what a step takes longer than on one device")
+    return _AllReduce(max(0.0, step_s - one_device_step_s), "estimated: what a step takes longer than on one device")
 
 
 def _mean_step(group: Group) -> _MeanStep | None:
     """Return the mean step over the measured windows of all runs of a group; None where the logs do not tell it.
 
-    It comes from the first of these that the logs have: time and steps of each window; step times that were printed;
-    the group's throughput and its batch.
+    It is taken from the first of these that the logs have: the time and the steps of each window; the step time that
+    each window prints; the group's throughput and its batch. Only the first tells the wait for data.
     """
     windows: list[Window] = []
     for run in group.runs:
@@ -114,19 +125,20 @@ def _mean_step(group: Group) -> _MeanStep | None:
             return _MeanStep(weighted_mean(printed_s, steps_as_weights(windows)), None)
 
     batch = group.record.global_batch
-    has_throughput = group.score is not None and group.score.unit == "images/s" and group.score.value > 0
-    if group.score is not None and has_throughput and batch:
-        return _MeanStep(batch / group.score.value, None)
-    return None
+    score = group.score
+    if not batch or score is None or score.unit != "images/s" or score.value <= 0:
+        return None
+    return _MeanStep(batch / score.value, None)
 
 
 def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:
     """Return the mean step of windows by their seconds and steps: all of their time over all of their steps.
 
-    None where a window does not say both. The wait for data is None where a window does not say it.
+    Returns None where a window does not say both. The wait for data is the mean of a step too, and is None where one of
+    the windows does not say it.
     """
     seconds: list[float] = []
-    waits: list[float] = []
+    waits_s: list[float] = []
     steps = 0
     for window in windows:
         if window.seconds is None or not window.steps:
@@ -134,9 +146,12 @@ def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:
         seconds.append(window.seconds)
         steps += window.steps
         if window.data_wait_s is not None:
-            waits.append(window.data_wait_s)
-    wait_s = math.fsum(waits) / steps if len(waits) == len(windows) else None
-    return _MeanStep(math.fsum(seconds) / steps, wait_s)
+            waits_s.append(window.data_wait_s)
+
+    wait_of_step_s = None
+    if len(waits_s) == len(windows):
+        wait_of_step_s = math.fsum(waits_s) / steps
+    return _MeanStep(math.fsum(seconds) / steps, wait_of_step_s)
 
 
 # ---- scaling
@@ -145,9 +160,10 @@ def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:
 def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
     """Return a row for each number of devices that one system was run on, compared with the smallest.
 
-    `groups` has the repeated runs of each number, the smallest first. A group without a throughput in images/s, or of
-    an unknown number of devices, has no row. The efficiency is the speedup over that of devices: 1.8 times the images/s
-    on twice the devices is 0.9.
+    A group of `groups` is the repeated runs on one number of devices; the smallest comes first. A group without a
+    throughput in images/s, or of an unknown number of devices, has no row. The speedup is the images/s over those of
+    the smallest number, and the efficiency is the speedup over how many times the devices: 1.8 times the images/s on
+    twice the devices is 0.9.
     """
     rows: list[ScalingRow] = []
     base: Score | None = None
@@ -157,7 +173,7 @@ def scaling_rows(groups: Sequence[Group]) -> list[ScalingRow]:
         devices = group.record.devices
         if not score or not devices or score.unit != "images/s":
             continue
-        speedup_95 = None  # of the base there is none
+        speedup_95 = None  # the first row, which the others are compared with, has no interval
         if base is None:
             base = score
             base_devices = devices
@@ -179,13 +195,13 @@ class PublishedCurves(NamedTuple):
     note: str
 
 
-def _family(model: str | None) -> str | None:
-    """Return the family of a model, such as ResNet-50's; None for a model that no workload of ours is of."""
+def _family_of_model(model: str | None) -> str | None:
+    """Return the family that a model's name is of, such as ResNet-50's; None for a model that we do not train."""
     workload = workloads.of_family(model)
     return None if workload is None else workload.family
 
 
-def _precision(precision: str | None, math_mode: str | None) -> str | None:
+def _kind_of_precision(precision: str | None, math_mode: str | None) -> str | None:
     """Return the kind of precision by which figures are compared: fp32, tf32 or amp."""
     if precision not in (None, "fp32", "tf32"):
         return "amp"
@@ -193,16 +209,17 @@ def _precision(precision: str | None, math_mode: str | None) -> str | None:
 
 
 def curves(record: Record, published: Sequence[Published]) -> PublishedCurves:
-    """Return the published tables to show beside a run: of its model and precision, and from one device on.
+    """Return the published tables to show beside a run: those of its kind of model and precision.
 
-    `published` has a row for each published figure; the rows of a table differ in the number of devices. The note says
-    which tables were chosen, or why none can be.
+    `published` has a row for each published figure. A table is the rows that differ in the number of devices alone; one
+    that does not begin at one device, or has no other row, is left out. The note says which tables were chosen, or why
+    none can be. None can for runs on a CPU, and for a model or a precision that no table has.
     """
     if section(record, "hardware").get("device") == "cpu":
         note = "No published curves beside it: these runs are on a CPU, the published figures are of GPUs."
         return PublishedCurves([], note)
     workload = workloads.of_family(record.model)
-    precision = _precision(record.precision, record.math_mode)
+    precision = _kind_of_precision(record.precision, record.math_mode)
     if workload is None or precision is None:
         unknown = "model" if workload is None else "precision"
         note = f"No published curves beside it: the log does not say a {unknown} that the published table knows."
@@ -210,15 +227,15 @@ def curves(record: Record, published: Sequence[Published]) -> PublishedCurves:
 
     suitable = []
     for row in published:
-        same_model = _family(row.model) == workload.family
-        same_precision = _precision(row.precision, row.math_mode) == precision
+        same_model = _family_of_model(row.model) == workload.family
+        same_precision = _kind_of_precision(row.precision, row.math_mode) == precision
         if same_model and same_precision:
             suitable.append(row)
     chosen = []
     for rows in by_devices(suitable):
         begins_at_one_device = rows[0].devices == 1
         if begins_at_one_device and len(rows) > 1:
-            chosen.append(Curve(label=_label(rows), rows=tuple(rows)))
+            chosen.append(Curve(label=_label_of_table(rows), rows=tuple(rows)))
     note = f"Published tables of {workload.title} at {precision}.{_other_data(record)}"
     return PublishedCurves(chosen, note)
 
@@ -234,25 +251,33 @@ def _other_data(record: Record) -> str:
     return f" They were measured on full-size images; these runs on {name}{size}: compare the efficiency, not images/s."
 
 
-def _label(rows: Sequence[Published]) -> str:
+def _label_of_table(rows: Sequence[Published]) -> str:
     """Return the label of a published table in a legend: framework, accelerator, batch and strategy.
 
-    "Paddle (NVIDIA)" on V100 at batch 256 is "NVIDIA Paddle V100 bs256": words in brackets go to the front. Long ones
-    take the place of the framework, as those of "NGC PyTorch (mmsegmentation)". "mixed" says that the rows are of
-    several versions of the software.
+    "Paddle (NVIDIA)" on V100 at batch 256 -> "NVIDIA Paddle V100 bs256". "mixed" behind the framework says that the
+    rows are of several versions of it. What is not known is left out.
     """
     row = rows[0]
-    framework = row.framework_name.removeprefix("NGC ").removesuffix(")").split(".post")[0]
-    name, _, in_brackets = framework.partition(" (")
-    if in_brackets:
-        is_long = len(in_brackets) >= LONG_WORD
-        name = in_brackets if is_long else f"{in_brackets} {name}"
     versions = {row.framework for row in rows}
-    parts = [
-        name,
-        "mixed" if len(versions) > 1 else None,
-        row.accelerator,
-        f"bs{row.batch_per_device}" if row.batch_per_device else None,
-        row.strategy,
-    ]
+    parts: list[str | None] = [_short_framework(row.framework_name)]
+    if len(versions) > 1:
+        parts.append("mixed")
+    parts.append(row.accelerator)
+    if row.batch_per_device:
+        parts.append(f"bs{row.batch_per_device}")
+    parts.append(row.strategy)
     return " ".join(part for part in parts if part)
+
+
+def _short_framework(name: str) -> str:
+    """Return a published framework's name for a legend: words in brackets go to the front, or stand alone if long.
+
+    "Paddle (NVIDIA)" -> "NVIDIA Paddle", "NGC PyTorch (mmsegmentation)" -> "mmsegmentation"
+    """
+    without_ends = name.removeprefix("NGC ").removesuffix(")").split(".post")[0]
+    before_brackets, _, in_brackets = without_ends.partition(" (")
+    if not in_brackets:
+        return before_brackets
+    if len(in_brackets) >= LONG_WORD:
+        return in_brackets
+    return f"{in_brackets} {before_brackets}"

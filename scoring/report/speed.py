@@ -12,7 +12,7 @@ from scoring.published.table import Published
 from scoring.record import section
 from scoring.report import blocks, plots
 from scoring.report.blocks import Block, Cell, Figure, Fold, Inline, Paragraph, Section, Table, Text, field
-from scoring.report.brief import of_group
+from scoring.report.brief import link_to_runs
 from scoring.report.content import (
     NOT_MEASURED,
     Curve,
@@ -26,8 +26,8 @@ from scoring.report.content import (
     timeline,
     values_of,
 )
-from scoring.report.overlay import NO_RATES, unit_of
-from scoring.report.text import bounds, interval, number, percent
+from scoring.report.overlay import NO_RATES, unit_of_rates
+from scoring.report.text import interval_in_words, number, percent, range_in_words
 
 SHOWN_PANELS = 6  # plots of one kind; more are folded
 
@@ -37,31 +37,31 @@ SHOWN_PANELS = 6  # plots of one kind; more are folded
 def throughput(report: Report) -> Section:
     """Return the section on each run's throughput over time: its plot, and the table of its windows.
 
-    A run whose log has no rates has a sentence that says so.
+    A window is the steps that one row of the log is about. For a run whose log has no rates a sentence says so.
     """
     figures: list[Figure] = []
     without_rates: list[Block] = []
     measured_rates: list[float] = []
     for run in report.runs:
-        line = timeline(run)
-        if not line.points:
+        rates_over_time = timeline(run)
+        if not rates_over_time.points:
             without_rates.append(Paragraph(text=f"Run {run.number}: {NO_RATES}", absent=True))
             continue
-        figures.append(_run_figure(report, run, line))
-        measured_rates += [point.images_per_s for point in line.points if point.measured]
+        figures.append(_plot_of_run(report, run, rates_over_time))
+        measured_rates += [point.images_per_s for point in rates_over_time.points if point.measured]
 
     gist = NOT_MEASURED
     if measured_rates:
-        gist = f"measured windows {bounds(measured_rates)} images/s"
-    parts = [*_shown_figures(figures), *without_rates]
+        gist = f"measured windows {range_in_words(measured_rates)} images/s"
+    parts = [*_shown_of_plots(figures), *without_rates]
     return Section(key="throughput", title="Throughput over time", gist=gist, blocks=parts)
 
 
-def _shown_figures(figures: Sequence[Figure]) -> list[Block]:
-    """Return what the section shows of the runs' plots.
+def _shown_of_plots(figures: Sequence[Figure]) -> list[Block]:
+    """Return what the section on throughput shows of the plots, one for each run.
 
-    Of several runs that is the first SHOWN_PANELS plots, and the others folded. The plot of a single run stands on top
-    of the page already: of it that is the caption, and the table of its windows folded.
+    Of several plots the first SHOWN_PANELS are shown, and the others are folded away. A single plot is not shown, as it
+    stands on top of the page already: its caption is, and the table of its windows, folded.
     """
     if not figures:
         return []
@@ -70,25 +70,28 @@ def _shown_figures(figures: Sequence[Figure]) -> list[Block]:
         assert table_of_windows is not None
         return [Paragraph(text=figures[0].caption), Fold(summary="its windows", blocks=[table_of_windows])]
     parts: list[Block] = [*figures[:SHOWN_PANELS]]
-    more = figures[SHOWN_PANELS:]
-    if more:
-        parts.append(Fold(summary=f"{len(more)} more runs", blocks=more))
+    folded = figures[SHOWN_PANELS:]
+    if folded:
+        parts.append(Fold(summary=f"{len(folded)} more runs", blocks=folded))
     return parts
 
 
-def _run_figure(report: Report, run: ReportedRun, line: Timeline) -> Figure:
+def _plot_of_run(report: Report, run: ReportedRun, rates_over_time: Timeline) -> Figure:
     """Return the plot of one run's throughput, with the table of its windows and a caption with its range.
 
-    The run's figure is drawn as a level where the report's figure is a throughput.
+    A point of `rates_over_time` is a window, or neighbouring windows put together. The figure of the run is drawn as a
+    level if it is a throughput.
     """
-    points, axis = line
-    unit = unit_of(run)
-    figure = None
+    points, axis = rates_over_time
+    unit = unit_of_rates(run)
+    level = None
     if run.figure and report.protocol.figure == "throughput":
-        figure = run.figure.value
+        level = run.figure.value
 
     window_count = sum(len(point.windows) for point in points)
-    caption = f"Run {run.number}: {bounds(point.images_per_s for point in points)} {unit} over {window_count} windows"
+    caption = (
+        f"Run {run.number}: {range_in_words(point.images_per_s for point in points)} {unit} over {window_count} windows"
+    )
     measured_span = _measured_span(points)
     if measured_span:
         caption += f"; measured from {measured_span} {axis}"
@@ -101,7 +104,7 @@ def _run_figure(report: Report, run: ReportedRun, line: Timeline) -> Figure:
         name=f"throughput-{run.number}",
         title=f"Throughput of run {run.number} over time",
         caption=f"{caption}.",
-        draw=functools.partial(plots.throughput, runs=named_points, axis=axis, unit=unit, value=figure),
+        draw=functools.partial(plots.throughput, runs=named_points, axis=axis, unit=unit, value=level),
         numbers=blocks.table(table_caption, [_cells_of_point(run, point, axis, unit) for point in points]),
     )
 
@@ -111,31 +114,32 @@ def _measured_span(points: Sequence[Point]) -> str:
     measured = [point for point in points if point.measured]
     if not measured:
         return ""
-    return f"{_axis_value(measured[0].start)} to {_axis_value(measured[-1].end)}"
+    return f"{_place_on_axis(measured[0].start)} to {_place_on_axis(measured[-1].end)}"
 
 
 def _cells_of_point(run: ReportedRun, point: Point, axis: str, unit: str) -> list[Cell]:
-    """Return the row of a point in the table of a run's windows: a window, or several put together.
+    """Return the row of a point, a window or several put together, in the table of a run's windows.
 
-    `axis` is what its start and end count, seconds ("s") or steps; `unit` is that of the rate.
+    `axis` is what the point's start and end count: "s" for seconds, "step" or "row". `unit` is the unit of its rate,
+    such as "images/s". The last step is empty where the log prints none.
     """
     first = point.windows[0]
     last = point.windows[-1]
     last_step = "" if last.step is None else str(last.step)
     in_unit = "in s" if axis == "s" else f"({axis})"
     return [
-        Cell("lines", blocks.between(run, first.line, last.line)),
+        Cell("lines", blocks.links_to_lines(run, first.line, last.line)),
         Cell("last step", last_step, numeric=True),
-        Cell(f"start {in_unit}", _axis_value(point.start), numeric=True),
-        Cell(f"end {in_unit}", _axis_value(point.end), numeric=True),
+        Cell(f"start {in_unit}", _place_on_axis(point.start), numeric=True),
+        Cell(f"end {in_unit}", _place_on_axis(point.end), numeric=True),
         Cell(unit, number(point.images_per_s), numeric=True),
         Cell("ms a step", _milliseconds(point), numeric=True),
         Cell("measured", "yes" if point.measured else "no"),
     ]
 
 
-def _axis_value(value: float) -> str:
-    """Return a place on the axis of time or steps."""
+def _place_on_axis(value: float) -> str:
+    """Return a place on the axis of time or steps as text: a whole number without decimals, any other with one."""
     if value == int(value):
         return format(int(value), ",")
     return format(value, ",.1f")
@@ -155,7 +159,8 @@ def _milliseconds(point: Point) -> str:
 def step_time(report: Report) -> Section:
     """Return the section with a table of where a mean step's time goes, a row for each group of repeated runs.
 
-    The gist is the step of the last group. Where no log says step times, a sentence takes the table's place.
+    The gist, the words beside the section's title, is the step of the last group in the table. Where no group has a
+    step time, a sentence takes the table's place.
     """
     title = "Where a step's time goes"
     rows = []
@@ -175,7 +180,7 @@ def _cells_of_step(group: Group, step: StepTime) -> list[Cell]:
     """Return the row of a shape: its mean step, and the parts of it."""
     return [
         Cell("system", group.name),
-        Cell("step, ms", of_group(group, number(step.total_s * 1000)), numeric=True),
+        Cell("step, ms", link_to_runs(group, number(step.total_s * 1000)), numeric=True),
         Cell("computation and rest, ms", _part(group, step, step.rest_s, ""), numeric=True),
         Cell("all-reduce, ms", _part(group, step, step.all_reduce_s, "not estimated"), numeric=True),
         Cell("data wait, ms", _part(group, step, step.data_wait_s, NOT_MEASURED), numeric=True),
@@ -187,7 +192,7 @@ def _part(group: Group, step: StepTime, seconds: float | None, otherwise: str) -
     """Return a part of a step in milliseconds and as a share; `otherwise` where it is not known."""
     if seconds is None:
         return otherwise
-    return of_group(group, f"{number(seconds * 1000)} ({percent(seconds / step.total_s)})")
+    return link_to_runs(group, f"{number(seconds * 1000)} ({percent(seconds / step.total_s)})")
 
 
 def _all_reduce_note(group: Group, step: StepTime) -> str:
@@ -202,10 +207,11 @@ def _all_reduce_note(group: Group, step: StepTime) -> str:
 
 
 def scaling(report: Report) -> Section:
-    """Return the section that compares numbers of devices with each other and with published tables.
+    """Return the section on how throughput grows with the number of devices, in these runs and in published tables.
 
-    It has the plots of both, a table for each system that was run on two numbers of devices or more, and the published
-    figures folded. What cannot be compared is said in a sentence.
+    It has plots of throughput and of efficiency, a table for each system that was run on two numbers of devices or
+    more, and the published figures, folded. A sentence says which published tables were chosen, or why none was.
+    Another one says so where no system was run on two numbers of devices.
     """
     parts: list[Block] = [Paragraph(text=report.curves_note)]
     if not report.scaling:
@@ -213,22 +219,22 @@ def scaling(report: Report) -> Section:
         parts.append(Paragraph(text=text, absent=True))
     if report.scaling or report.curves:
         parts += _scaling_figures(report)
-    for system, rows in enumerate(report.scaling, 1):
-        which = f" of system {system}" if len(report.scaling) > 1 else ""
-        parts += _scaling_table(rows, which)
+    for system_number, rows in enumerate(report.scaling, 1):
+        of_which_system = f" of system {system_number}" if len(report.scaling) > 1 else ""
+        parts += _scaling_table(rows, of_which_system)
     if report.curves:
         parts.append(Fold(summary="published figures beside", blocks=[_published(report.curves)], in_markdown=True))
 
-    largest = [rows[-1] for rows in report.scaling]
-    gist = "; ".join(f"{_efficiency(row)} on {row.devices} devices" for row in largest)
+    rows_of_most_devices = [rows[-1] for rows in report.scaling]
+    gist = "; ".join(f"{_efficiency(row)} on {row.devices} devices" for row in rows_of_most_devices)
     if not gist:
         gist = f"efficiency {NOT_MEASURED}"
     return Section(key="scaling", title="Scaling and efficiency", gist=gist, blocks=parts)
 
 
-def _scaling_table(rows: Sequence[ScalingRow], which: str) -> list[Block]:
-    """Return the table of one system's device counts, and the doubts about their efficiency."""
-    caption = f"Speedup and efficiency{which}, against its own {rows[0].devices} device(s)"
+def _scaling_table(rows: Sequence[ScalingRow], of_which_system: str) -> list[Block]:
+    """Return the table of one system's device counts, and a sentence on each efficiency that is too good to be true."""
+    caption = f"Speedup and efficiency{of_which_system}, against its own {rows[0].devices} device(s)"
     parts: list[Block] = [blocks.table(caption, [_cells_of_scaling(row) for row in rows])]
     for row in rows:
         for doubt in warnings.of_efficiency(row.group.name, row.efficiency):
@@ -239,22 +245,23 @@ def _scaling_table(rows: Sequence[ScalingRow], which: str) -> list[Block]:
 def _cells_of_scaling(row: ScalingRow) -> list[Cell]:
     """Return the row of one number of devices in a system's scaling table.
 
-    Speedup and efficiency are against the smallest number of devices that the system was run on.
+    Speedup and efficiency compare it with the smallest number of devices that the system was run on. The images/s and
+    the like are links to the lines of the run, or to the table of runs where there are several.
     """
     group = row.group
     return [
         Cell("system", group.name),
         Cell("devices", field(group.runs[0], "devices"), numeric=True),
-        Cell("images/s", of_group(group, number(row.images_per_s)), numeric=True),
-        Cell("speedup", of_group(group, number(row.speedup)), numeric=True),
+        Cell("images/s", link_to_runs(group, number(row.images_per_s)), numeric=True),
+        Cell("speedup", link_to_runs(group, number(row.speedup)), numeric=True),
         Cell("95 % interval", _speedup_interval(row)),
-        Cell("efficiency", of_group(group, _efficiency(row)), numeric=True),
+        Cell("efficiency", link_to_runs(group, _efficiency(row)), numeric=True),
         Cell("runs", Text(text=str(len(group.runs)), href="runs"), numeric=True),
     ]
 
 
 def _efficiency(row: ScalingRow) -> str:
-    """Return the efficiency as a percentage; none where it is more than noise can explain."""
+    """Return the efficiency as a percentage; a sentence in its place where it is above what noise can explain."""
     if row.efficiency > REFUSED:
         return "no figure: at most 100 %"
     return percent(row.efficiency)
@@ -263,70 +270,82 @@ def _efficiency(row: ScalingRow) -> str:
 def _speedup_interval(row: ScalingRow) -> Inline:
     """Return the interval of a speedup, or why there is none."""
     if row.speedup_95 is not None:
-        return of_group(row.group, interval(row.speedup_95))
+        return link_to_runs(row.group, interval_in_words(row.speedup_95))
     return "base" if row.speedup == 1 else "none"
 
 
-class _ByDevices(NamedTuple):
-    """A figure of systems by their number of devices: a plot's texts, and the curves of both origins."""
+class _PlotByDevices(NamedTuple):
+    """A plot over the number of devices: its texts, and the curves of this report and of published tables."""
 
     name: str
     caption: str
-    unit: str
-    axis: str
+    unit: str  # of the values, in words
+    axis: str  # the name of the vertical axis
+    is_logarithmic: bool  # whether that axis is; if not, it starts at 0
     ours: plots.Series
     published: plots.Series
 
 
 def _scaling_figures(report: Report) -> list[Figure]:
     """Return two plots over the number of devices, throughput and efficiency, with published curves beside ours."""
-    # Where no system was run on two numbers of devices, each system is a single point.
-    rates = [_rates_of_rows(rows) for rows in report.scaling] or _single_rates(report.groups)
-    first_published = len(rates) or 1  # the number of the style of the first published curve: ours come before
-    return [_throughput_figure(report, rates, first_published), _efficiency_figure(report, first_published)]
+    rates = [_rates_of_rows(rows) for rows in report.scaling]
+    if not rates:
+        rates = _single_rates(report.groups)  # no system was run on two numbers of devices: each is one point
+    # A curve's look, its colour and marker, goes by a number from 0. Ours take the first numbers in the plot of
+    # throughput. The plot of efficiency may have fewer of ours, but gives a published curve the same number.
+    first_published_look = max(1, len(rates))
+    return [
+        _throughput_figure(report, rates, first_published_look),
+        _efficiency_figure(report, first_published_look),
+    ]
 
 
-def _named(curves: Sequence[plots.Points]) -> plots.Series:
-    """Return this report's curves with their names in a legend: `this report`, and numbered where there are several."""
+def _with_names(curves: Sequence[plots.Points]) -> plots.Series:
+    """Return this report's curves with their names in a legend: "this report", or "this report, 2" of several."""
     if len(curves) == 1:
         return [("this report", curves[0])]
     return [(f"this report, {number_of_curve}", points) for number_of_curve, points in enumerate(curves, 1)]
 
 
-def _throughput_figure(report: Report, rates: Sequence[plots.Points], first_published: int) -> Figure:
-    """Return the plot of throughput over the number of devices: `rates` of our systems, then the published curves."""
-    figure = _ByDevices(
+def _throughput_figure(report: Report, rates: Sequence[plots.Points], first_published_look: int) -> Figure:
+    """Return the plot of throughput over the number of devices: `rates` of our systems, then the published curves.
+
+    `first_published_look` is the number of the colour and marker of the first published curve.
+    """
+    plot = _PlotByDevices(
         name="scaling",
         caption="Throughput by number of devices: both axes logarithmic; dotted: published.",
         unit="images/s",
         axis="images/s",
-        ours=_named(rates),
+        is_logarithmic=True,
+        ours=_with_names(rates),
         published=[(curve.label, _rates_of(curve)) for curve in report.curves],
     )
-    return _by_devices(figure, first_published)
+    return _figure_by_devices(plot, first_published_look)
 
 
-def _efficiency_figure(report: Report, first_published: int) -> Figure:
+def _efficiency_figure(report: Report, first_published_look: int) -> Figure:
     """Return the plot of scaling efficiency, in percent, over the number of devices.
 
     It has a curve for each system of this report that was run on two numbers of devices or more, and then the published
-    curves. `first_published` is the number of the style of the first published one, which is that of the plot of
-    throughput: so a curve has the same colour in both.
+    curves. `first_published_look` is the number of the colour and marker of the first published curve. It is the same
+    as in the plot of throughput, so that a published curve looks the same in both plots.
     """
     shares = [_shares_of_rows(rows) for rows in report.scaling]
-    figure = _ByDevices(
+    plot = _PlotByDevices(
         name="efficiency",
         caption="Scaling efficiency by number of devices: speedup by devices, each against its own smallest count.",
         unit="%",
         axis="efficiency in % of the smallest count",
-        ours=_named(shares),
+        is_logarithmic=False,
+        ours=_with_names(shares),
         published=[(curve.label, _shares_of(curve)) for curve in report.curves],
     )
-    return _by_devices(figure, first_published)
+    return _figure_by_devices(plot, first_published_look)
 
 
 def _single_rates(groups: Sequence[Group]) -> list[list[tuple[int, float]]]:
-    """Return the throughput of each system that has it at one device count alone."""
+    """Return a curve of one point, its devices and images/s, for each group that has both."""
     curves = []
     for group in groups:
         if group.record.devices and group.score and group.score.unit == "images/s":
@@ -354,25 +373,26 @@ def _shares_of_rows(rows: Sequence[ScalingRow]) -> list[tuple[float, float]]:
     return [(row.devices, 100 * row.efficiency) for row in rows]
 
 
-def _by_devices(figure: _ByDevices, first_published: int) -> Figure:
-    """Return a plot over the number of devices, with all its values as words for screen readers.
+def _figure_by_devices(plot: _PlotByDevices, first_published_look: int) -> Figure:
+    """Return a plot over the number of devices as a part of the page, with all its values in words for screen readers.
 
-    `first_published` is the number of the style that the first published curve has; the next ones follow.
+    Its title is the caption up to the first colon. `first_published_look` is the number of the colour and marker of the
+    first published curve; the next curves have the next numbers.
     """
     words = []
-    for label, points in (*figure.ours, *figure.published):
-        values = [f"{number(value)} {figure.unit} on {devices}" for devices, value in points]
+    for label, points in (*plot.ours, *plot.published):
+        values = [f"{number(value)} {plot.unit} on {devices}" for devices, value in points]
         words.append(f"{label}: {', '.join(values)}")
     draw = functools.partial(
         plots.scaling,
-        ours=figure.ours,
-        published=figure.published,
-        y=figure.axis,
-        logarithmic=figure.name == "scaling",
-        first=first_published,
+        ours=plot.ours,
+        published=plot.published,
+        y=plot.axis,
+        is_logarithmic=plot.is_logarithmic,
+        first_published_look=first_published_look,
     )
-    title, _, _ = figure.caption.partition(":")
-    return Figure(name=figure.name, title=title, caption=figure.caption, words="; ".join(words), draw=draw)
+    title, _, _ = plot.caption.partition(":")
+    return Figure(name=plot.name, title=title, caption=plot.caption, words="; ".join(words), draw=draw)
 
 
 def _published(curves: Sequence[Curve]) -> Table:
@@ -385,9 +405,10 @@ def _published(curves: Sequence[Curve]) -> Table:
 
 
 def _cells_of_published(curve: Curve, row: Published) -> list[Cell]:
-    """Return the row of one published figure, with the row of published.csv that it comes from.
+    """Return the row of one published figure, with the line of published.csv that it comes from.
 
-    The figure is as printed by its publisher; where the publisher's own log gives another, a note says which.
+    The figure is as printed by its publisher; where the publisher's own log gives another, a note says which. The
+    efficiency compares it with the figure of one device in the same published table, `curve`.
     """
     memory = row.accelerator_memory_gib or "? "
     note = "" if row.log_value is None else f"its own log gives {number(row.log_value)}"

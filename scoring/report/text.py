@@ -8,9 +8,10 @@ from runlog.text import visible
 
 
 def number(value: float) -> str:
-    """Return a figure as text with four to six digits: "12,345.6", "45.68", "4.568", "0.4568".
+    """Return a figure as text with four digits or more: 12345.6 -> "12,345.6", 45.678 -> "45.68", 0.45678 -> "0.4568".
 
-    Infinity, the time to train of a run that failed, is "did not converge"; NaN is "not a number".
+    Infinity is the time to train of a run that failed, and is "did not converge". Minus infinity and NaN are "not a
+    number".
     """
     if value == math.inf:
         return "did not converge"
@@ -38,7 +39,7 @@ def percent(share: float) -> str:
     return format(share, ".1%")
 
 
-def interval(bounds: tuple[float, float] | None) -> str:
+def interval_in_words(bounds: tuple[float, float] | None) -> str:
     """Return both ends of an interval in words."""
     if bounds is None:
         return "none"
@@ -46,10 +47,10 @@ def interval(bounds: tuple[float, float] | None) -> str:
     return f"{number(low)} to {number(high)}"
 
 
-def bounds(values: Iterable[float]) -> str:
+def range_in_words(values: Iterable[float]) -> str:
     """Return the least and the greatest value in words."""
     ordered = sorted(values)
-    return interval((ordered[0], ordered[-1]))
+    return interval_in_words((ordered[0], ordered[-1]))
 
 
 def counted(count: int, noun: str) -> str:

@@ -18,14 +18,15 @@ LEAST_RUNS_WITH_A_DROP = 3  # of a result that drops its best and its worst run
 
 
 def applies(check: Verdict) -> bool:
-    """Return whether there was anything to check."""
+    """Tell whether there was anything to check."""
     return not check.found.startswith(NOT_APPLICABLE)
 
 
 def overall(checks: Sequence[Verdict]) -> Overall:
-    """Return the status of the whole report and a sentence for it: the worst status of the checks that apply.
+    """Return the status of the whole report, the worst of the checks that apply, and a sentence for it.
 
-    Warnings are named. One about a figure that is not steady has a sentence of its own: to measure again.
+    The sentence names the checks that warn, but not beside a fatal one. Where the worst is a warning that a figure is
+    not steady, the sentence is to measure again.
     """
     statuses = {check.status for check in checks if applies(check)}
     warned = [check.check for check in checks if check.status == WARNING]
@@ -60,8 +61,8 @@ def checks(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
     yield from _provenance(runs)
 
 
-def _named(some: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> str:
-    """Return the numbers of some of the runs, in words."""
+def _numbers_in_words(some: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> str:
+    """Return the numbers of some of the runs in words: "run 2", "runs 2, 3", "the run" or "all 3 runs"."""
     if len(some) == len(runs):
         return "the run" if len(runs) == 1 else f"all {len(runs)} runs"
     noun = "run" if len(some) == 1 else "runs"
@@ -71,12 +72,13 @@ def _named(some: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> str:
 def _compliance(runs: Sequence[ReportedRun]) -> Verdict:
     """Return the verdict on the runs' compliance with the rules, by what the compliance check found in each.
 
-    One run that failed is fatal. The verdict is unknown where a run should have been checked and was not, and not
-    applicable where no log is an MLPerf log of a training run.
+    The verdict is fatal where a run failed the check, else unknown where an MLPerf log of a training run was not
+    checked, and ok where all such logs passed. Where there is no such log, it is unknown too, but its text begins with
+    NOT_APPLICABLE, so that it does not count.
     """
     checked: list[ReportedRun] = []
     failed: list[ReportedRun] = []
-    missing: list[ReportedRun] = []
+    missing: list[ReportedRun] = []  # that should have been checked and were not
     for run in runs:
         if run.findings:
             checked.append(run)
@@ -88,14 +90,16 @@ def _compliance(runs: Sequence[ReportedRun]) -> Verdict:
         return Verdict(
             check="compliance",
             status=FATAL,
-            found=f"{_named(failed, runs)} failed the check, {counted(_errors(checked), 'error')}",
+            found=f"{_numbers_in_words(failed, runs)} failed the check, {counted(_errors(checked), 'error')}",
             fix="Do what section Compliance says of each error, and run again.",
         )
     if missing:
         fix = f"Check the logs by {called('compliance')} check --json, and write this report with --findings."
-        return Verdict(check="compliance", status=UNKNOWN, found=f"not checked: {_named(missing, runs)}", fix=fix)
+        return Verdict(
+            check="compliance", status=UNKNOWN, found=f"not checked: {_numbers_in_words(missing, runs)}", fix=fix
+        )
     if checked:
-        return Verdict(check="compliance", status=OK, found=f"{_named(checked, runs)} passed the check")
+        return Verdict(check="compliance", status=OK, found=f"{_numbers_in_words(checked, runs)} passed the check")
     text = f"{NOT_APPLICABLE}: there is no MLPerf log of a training run to check"
     return Verdict(check="compliance", status=UNKNOWN, found=text)
 
@@ -113,21 +117,21 @@ def _truncated(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
     """Yield a verdict on MLLOG logs that end before their run does; of other formats the score warns."""
     cut = [run for run in runs if run.record.truncated and run.record.format == "mllog"]
     if cut:
-        text = f"truncated: {_named(cut, runs)}; the log ends before the run does"
+        text = f"truncated: {_numbers_in_words(cut, runs)}; the log ends before the run does"
         yield Verdict(check="run", status=FATAL, found=text, fix="Resume the run, or run it again.")
 
 
 def _training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
-    """Yield a verdict on how training runs ended; none where no log is of a training run, or says its quality.
+    """Yield a verdict on how the training runs ended whose logs say it; none where no log does.
 
     Runs that ended without success are judged by how many of them the benchmark's rules drop. Where all ended with
-    success, their final quality is judged by its target.
+    success, their final quality is judged by its target; there is no verdict if one of the logs has no quality.
     """
     runs = runs_of(groups)
     trained = [run for run in runs if run.record.status is not None and run.record.mode != "throughput"]
     stopped = [run for run in trained if run.record.status != "success"]
     if stopped:
-        text = f"{_named(stopped, runs)} ended without success ({stopped[0].record.status})"
+        text = f"{_numbers_in_words(stopped, runs)} ended without success ({stopped[0].record.status})"
         status = _status_of_failures(groups, protocol)
         if status == WARNING:
             text += "; the benchmark's rules drop as many of its runs"
@@ -140,14 +144,15 @@ def _training(groups: Sequence[Group], protocol: Protocol) -> Iterator[Verdict]:
 
 
 def _status_of_failures(groups: Sequence[Group], protocol: Protocol) -> str:
-    """Return the status of runs that failed: FATAL where a group has more of them than the rules drop, else WARNING.
+    """Return the status of a report that has runs which failed.
 
-    It is UNKNOWN where a group has some, and how many are dropped is not known.
+    It is FATAL where a group has more of them than the benchmark's rules drop. It is else UNKNOWN where a group has
+    some and it is not known how many the rules drop, and WARNING where the rules drop them all.
     """
     is_unknown = False
     for group in groups:
         failures = _failures(group)
-        allowed = allowed_failures(group, protocol)
+        allowed = allowed_failures(group, protocol)  # None where it is not known
         if allowed is None:
             is_unknown = is_unknown or failures > 0
         elif failures > allowed:
@@ -165,33 +170,35 @@ def allowed_failures(group: Group, protocol: Protocol) -> int | None:
     """Return how many runs of a group may fail; None where that depends on the round of MLPerf, which logs do not say.
 
     MLPerf drops the slowest runs of a result, and a run that failed is the slowest. So as many may fail as are dropped,
-    where the group has the runs that its benchmark asks for, and none where it has fewer. Of what is no benchmark, an
-    olympic mean drops one.
+    where the group has the runs that its benchmark asks for, and none where it has fewer. Where the runs are of no
+    benchmark of MLPerf, one may fail if the protocol's mean drops the slowest, as the olympic mean does.
     """
-    submission_by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")
+    submission_by_round = mlperf.submission_runs_by_round(benchmark_of(group.record) or "")  # empty of no benchmark
     allowed_in_rounds: set[int] = set()
-    for wanted in submission_by_round.values():
-        has_enough = len(group.runs) >= wanted.runs
-        allowed_in_rounds.add(wanted.dropped if has_enough else 0)
+    for submission in submission_by_round.values():
+        has_enough_runs = len(group.runs) >= submission.runs
+        allowed_in_rounds.add(submission.dropped if has_enough_runs else 0)
     if len(allowed_in_rounds) == 1:
         return allowed_in_rounds.pop()
     if allowed_in_rounds:
         return None
     least_runs = max(protocol.runs, LEAST_RUNS_WITH_A_DROP)
-    drops_one = protocol.over_runs == "olympic_mean" and len(group.runs) >= least_runs
-    return 1 if drops_one else 0
+    drops_slowest = protocol.over_runs == "olympic_mean" and len(group.runs) >= least_runs
+    return 1 if drops_slowest else 0
 
 
 def _final_quality(trained: Sequence[ReportedRun], runs: Sequence[ReportedRun]) -> Verdict:
-    """Return the verdict on the quality with which training ended: that of the run with the lowest.
+    """Return the verdict on the quality with which training ended, by the lowest of the `trained` runs.
 
-    Where all runs have the same target and the lowest quality is below it, the verdict is fatal. Without a common
-    target it is ok, and says the quality alone.
+    Where all of them have the same target and the lowest quality is below it, the verdict is fatal. Else it is ok.
+    Without a common target its text says the quality alone. `runs` are all runs of the report.
     """
     worst = min((run.record.quality[-1] for run in trained), key=_value_of)
     targets = {run.target for run in trained}
     target = targets.pop() if len(targets) == 1 else None
-    text = f"{_named(trained, runs)} ended with success; lowest final {worst.name} {four_digits(worst.value)}"
+    text = (
+        f"{_numbers_in_words(trained, runs)} ended with success; lowest final {worst.name} {four_digits(worst.value)}"
+    )
     if target is not None:
         text += f", target {target:g}"
     if target is not None and worst.value < target:
@@ -206,13 +213,13 @@ def _value_of(quality: Quality) -> float:
 
 
 def _measurement(groups: Sequence[Group]) -> Iterator[Verdict]:
-    """Yield a verdict on whether each group has its figure and what warns of it, and one on figures that are unsteady.
+    """Yield a verdict on the figures of all groups, and a second one, a warning, where a figure is unsteady.
 
-    A group without the figure that the protocol asks for is fatal. Other warnings are named, and stand below the
-    figures. A figure whose windows scatter has the second verdict: to measure again.
+    The first is fatal where a group lacks the figure that the protocol asks for. Else it is a warning that names what
+    the scores warn of, or ok. A figure is unsteady where its windows scatter (UNSTEADY): it has to be measured again.
     """
-    problems: list[str] = []
-    unsteady: list[str] = []
+    problems: list[str] = []  # why a group lacks its figure
+    unsteady: list[str] = []  # the texts of warnings of UNSTEADY
     other_warnings: set[str] = set()  # their names
     for group in groups:
         if group.problem:
@@ -225,7 +232,7 @@ def _measurement(groups: Sequence[Group]) -> Iterator[Verdict]:
 
     if problems:
         fix = "Give what the protocol asks for, or take a protocol that these logs can serve."
-        yield Verdict(check="measurement", status=FATAL, found=_first(problems), fix=fix)
+        yield Verdict(check="measurement", status=FATAL, found=_first_and_count(problems), fix=fix)
     elif other_warnings:
         names = ", ".join(sorted(other_warnings)).replace("_", " ")
         text = f"{counted(len(other_warnings), 'kind')} of warning: {names}"
@@ -238,16 +245,16 @@ def _measurement(groups: Sequence[Group]) -> Iterator[Verdict]:
 
     if unsteady:
         fix = "Look for other load on the machine, waits for data and throttling; then measure again."
-        yield Verdict(check="steadiness", status=WARNING, found=_first(unsteady), fix=fix)
+        yield Verdict(check="steadiness", status=WARNING, found=_first_and_count(unsteady), fix=fix)
 
 
 def _provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
-    """Yield a verdict on what the logs do not say of their origin, and one on source trees that were changed.
+    """Yield a verdict where a log does not say system or date, and one where a source tree had uncommitted changes.
 
-    Without the system or the date, figures cannot be published: the verdict is unknown. There is no verdict where
-    nothing is amiss.
+    Figures without the first two cannot be published, so that their verdict is unknown, and its text names organisation
+    and commit too where a log lacks them. The other verdict is a warning.
     """
-    unsaid = [name for name in ("system", "date", "organisation", "commit") if _not_said(name, runs)]
+    unsaid = [name for name in ("system", "date", "organisation", "commit") if _is_unsaid_by_any(name, runs)]
     if "system" in unsaid or "date" in unsaid:
         text = f"the logs do not say {' or '.join(unsaid)}"
         fix = "State what ran, where, when and by whom before these figures are published."
@@ -257,14 +264,13 @@ def _provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
     if changed:
         what = "a source tree with uncommitted changes, which the commit does not hold"
         fix = "Commit the changes and run again."
-        yield Verdict(check="provenance", status=WARNING, found=f"{_named(changed, runs)} came from {what}", fix=fix)
+        yield Verdict(
+            check="provenance", status=WARNING, found=f"{_numbers_in_words(changed, runs)} came from {what}", fix=fix
+        )
 
 
-def _not_said(name: str, runs: Sequence[ReportedRun]) -> bool:
-    """Return whether the log of any run leaves a fact unsaid.
-
-    `name` is the fact: "system", "date", "organisation" or "commit".
-    """
+def _is_unsaid_by_any(name: str, runs: Sequence[ReportedRun]) -> bool:
+    """Tell whether the log of any run does not say the fact `name`: "system", "date", "organisation" or "commit"."""
     for run in runs:
         facts = {
             "system": hardware(run) or run.record.accelerator,
@@ -277,7 +283,7 @@ def _not_said(name: str, runs: Sequence[ReportedRun]) -> bool:
     return False
 
 
-def _first(texts: Sequence[str]) -> str:
+def _first_and_count(texts: Sequence[str]) -> str:
     """Return the first text, and how many more there are."""
     if len(texts) == 1:
         return texts[0]
