@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from compliance.logged_run import COUNT, NOTHING, NUMBER, TEXT, LoggedRun, has_type
-from compliance.official.checker import Judge, official_findings
+from compliance.official.checker import Judge
+from compliance.official.damaged_lines import official_findings
 from compliance.official.rule_files import VERSION, keys
 from compliance.official.tool_reading import ToolReader
 from compliance.rules import Collected, Finding, Ruleset, breach, verdict
@@ -31,14 +32,14 @@ _OFFICIAL_REFUSES = frozenset({"json", "fields", "trailing-text"})
 _NULL_GPU = re.compile("Null GPU|NULL_GPU")  # as tests/null_gpu names its devices and its variable
 _OF_EVERY_RANK = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})
 # Keys that a score or a rate is computed from; other names and numbers are labels.
-_OF_FIGURES = frozenset(
+_KEYS_OF_FIGURES = frozenset(
     {schema.TRAIN_SAMPLES.key, schema.EVAL_SAMPLES.key, schema.GLOBAL_BATCH_SIZE.key}
     | {schema.EVAL_ACCURACY.key, schema.GRADIENT_ACCUMULATION_STEPS.key}
 )
 
 
 def _value_type(event: schema.Point[Any] | schema.Mark) -> str | None:
-    """The type of an event's value by its meaning; None where it may be anything."""
+    """Return the type that an event's value must have by its meaning; None where it may be anything."""
     if not isinstance(event, schema.Point) or event.key.endswith("learning_rate_decay_steps"):
         return None  # training_rules.adoc: the steps are "unconstrained"; some log the name of a schedule
     if event.value is str:
@@ -91,7 +92,10 @@ class Report:
         return replace(self, findings=(*self.findings, *findings))
 
     def as_dict(self) -> JsonObject:
-        """Return the report for JSON: the file, both verdicts, the one that counts, and the findings."""
+        """Return the report for JSON: the file, both verdicts, which of them counts, and the findings.
+
+        The answer of mlperf-logging's own checker is in it only if that was run.
+        """
         fields: JsonObject = {
             "file": self.file,
             "sha256": self.sha256,
@@ -169,48 +173,51 @@ class Checker:
         self._order.take(event)
 
     def _check_types(self, event: Event) -> None:
-        """Collect a value or an event type that is not what the log's schema has for the key of the event.
+        """Collect a value, or an event type such as INTERVAL_START, that is not the schema's for the event's key.
 
-        A key that the schema does not name may have any value, at a point in time. A wrong value is a breach of
-        `value-type` where a score or a rate is computed from it, and else one of form, which only warns.
+        A key that the schema does not name may have any value, and must be of the type POINT_IN_TIME. A wrong value is
+        a breach of the rule `value-type` where a score or a rate is computed from it. Other wrong values, and a wrong
+        event type, are breaches of form, which only warn.
         """
         key = event.key
         line = event.line
-        point = schema.EVENTS.get(key)
-        wanted = None if point is None else _value_type(point)
+        known_event = schema.EVENTS.get(key)
+        wanted = None if known_event is None else _value_type(known_event)
         if wanted is not None and not has_type(event.value, wanted):
-            rule = "value-type" if key in _OF_FIGURES else _FORM
+            rule = "value-type" if key in _KEYS_OF_FIGURES else _FORM
             actual = f"{key} is {visible(as_json(event.value), 160)}"
             self._collected.breach(rule, line, actual, f"{key} is {wanted}")
-        wanted_type = "POINT_IN_TIME" if point is None else point.event_type
-        if event.event_type not in ("", wanted_type):  # the reader told of an unknown one
+        wanted_type = "POINT_IN_TIME" if known_event is None else known_event.event_type
+        if event.event_type not in ("", wanted_type):  # empty: no known type, which the reader has reported
             actual = f"{key} is of type {event.event_type}"
             self._collected.breach(_FORM, line, actual, f"{key} is of type {wanted_type}")
 
     def finish(self, benchmark_asked: str | None) -> tuple[tuple[Finding, ...], LoggedRun]:
         """Judge the log after its last entry. Return the findings, errors first and then by line, and the run's facts.
 
-        `benchmark_asked` is the benchmark that the log must be of; None for any. Three faults hide all others, so they
-        are the only findings of their log: that it has no events, that its benchmark has no rules, and that so many
-        lines are damaged that reading was given up.
+        `benchmark_asked` is the benchmark that the log must be of; None for any. Each of three faults is the only
+        finding of its log, as it makes all others meaningless: that the log has no events, that its benchmark has no
+        rules, or that so many lines are damaged that reading was given up.
         """
         if self._empty:
-            return (self._no_events(),), NOTHING
+            return (self._finding_of_no_events(),), NOTHING
         run = self._run
         collected = self._collected
         self._judge.finish()
         run.as_tools_read = self._tool_reader.result()
-        run.first = {key: run.first[key] for key in self._known if key in run.first}  # by name: the same for each log
+        # Put the keys into the order of the rules, so that messages list them in the same order for each log.
+        run.first = {key: run.first[key] for key in self._known if key in run.first}
         Policy(ruleset=self._ruleset, run=run, order=self._order, collected=collected).check(benchmark_asked)
         for finding in collected.found:
             if finding.rule == "known-benchmark":
                 return (replace(finding, official=True),), run
         findings = collected.finish()
-        if self._refused >= REFUSED_READ:  # what is missing may lie behind them
+        if self._refused >= REFUSED_READ:  # what other findings miss may lie behind the place where reading ended
             findings = tuple(finding for finding in findings if finding.rule == _DAMAGED)
         return findings, run
 
-    def _no_events(self) -> Finding:
+    def _finding_of_no_events(self) -> Finding:
+        """Return the finding that the log has no events, with the first damaged line if there is one."""
         why = "none"
         if self._collected.found:
             first = self._collected.found[0]
@@ -229,7 +236,8 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
     """Check one log by the rules of `ruleset`. Return the report, with its findings and the facts of its run.
 
     `benchmark` is the benchmark that the log must be of; None allows any. mlperf-logging's parser reads some damaged
-    lines in another way than ours: a log with such lines is read once more in that way, for the official verdict.
+    lines in another way than ours. A log with such lines is read once more in that way, for the official verdict. A log
+    that is a link into another folder gets a finding of its own, the first.
 
     Raises OSError if the log cannot be read, ValueError if it is no regular file.
     """
@@ -242,7 +250,7 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
         findings = official_findings(path, findings, ruleset)
         is_benchmark_of_ours = run.text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
         if not is_benchmark_of_ours and not run.is_project_log:
-            findings = _without_misreadings_of_ours(findings)
+            findings = _trust_official_parser(findings)
 
     is_link_elsewhere = path.is_symlink() and path.resolve().parent != path.parent.resolve()
     if is_link_elsewhere:
@@ -251,18 +259,19 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
     return Report(path=path, findings=findings, run=run)
 
 
-def _without_misreadings_of_ours(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the findings of another benchmark's log as far as they hold for what the official parser reads of it.
+def _trust_official_parser(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings of a log with damaged lines, without errors that only our reader's view of these lines makes.
 
-    A damaged line that this parser reads all the same only warns. An official rule that is broken only because our
-    reader passed over such a line, so that it is not marked official, is dropped.
+    This is for logs of benchmarks that are not ours, which the official parser reads as they are meant. A damaged line
+    that it can read is no error but a warning. An official rule that is broken only because our reader passed over such
+    a line, so that the finding is not marked official, is dropped.
     """
-    judged = []
+    kept = []
     for finding in findings:
-        is_ours_alone = finding.severity == "error" and not finding.official
-        is_official_rule = "." in finding.rule  # KEY.ASPECT; a strict rule's name has no dot
-        if finding.rule == _DAMAGED and is_ours_alone:
-            judged.append(replace(finding, severity="warning"))
-        elif not (is_ours_alone and is_official_rule):
-            judged.append(finding)
-    return tuple(judged)
+        is_error_for_us_alone = finding.severity == "error" and not finding.official
+        is_official_rule = "." in finding.rule  # such as seed.count; a strict rule's name has no dot
+        if finding.rule == _DAMAGED and is_error_for_us_alone:
+            kept.append(replace(finding, severity="warning"))
+        elif not (is_error_for_us_alone and is_official_rule):
+            kept.append(finding)
+    return tuple(kept)

@@ -14,17 +14,17 @@ _NOT_APPLIED = "not applied: "  # how the note of a rule that does not hold for 
 
 
 def check_replaceable(path: Path, start: str) -> None:
-    """Raise ValueError for a folder, and for a file that another command wrote: none is lost by mistake.
+    """Raise ValueError if `path` is a folder or a file that this command did not write, so that none is lost.
 
-    `start` is how a file of this command begins.
+    A file of this command begins with the text `start`. It may be replaced, and so may an empty file.
     """
     if path.is_dir():
         raise ValueError(f"{path}: is a folder: name a file")
     if path.is_file():
-        wanted = start.encode()
+        wanted_start = start.encode()
         with path.open("rb") as stream:
-            actual = stream.read(len(wanted))
-        if actual not in (b"", wanted):
+            actual_start = stream.read(len(wanted_start))
+        if actual_start not in (b"", wanted_start):
             raise ValueError(f"{path}: exists, and this command did not write it; name another file")
 
 
@@ -82,22 +82,30 @@ def as_json(reports: Iterable[Report]) -> str:
 
 
 def as_github(reports: Iterable[Report]) -> str:
-    """Return annotations for GitHub's workflow log: an error where a finding fails the verdict that counts."""
+    """Return the reports as annotations in GitHub's workflow log, one for each finding; below each report its verdict.
+
+    For instance:
+
+        ::error file=result_0.txt,line=7,title=run-status::status aborted; train until the target is reached
+        result_0.txt: FAIL
+
+    A finding is an error if it fails the verdict that counts, a notice if it is a note, and else a warning.
+    """
     lines = []
     for report in reports:
-        file = _escaped(report.file).replace(":", "%3A").replace(",", "%2C")
+        file = _escaped_for_github(report.file).replace(":", "%3A").replace(",", "%2C")
         for finding in report.findings:
             level = "notice" if finding.severity == "info" else "warning"
             if report.fails(finding):
                 level = "error"
             where = f",line={finding.line}" if finding.line else ""
             text = f"{finding.actual}; {finding.fix}" if finding.fix else finding.actual
-            lines.append(f"::{level} file={file}{where},title={finding.rule}::{_escaped(text)}")
+            lines.append(f"::{level} file={file}{where},title={finding.rule}::{_escaped_for_github(text)}")
         lines.append(f"{report.file}: {verdict(report.passed).upper()}")
     return "\n".join(lines) + "\n"
 
 
-def _escaped(text: str) -> str:
+def _escaped_for_github(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
@@ -131,9 +139,10 @@ def _junit_suite(report: Report) -> list[str]:
 
 
 def explain(name: str, ruleset: Ruleset) -> str:
-    """Say what the rule `name` asks for, why, what to do and where it comes from; all rules for `all`.
+    """Return a text on the rule `name`: what it asks for, why, what to do, and where it comes from.
 
-    `name` is a strict rule, a key, or the rule of a finding (`run_stop.order`). Raises ValueError if unknown.
+    `name` is a strict rule (`seed-present`), a key of events (`run_stop`) for all rules about them, the rule of a
+    finding about one (`run_stop.order`), or `all`. Raises ValueError for an unknown name, with names that are like it.
     """
     known = keys(ruleset.version)
     if name == "all":
@@ -145,8 +154,8 @@ def explain(name: str, ruleset: Ruleset) -> str:
         return f"events.count\n  expects: at least one event\n  source: mlperf-logging {VERSION}, mlp_compliance\n"
     if key in known:
         return _explain_key(key, ruleset)
-    near = get_close_matches(name, [*known, *ruleset.strict], n=3, cutoff=0.4)
-    hint = f"; near it: {', '.join(near)}" if near else ""
+    similar = get_close_matches(name, [*known, *ruleset.strict], n=3, cutoff=0.4)
+    hint = f"; near it: {', '.join(similar)}" if similar else ""
     raise ValueError(f"no rule {name}{hint}; `--explain all` lists them")
 
 
@@ -166,19 +175,22 @@ def _explain_strict(rule: StrictRule) -> str:
 
 
 def _explain_key(key: str, ruleset: Ruleset) -> str:
-    """Return what is asked of a key in words: by each official rule file that names it, then by the written rules.
+    """Return a text on what the rules ask of the events of a key, such as `seed`, and on the source of each demand.
 
-    Below each demand stands where it comes from.
+    The rules of mlperf-logging's rule files come first. Then come those that its texts have and its checker has not,
+    which are in written.yaml.
     """
     lines = [f"{key} (ruleset {ruleset.version})"]
     for name in files(ruleset.version):
-        file = load(name)
-        if key in file.rules:
-            lines += [f"  {file.rules[key].describe()} (official)", f"      source: {file.source}"]
+        rule_file = load(name)
+        if key in rule_file.rules:
+            lines.append(f"  {rule_file.rules[key].describe()} (official)")
+            lines.append(f"      source: {rule_file.source}")
     for written in ruleset.written:
-        if written.key == key:
-            words = read_check("written.yaml", key, written.check).words
-            optimizer = f", {written.opt_name}" if written.opt_name else ""
-            lines.append(f"  {words} (closed resnet{optimizer}; stricter than the official checker)")
-            lines.append(f"      source: {written.source}")
+        if written.key != key:
+            continue
+        words = read_check("written.yaml", key, written.check).words
+        optimizer = f", {written.opt_name}" if written.opt_name else ""
+        lines.append(f"  {words} (closed resnet{optimizer}; stricter than the official checker)")
+        lines.append(f"      source: {written.source}")
     return "\n".join(lines) + "\n"

@@ -70,7 +70,10 @@ class ResultFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """Whether a result is an MLPerf result: True, False, or None where that is not known."""
+    """The facts that decide whether a result is an MLPerf result, and what follows for its name.
+
+    `is_mlperf` is True, False, or None where that is not known.
+    """
 
     facts: ResultFacts
     is_mlperf: bool | None
@@ -89,7 +92,7 @@ class Standing:
         return f"Unverified MLPerf(R){round_name} Training {division} {model_name(self.facts.benchmark)}"
 
     @property
-    def short(self) -> str:
+    def status(self) -> str:
         """Return a word for a column: unverified, "no MLPerf result" or "not known"."""
         if self.is_mlperf is False:
             return "no MLPerf result"
@@ -97,7 +100,7 @@ class Standing:
 
     @property
     def uses_the_name(self) -> bool:
-        """Whether `name` calls it a result of MLPerf, so that the legend must stand with it."""
+        """Whether `name` calls it a result of MLPerf, so that notes and the trademark's legend must accompany it."""
         return self.is_mlperf is not False and None not in (self.facts.benchmark, self.facts.division)
 
     @property
@@ -114,7 +117,7 @@ class Standing:
         """Return the quality at which the run was to end: its own, else the one that the closed division fixes."""
         if self.facts.quality_target is not None:
             return f"{self.facts.quality_target:g}"
-        expected = _known_benchmark(self.facts)
+        expected = _row_of_benchmark(self.facts)
         if expected is None or self.facts.division != "closed":
             return NOT_STATED
         return f"{expected['targets']['closed']:g}"
@@ -124,10 +127,11 @@ class Standing:
         return f"{unit} ({UNVERIFIED})" if self.uses_the_name else unit
 
     def footnotes(self, *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
-        """Return the notes that must stand with a figure of this result; none where it is no MLPerf result.
+        """Return the notes that must be shown with a figure of this result: a paragraph about it, and the legend.
 
-        `derived_metric` names the figure's metric where it is not the time to train, such as images/s.
-        `next_to_verified`: whether results that MLCommons verified stand in the same table.
+        The list is empty where the result is not called one of MLPerf. `derived_metric` names the figure's metric where
+        it is not the time to train, such as images/s; the paragraph then says that MLPerf has no such metric.
+        `next_to_verified` says whether the same table has results that MLCommons verified, which adds a sentence.
         """
         if not self.uses_the_name:
             return []
@@ -142,10 +146,10 @@ class Standing:
         return [" ".join(sentences), TRADEMARK]
 
     def as_dict(self) -> JsonObject:
-        """Return the standing for JSON: whether it is an MLPerf result, its name, and what decides it."""
+        """Return for JSON whether the result is one of MLPerf, its name, and what decides it."""
         return {
             "is_mlperf": self.is_mlperf,
-            "status": self.short,
+            "status": self.status,
             "name": self.name,
             "not_mlperf_because": list(self.contradictions),
             "not_stated": list(self.unknown),
@@ -161,17 +165,19 @@ def model_name(benchmark: str) -> str:
 
 
 def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
-    """Return how many runs a result takes and how many are dropped at each end; None where that is not known.
+    """Return how many runs a result takes, and how many of the fastest and of the slowest are dropped each.
 
-    MLPerf benchmarks have the numbers of mlperf-logging, this project's own the number in benchmarks.yaml.
+    The numbers for MLPerf benchmarks are mlperf-logging's, those for this project's own benchmarks are in
+    benchmarks.yaml. None where the round of `ruleset` has no such benchmark.
     """
     official = rounds.submission_runs(benchmark, ruleset)
     if official is not None:
         return official
-    ours = _own_rows().get(benchmark)
-    if ours is None or ruleset not in ours["rulesets"] or is_mlperf_benchmark(benchmark):
+    row = _rows_of_benchmarks_yaml().get(benchmark)
+    # Of an MLPerf benchmark, resnet, the row says nothing of rounds for which mlperf-logging does not list it.
+    if row is None or ruleset not in row["rulesets"] or is_mlperf_benchmark(benchmark):
         return None
-    return SubmissionRuns(runs=ours["runs"], dropped=rounds.DROPPED_RUNS_OF_OTHERS)
+    return SubmissionRuns(runs=row["runs"], dropped=rounds.DROPPED_RUNS_OF_OTHERS)
 
 
 def submission_runs_by_round(benchmark: str) -> dict[str, SubmissionRuns]:
@@ -186,7 +192,8 @@ def submission_runs_by_round(benchmark: str) -> dict[str, SubmissionRuns]:
 
 def scored(ruleset: str) -> list[str]:
     """Return the benchmarks of which `ruleset` has results: the MLPerf benchmarks of that round, and our own."""
-    own = [name for name in _own_rows() if not is_mlperf_benchmark(name) and submission_runs(name, ruleset)]
+    rows = _rows_of_benchmarks_yaml()
+    own = [name for name in rows if not is_mlperf_benchmark(name) and submission_runs(name, ruleset)]
     return [*rounds.benchmarks(ruleset), *own]
 
 
@@ -198,14 +205,15 @@ def is_mlperf_benchmark(benchmark: str) -> bool:
 def standing(facts: ResultFacts) -> Standing:
     """Decide whether the result with these facts is an MLPerf result.
 
-    One contradiction suffices for False: a benchmark that the round has not, another data set, a closed run with
-    another quality target. Without one, the benchmark, division and round must be known for True. The data set is
-    compared where this project knows its numbers of samples (ResNet's); elsewhere it stays among what is not stated.
+    It is not (False) if one thing contradicts it: a benchmark that the round has not, another data set, a closed run to
+    a lower quality target, a run that only measured throughput. Otherwise it is (True) if benchmark, division and round
+    are known, and None if one of them is not. The data set is compared only where this project knows its numbers of
+    samples (ResNet's). For other benchmarks it is named among what is not stated.
     """
     contradictions = [*_against_benchmark(facts), *_against_dataset(facts), *_against_target(facts)]
     if facts.throughput_only:
         contradictions.append("a throughput run trains to no quality target")
-    unknown = _unknown(facts)
+    unknown = _not_stated(facts)
     is_mlperf: bool | None = True
     if contradictions:
         is_mlperf = False
@@ -215,7 +223,10 @@ def standing(facts: ResultFacts) -> Standing:
 
 
 def standing_of_all(standings: Sequence[Standing]) -> Standing:
-    """Return the standing of a figure made of several runs: what speaks against one speaks against the figure."""
+    """Decide whether a figure that is made of several runs is an MLPerf result; `standings` are those of the runs.
+
+    What contradicts one run, or is not known of one, is so for the figure. Its facts are those of the first run.
+    """
     assert standings, "a figure is made of one run at least"
     contradictions = _distinct(itertools.chain.from_iterable(one.contradictions for one in standings))
     unknown = _distinct(itertools.chain.from_iterable(one.unknown for one in standings))
@@ -242,20 +253,18 @@ def notes_in_order(notes: Iterable[str]) -> list[str]:
 def facts_of_run(run: LoggedRun, ruleset: str | None) -> ResultFacts:
     """Return the facts in a log that decide whether its result is one of MLPerf; what it does not state is None.
 
-    `ruleset` is that of the round by whose rules the log is read. The numbers of samples are those of the header's
-    `dataset`, else of the events train_samples and eval_samples.
+    `ruleset` is that of the round by whose rules the log is read. The numbers of samples are those in the header's
+    section `dataset`; where that has none, the values of the events train_samples and eval_samples.
     """
     dataset = run.section(schema.DATASET)
-    benchmark = run.text(schema.SUBMISSION_BENCHMARK) or None
-    division = run.text(schema.SUBMISSION_DIVISION) or None
     summary = run.summary
     return ResultFacts(
-        benchmark=benchmark,
-        division=division,
+        benchmark=run.text(schema.SUBMISSION_BENCHMARK) or None,  # an empty text states nothing
+        division=run.text(schema.SUBMISSION_DIVISION) or None,
         ruleset=ruleset,
         dataset=dataset_name(dataset),
-        train_samples=_sample_count(dataset.get("train_samples"), run.of(schema.TRAIN_SAMPLES).value),
-        eval_samples=_sample_count(dataset.get("eval_samples"), run.of(schema.EVAL_SAMPLES).value),
+        train_samples=_first_sample_count(dataset.get("train_samples"), run.of(schema.TRAIN_SAMPLES).value),
+        eval_samples=_first_sample_count(dataset.get("eval_samples"), run.of(schema.EVAL_SAMPLES).value),
         bytes_of_parts=bytes_of_parts(dataset),
         counts_samples=run.is_project_log,
         synthetic=dataset.get("synthetic"),
@@ -271,6 +280,7 @@ def dataset_name(section: JsonObject) -> str | None:
 
 
 def _against_benchmark(facts: ResultFacts) -> Iterable[str]:
+    """Yield that MLPerf, or the round, has no such benchmark, and that the division is neither closed nor open."""
     if facts.benchmark is None:
         return
     if not is_mlperf_benchmark(facts.benchmark):
@@ -282,15 +292,21 @@ def _against_benchmark(facts: ResultFacts) -> Iterable[str]:
 
 
 def _against_dataset(facts: ResultFacts) -> Iterable[str]:
+    """Yield how the data set differs from the benchmark's: it is synthetic, or has other numbers of samples or bytes.
+
+    Bytes are compared only where the numbers of samples are right. Nothing is yielded for benchmarks of whose data set
+    this project knows no numbers.
+    """
     if facts.synthetic is True:
         yield "synthetic data"
         return
-    expected = _known_benchmark(facts)
+    expected = _row_of_benchmark(facts)
     if expected is None or not is_mlperf_benchmark(facts.benchmark or ""):
         return
     named = f"data set {facts.dataset}: " if facts.dataset else ""
-    train, evaluation = expected["train_samples"], expected["eval_samples"]
-    if facts.train_samples is not None and not _agrees(facts.train_samples, train, exact=facts.counts_samples):
+    train = expected["train_samples"]
+    evaluation = expected["eval_samples"]
+    if facts.train_samples is not None and not _can_be_count(facts.train_samples, train, exact=facts.counts_samples):
         yield f"{named}{facts.train_samples} training samples, the benchmark's data set has {train}"
     if facts.counts_samples and facts.eval_samples not in (None, evaluation):
         yield f"{named}{facts.eval_samples} evaluation samples, the benchmark's data set has {evaluation}"
@@ -299,8 +315,8 @@ def _against_dataset(facts: ResultFacts) -> Iterable[str]:
             yield f"{named}{difference}"
 
 
-def _agrees(count: int, wanted: int, *, exact: bool) -> bool:
-    """Whether a number of samples can be that of the data set.
+def _can_be_count(count: int, wanted: int, *, exact: bool) -> bool:
+    """Return whether a log's number of samples can be that of the data set: within 1 %, or equal if `exact` is true.
 
     Logs of others round to whole batches: of 1,015 published ResNet logs the least is 1,277,952 of 1,281,167. (Their
     number of evaluation samples is no evidence: it counts images, padded images or batches, 390 to 65,536.)
@@ -309,8 +325,11 @@ def _agrees(count: int, wanted: int, *, exact: bool) -> bool:
 
 
 def _against_target(facts: ResultFacts) -> Iterable[str]:
-    """An open run may stop where it likes (training_rules.adoc from version 1.0 on, section Quality measure)."""
-    expected = _known_benchmark(facts)
+    """Yield a quality target of a closed run that is lower than the benchmark's.
+
+    An open run may stop where it likes (training_rules.adoc from version 1.0 on, section Quality measure).
+    """
+    expected = _row_of_benchmark(facts)
     if expected is None or facts.quality_target is None or facts.division != "closed":
         return
     wanted = expected["targets"].get("closed")
@@ -318,7 +337,8 @@ def _against_target(facts: ResultFacts) -> Iterable[str]:
         yield f"quality target {facts.quality_target:g}, the benchmark's is {wanted:g}"
 
 
-def _unknown(facts: ResultFacts) -> list[str]:
+def _not_stated(facts: ResultFacts) -> list[str]:
+    """Return what decides whether a result is one of MLPerf and the facts do not say, such as "round"."""
     unknown = []
     if facts.benchmark is None:
         unknown.append("benchmark")
@@ -332,25 +352,26 @@ def _unknown(facts: ResultFacts) -> list[str]:
 
 
 def _shows_dataset(facts: ResultFacts) -> bool:
-    """Whether the numbers of samples show that the data set is the benchmark's."""
-    expected = _known_benchmark(facts)
+    """Return whether the numbers of samples show that the data set is the benchmark's."""
+    expected = _row_of_benchmark(facts)
     if expected is None or facts.train_samples is None or facts.eval_samples is None:
         return False
     pairs = ((facts.train_samples, expected["train_samples"]), (facts.eval_samples, expected["eval_samples"]))
-    return all(_agrees(count, wanted, exact=facts.counts_samples) for count, wanted in pairs)
+    return all(_can_be_count(count, wanted, exact=facts.counts_samples) for count, wanted in pairs)
 
 
-def _known_benchmark(facts: ResultFacts) -> JsonObject | None:
-    """Return the row of benchmarks.yaml; None where this project knows no samples and targets of the benchmark."""
-    return _own_rows().get(facts.benchmark or "")
+def _row_of_benchmark(facts: ResultFacts) -> JsonObject | None:
+    """Return the benchmark's row in benchmarks.yaml, with its samples and targets; None where it has none."""
+    return _rows_of_benchmarks_yaml().get(facts.benchmark or "")
 
 
 @functools.cache
-def _own_rows() -> dict[str, JsonObject]:
+def _rows_of_benchmarks_yaml() -> dict[str, JsonObject]:
+    """Return the rows of compliance/rules/benchmarks.yaml: what this project knows of some benchmarks, by name."""
     return dict(read_rules("benchmarks.yaml"))
 
 
-def _sample_count(*stated: Any) -> int | None:
+def _first_sample_count(*stated: Any) -> int | None:
     """Return the first of the stated values that is a number of samples; None where none is."""
     for value in stated:
         if is_number(value) and value > 0 and value == int(value):

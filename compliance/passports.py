@@ -34,7 +34,7 @@ class Distributed:
 
 
 def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
-    """Return the sums of bytes that a header's `dataset` section states; empty where it has no passport."""
+    """Return the sums of bytes that a header's `dataset` section states in its passports; empty where it has none."""
     parts = []
     for field, part in _PARTS.items():
         passport = table_of(schema.Passport, dataset.get(field))
@@ -44,19 +44,22 @@ def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
 
 
 def differences(parts: tuple[PartBytes, ...], distributed: Distributed) -> Iterator[str]:
-    """Yield a line for each part of a data set whose files have more or fewer bytes than they were distributed with.
+    """Yield a sentence for each part of a data set whose files have too few or too many bytes in all.
 
-    `parts` are the sums of bytes that a log states. Images that were packed into records may come with more bytes than
-    the files they were made of (`is_exact` is False): then only too few bytes are a difference.
+    `parts` are the training and evaluation data as a log states them, `distributed` has the bytes that the publisher's
+    files have at least and at most. Images that were packed into records may have more (`is_exact` is False): of these,
+    too many bytes are no difference.
     """
     for part in parts:
-        least = distributed.train_least_bytes
-        most = distributed.train_most_bytes
         if part.part == _EVALUATION:
             least = distributed.eval_least_bytes
             most = distributed.eval_most_bytes
+        else:
+            least = distributed.train_least_bytes
+            most = distributed.train_most_bytes
+        is_too_small = part.total_bytes < least
         is_too_large = part.is_exact and part.total_bytes > most
-        if part.total_bytes < least or is_too_large:
+        if is_too_small or is_too_large:
             yield (
                 f"not {distributed.name} as distributed: {part.total_bytes:,} bytes of {part.part} data, "
                 f"its files have {least:,} to {most:,}"

@@ -15,7 +15,7 @@ from runlog.json_types import JsonObject
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader halves the time of a small check
 OURS = "ours"  # the benchmarks of a row that holds for this project's, whatever their number
-_OURS = tuple(workload.benchmark for workload in workloads.WORKLOADS)
+_WORKLOAD_BENCHMARKS = tuple(workload.benchmark for workload in workloads.WORKLOADS)
 SEVERITIES = ("error", "warning", "info")
 FINDINGS_PER_RULE = 10
 
@@ -63,7 +63,7 @@ class StrictRule:
 
     @property
     def scope(self) -> str:
-        """The logs that the rule holds for, in words."""
+        """Return in words the logs that the rule holds for."""
         division = f"{self.division} " if self.division else ""
         benchmarks = f" of {' and '.join(self.benchmarks)}" if self.benchmarks else ""
         return f"{division}logs{benchmarks}" if division or benchmarks else "every log"
@@ -97,10 +97,11 @@ def read_rules(name: str) -> Any:
 
 
 def load(version: str) -> Ruleset:
-    """Return this project's rules for logs of ruleset `version`, such as 4.0.0: those of a round of MLPerf Training.
+    """Return this project's rules for logs of an MLPerf Training round, by its ruleset `version` such as 4.0.0.
 
-    strict.yaml has the rows of all rulesets; each is marked by whether its text is in force in this one. A row whose
-    benchmarks are OURS holds for those of this project's workloads, and for those that this ruleset has rows of.
+    They are read from the files in compliance/rules. All rules of strict.yaml are returned, each marked by whether it
+    is in force in this version. One whose benchmarks are "ours" there gets the names of this project's benchmarks:
+    those of its workloads, and those that benchmarks.yaml has for this version.
 
     Raises ValueError for a version that is not known.
     """
@@ -108,15 +109,17 @@ def load(version: str) -> Ruleset:
         raise ValueError(f"ruleset {version}: no rules for it; take one of {', '.join(versions())}")
     texts = read_rules("texts.yaml")
     benchmarks = _benchmarks(version)
+    names_of_ours = tuple(dict.fromkeys([*_WORKLOAD_BENCHMARKS, *benchmarks]))  # each once, in this order
     strict = {}
     for name, fields in read_rules("strict.yaml").items():
         if fields.get("benchmarks") == OURS:
-            fields["benchmarks"] = tuple(dict.fromkeys([*_OURS, *benchmarks]))  # each once, in this order
+            fields["benchmarks"] = names_of_ours
         strict[name] = _strict(name, fields, version, texts)
     return Ruleset(version=version, benchmarks=benchmarks, strict=strict, written=_written(texts))
 
 
 def _benchmarks(version: str) -> dict[str, Benchmark]:
+    """Return the benchmarks of which this project knows more than the official rules, by name."""
     benchmarks = {}
     for name, fields in read_rules("benchmarks.yaml").items():
         if version in fields.pop("no_reference_points", ()):
@@ -186,14 +189,17 @@ class Finding:
     official: bool = False
 
     def as_dict(self) -> JsonObject:
-        """The finding as JSON has it."""
+        """Return the finding as JSON has it."""
         return {"class" if name == "kind" else name: value for name, value in vars(self).items()}
 
 
 def breach(
     rule: StrictRule, actual: str, *, line: int | None = None, expected: str | None = None, severity: str | None = None
 ) -> Finding:
-    """Make the finding that `rule` is broken; `expected` and `severity` are the row's where they are not given."""
+    """Return the finding that `rule` is broken: `actual` says what the log has instead, and `line` where.
+
+    `expected` and `severity` take the place of the rule's own; None leaves these. A line of None blames no line.
+    """
     return Finding(
         rule=rule.name,
         severity=severity or rule.severity,
@@ -207,7 +213,7 @@ def breach(
 
 
 def note(rule: StrictRule, actual: str) -> Finding:
-    """Make the finding that `rule` was not applied, so that its absence is not taken for a pass."""
+    """Return the finding that `rule` was not applied, with the reason, so that its absence is not taken for a pass."""
     return replace(breach(rule, actual), severity="info", fix="")
 
 
@@ -258,7 +264,7 @@ class Collected:
         self.found.append(replace(last, severity="info", line=None, expected="", actual=actual, fix="", official=False))
 
     def finish(self) -> tuple[Finding, ...]:
-        """All findings, errors first, then by line."""
+        """Return all findings, errors first, then by line."""
         for rule, count in self._counts.items():
             if count > FINDINGS_PER_RULE:
                 self.more(breach(self.strict[rule], ""), count - FINDINGS_PER_RULE)
@@ -272,20 +278,21 @@ def _rank(finding: Finding) -> tuple[int, int]:
 # --- the most that a machine can train of ResNet-50, by the peak of its named devices: a bound, and no estimate ---
 
 CORE_FLOP_PER_S = 384e9  # two AVX-512 multiply-adds of 16 numbers a cycle at 6 GHz: more than any core has
-_SHARE = 0.6  # of the cards' peak: twice what any of 84 published submissions takes
+_SHARE_OF_PEAK = 0.6  # of the cards' peak: twice what any of 84 published submissions takes
 
 
 @functools.cache
 def peaks() -> dict[str, float]:
-    """Dense peak in FP16 of each card that is known, in TFLOP/s."""
+    """Return the dense peak in FP16 of each card that is known, in TFLOP/s."""
     return dict(read_rules("peaks.yaml"))
 
 
 def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> float | None:
-    """Return the images/s of ResNet-50 that a machine cannot surpass; None where that is not known.
+    """Return the images/s of ResNet-50 that a machine cannot surpass in training; None where that is not known.
 
-    It is the peak of its GPUs, by the names `cards`, which must all be in peaks.yaml. A machine without any has the
-    peak of its `cores`. The work of an image grows with the square of its `pixels`, the height.
+    `cards` are the names of its GPUs, and the bound is 60 % of their peaks together: no published run takes more. It is
+    not known if one of them is not in peaks.yaml. A machine without GPUs has the peak of its CPU `cores`. The work of
+    an image grows with its area, which is the square of its height of `pixels`.
     """
     resnet = workloads.named("rn50")
     assert resnet.training_flop is not None and resnet.flop_height is not None, "its row has both"
@@ -294,14 +301,15 @@ def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> fl
         return cores * CORE_FLOP_PER_S / flop_per_image if cores else None
     flop_per_s = 0.0
     for card in cards:
-        peak = _peak_of(card)
-        if peak is None:
+        peak_tflop_per_s = _peak_of_card(card)
+        if peak_tflop_per_s is None:
             return None
-        flop_per_s += peak * 1e12
-    return _SHARE * flop_per_s / flop_per_image
+        flop_per_s += peak_tflop_per_s * 1e12
+    return _SHARE_OF_PEAK * flop_per_s / flop_per_image
 
 
-def _peak_of(card: str) -> float | None:
+def _peak_of_card(card: str) -> float | None:
+    """Return the peak in TFLOP/s of a card by its full name, such as `NVIDIA A100-SXM4-80GB`; None if not known."""
     for name, peak in peaks().items():
         if name in card:
             return peak

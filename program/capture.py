@@ -3,6 +3,10 @@
 A replay repeats what was launched with the values and addresses of then. So inputs, learning rate and state lie where
 they were, the rate is looked up on the device, the ranks are summed on the stream that computes, and no operator may
 read on the host or copy from it.
+
+Evaluations are launched, not captured. By the roofline an operator of ResNet-50's (batch 256, amp_o2) takes 125 us on
+an A100 80 GB, far longer than a launch. One of HRNet's (2048 x 1024 pixels) takes 21 us in FP32 and 5 us in amp_o2,
+which launches may bound; but on 8 GPUs an evaluation is 63 forward steps after 1,850 of training.
 """
 
 from paddle import static

@@ -3,8 +3,13 @@
 Bytes are the inputs of an operator, each once, and its outputs (a variable that it changes in place is read and
 written), and what passes between the kernels of one operator; views and operators without data count as none and are
 no kernel operators; what a convolution reads of the gradient that it adds to (addto) is left out and shown by itself;
-what a kernel transposes inside itself is counted. Traffic adds what the kernels read more than once; docs/program.md
-has the source for each class. FLOPs are those of convolutions and matrix products, a multiply-add being two.
+what a kernel transposes inside itself is counted. FLOPs are those of convolutions and matrix products, a multiply-add
+being two.
+
+Traffic adds what the kernels of one operator read again; the methods of Work say what. Their sources: cuDNN's
+cudnnConvolutionBackwardData and cudnnConvolutionBackwardFilter, which both take `dy`; Paddle's
+sync_batch_norm_kernel.cu and resnet_unit_op.cu, and for transposes its ConvCudnnKernel and BatchNormKernel; for a ring
+all-reduce, which sends 2 (n-1)/n of its buffer over the link, nccl-tests' PERFORMANCE.md.
 """
 
 import math
@@ -86,7 +91,7 @@ class Work:
 
     @property
     def kernel_class(self) -> str:
-        """The class of kernels that docs/program.md counts it in."""
+        """The class of kernels that it is counted in."""
         if self.role & ops.OPTIMIZE:
             return "optimizer"
         is_gradient = self.kind != self._forward

@@ -7,6 +7,7 @@ import pytest
 
 from compliance import mlperf
 from compliance.submission import package, verify
+from compliance.submission.committed_code import CodeFile
 from tests import make_log
 from tests.compliance.altered import compliance
 from tests.compliance.packages import description
@@ -72,7 +73,7 @@ PRINTERS: dict[str, Printer] = {
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """Makes the logs of five runs, closed ones on ImageNet or open ones on digits, in a submitter's tree."""
     monkeypatch.setattr(package, "official_answers", lambda *_: [])
-    monkeypatch.setattr(package, "code_of", lambda _: {"run_and_time.sh": package.CodeFile(b"", is_executable=True)})
+    monkeypatch.setattr(package, "code_of", lambda _: {"run_and_time.sh": CodeFile(b"", is_executable=True)})
 
     def make(kind: str) -> Path:
         written = make_log.closed_run if kind == "imagenet" else make_log.run

@@ -1,23 +1,18 @@
 """The official verdict on the events of a log, by mlperf-logging's rule files, as its mlp_compliance.py comes to it."""
 
-import io
-import json
-import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from compliance.logged_run import is_number, own_metadata
 from compliance.official.language import State, holds
 from compliance.official.rule_files import VERSION, Check, Rule, RuleFile, benchmarks, keys, load, names, versions
-from compliance.rules import FINDINGS_PER_RULE, Collected, Finding, Ruleset
+from compliance.rules import FINDINGS_PER_RULE, Collected, Finding
 from runlog import schema
-from runlog.json_types import JsonObject
-from runlog.reader import Event, open_log
+from runlog.reader import Event
 from runlog.text import as_json, printable, visible
 
 _AGGREGATED = "aggregated_eval_accuracy"
@@ -35,7 +30,7 @@ class Judge:
         self._events: list[Event] = []
 
     def take(self, event: Event) -> None:
-        """Keep an event that any rule is about."""
+        """Keep an event, if a rule of any file is about its key."""
         if event.key not in self._keys:
             return
         if isinstance(event.metadata, dict):  # half the memory: no rule asks for the place in the code
@@ -44,30 +39,31 @@ class Judge:
         self._events.append(event)
 
     def finish(self) -> None:
-        """Apply the rule file common.yaml to the events, and then each file that a file before sends the log to.
+        """Apply the rule files to the events that were taken, and collect what violates them.
 
-        common.yaml sends a log to its division's file, and that to its benchmark's, by what the events state. Where
-        several files have rules for a key, those of the last one count for its single events and their number.
+        The first file is common.yaml. A file can send the log on to further files by what an event states: common.yaml
+        to that of the division, such as closed_common.yaml, and this one to that of the benchmark. Where several files
+        have rules for a key, those of the last one count for its single events and their number.
         """
-        waiting = [f"training_{self._version}/common.yaml"]
-        applied_names: set[str] = set()
-        last_by_key: dict[str, _Key] = {}
-        while waiting:
-            name = waiting.pop(0)
-            applied_names.add(name)
+        files_to_apply = [f"training_{self._version}/common.yaml"]
+        applied_files: set[str] = set()
+        last_key_by_name: dict[str, _Key] = {}
+        while files_to_apply:
+            name = files_to_apply.pop(0)
+            applied_files.add(name)
             applied = _Applied(load(name), self._events, self._collected)
             for further_file, event in applied.state.enqueued:
-                if further_file not in names() or further_file in applied_names:
+                if further_file not in names() or further_file in applied_files:
                     # Here the official checker ends with an error, or never ends.
                     self._refuse(applied.keys[event.key], event, further_file)
-                elif further_file not in waiting:
-                    waiting.append(further_file)
-            last_by_key |= applied.keys
-        for key in last_by_key.values():
-            key.collect_in_last_file(self._collected)
+                elif further_file not in files_to_apply:
+                    files_to_apply.append(further_file)
+            last_key_by_name |= applied.keys
+        for key in last_key_by_name.values():
+            key.collect_failures_and_count(self._collected)
 
     def _refuse(self, key: "_Key", event: Event, rule_file: str) -> None:
-        """Collect that the value of `event` leads to `rule_file`, which mlperf-logging lacks or has applied already.
+        """Collect that the value of `event` sends the log on to a file that is not there, or was applied already.
 
         An unknown benchmark breaks the rule known-benchmark, and the finding names the rulesets that have it. Any other
         value fails as one of `key`, the events of the same key, unless one of these has failed already.
@@ -92,58 +88,63 @@ class _Applied:
         self.file = file
         self.state = State()
         self.keys = {key: _Key(rule, self) for key, rule in file.rules.items()}
-        self.ended: Finding | None = None  # where the official checker ends with a traceback
+        self.traceback: Finding | None = None  # the first event at which the official checker ends with a traceback
 
         for step in file.begin:
             step(None, self.state)
         if file.aggregates:
-            events = [*events, *self._aggregated(events)]
+            events = [*events, *self._joined_metrics(events)]
         for event in events:
             key = self.keys.get(event.key)
             if key is not None:
                 key.take(event)
         for key in self.keys.values():
-            key.collect_in_each_file(collected)
-        if self.ended:
-            collected.found.append(self.ended)
+            key.collect_unmet_by_all_events(collected)
+        if self.traceback:
+            collected.found.append(self.traceback)
         for check in file.end:
             self._check_listed_names(check, collected)
 
-    def _aggregated(self, events: Iterable[Event]) -> list[Event]:
+    def _joined_metrics(self, events: Iterable[Event]) -> list[Event]:
         """Return one event for each evaluation of stable_diffusion, which logs each of its metrics in an event.
 
-        The new event's value is a table such as {"samples_count": 512, "FID": 88.1, "CLIP": 0.15}. Its metrics are
-        those with the same samples_count in their metadata; `file.aggregates` has that name. Where an event lacks such
-        metadata the official checker ends, which is noted.
+        Events with `{"metric": "FID", "samples_count": 512}` and `{"metric": "CLIP", "samples_count": 512}` in their
+        metadata give one event, whose value is the table `{"samples_count": 512, "FID": 88.1, "CLIP": 0.15}`. In some
+        rulesets the name is another one than samples_count: `file.aggregates` has it. At an event that lacks such
+        metadata the official checker ends with a traceback, which is noted.
         """
-        by_evaluation: dict[Any, Event] = {}  # by the evaluation's samples_count
+        event_by_count: dict[Any, Event] = {}  # by samples_count
         name = self.file.aggregates
         for event in events:
             try:
                 if event.key != schema.EVAL_ACCURACY.key or "metric" not in event.metadata:
                     continue
-                evaluation = event.metadata[name]
-                if evaluation not in by_evaluation:
-                    table = {name: evaluation}
+                count = event.metadata[name]
+                if count not in event_by_count:
+                    table = {name: count}
                     joined = Event(_AGGREGATED, table, {}, time_ms=0, event_type="", line=event.line, offset=0)
-                    by_evaluation[evaluation] = joined
-                by_evaluation[evaluation].value[event.metadata["metric"]] = event.value
-            except (KeyError, TypeError):
+                    event_by_count[count] = joined
+                event_by_count[count].value[event.metadata["metric"]] = event.value
+            except (KeyError, TypeError):  # no such name, or a value that cannot be one in a table
                 wanted = f"{name} and a metric in the metadata"
-                self.end(self.keys[_AGGREGATED].finding("metadata", event.line, wanted, _shown(event, "metadata")))
-        return list(by_evaluation.values())
+                actual = _shown(event, "metadata")
+                self.note_traceback(self.keys[_AGGREGATED].finding("metadata", event.line, wanted, actual))
+        return list(event_by_count.values())
 
-    def end(self, finding: Finding) -> None:
-        """Note why the official checker ends; only the first reason counts."""
-        if self.ended is None:
-            self.ended = finding
+    def note_traceback(self, finding: Finding) -> None:
+        """Note a finding at which the official checker ends with a traceback; only the first one is kept."""
+        if self.traceback is None:
+            self.traceback = finding
 
     def _check_listed_names(self, check: Check, collected: Collected) -> None:
         """Collect that the names which a log's events listed are not those that the rule file wants.
 
-        For instance, the tensors that a log has initialized, one event each, must be those of the reference model. The
-        check's key is `check.other`, and its two sides compute the listed and the wanted names from what the events
-        left in the state. A log without events of the key is passed over: another finding says that they are missing.
+        For instance, each event weights_initialization names a tensor, and all of them together must name the tensors
+        of the reference model. The rules have noted the names in the state by now. `check` compares them with the
+        wanted ones, and its two sides compute both lists. The finding has the first three names that are missing, and
+        the first three that are unknown or listed twice.
+
+        A log without any event of the key, `check.other`, is passed over: another finding says that.
         """
         key = self.keys[check.other]
         if not key.count or holds(check.code, None, self.state):
@@ -202,27 +203,27 @@ class _Key:
     def take(self, event: Event) -> None:
         """Apply the rule's checks to the next event of the key, and count it.
 
-        The value and the line of the first event are kept, and whether a later one has another value. Of the keys
-        submission_... the official checker checks the first event alone.
+        The value and the line of the first event are kept, and whether a later one has another value. For the keys
+        submission_... only the first event has to meet the checks that each event has to meet for other keys.
         """
         self.count += 1
         is_first = self.count == 1
         if is_first:
             self.value = event.value
             self.line = event.line
-        elif not self.differs and event.value not in [self.value]:  # a list's: NaN equals NaN, as for the official one
+        elif event.value not in [self.value]:  # as the official checker asks: in a list, a NaN is equal to itself
             self.differs = True
         if is_first or not self._only_first_is_checked:
             self._check_each(event)
         if self.rule.first_check and is_first:
             self._check(self.rule.first_check, event)
         if self.rule.any_check:
-            self._look_for_any(self.rule.any_check, event)
+            self._check_any(self.rule.any_check, event)
 
     def _check_each(self, event: Event) -> None:
-        """Apply the checks of every event, then run the rule's own code, which may change the state for later rules.
+        """Apply the rule's checks to an event, then run the rule's code, which may change the state for later rules.
 
-        Where that code fails, the event is at fault, unless a check has blamed it already.
+        Where that code raises an exception, the event's value is at fault, unless a check has blamed the event already.
         """
         failed_before = self.failed
         for check in self.rule.checks:
@@ -230,16 +231,16 @@ class _Key:
         try:
             for step in self.rule.post:
                 step(event, self._file.state)
-        except Exception:  # noqa: BLE001  as the official checker takes it
+        except Exception:  # noqa: BLE001  a log may hold anything; the official checker takes it for a failed check
             if self.failed == failed_before:
                 wanted = "a value that the later rules can be computed from"
                 self.fail(event, "value", wanted, _shown(event, "value"))
 
-    def _look_for_any(self, check: Check, event: Event) -> None:
-        """Note whether an event meets the check that at least one event of the key must meet.
+    def _check_any(self, check: Check, event: Event) -> None:
+        """Note in `any_met` whether an event meets the check that at least one event of the key must meet.
 
-        The largest value is kept for the message where none does. Where the check cannot be computed, the official
-        checker ends.
+        The largest value so far is kept in `_best`, for the message where no event does. Where the check raises an
+        exception, as for a text in place of a number, the official checker ends with a traceback, which is noted.
         """
         has_number = is_number(event.value)
         if has_number and (self._best is None or event.value > self._best.value):
@@ -247,11 +248,11 @@ class _Key:
         try:
             if check.code(event, self._file.state):
                 self.any_met = True
-        except Exception:  # noqa: BLE001  the official checker ends here
+        except Exception:  # noqa: BLE001  a log may hold anything
             wanted = check.words
             if check.aspect == "value" and not has_number:
                 wanted = "a number"
-            self._file.end(self.finding(check.aspect, event.line, wanted, _shown(event, check.aspect)))
+            self._file.note_traceback(self.finding(check.aspect, event.line, wanted, _shown(event, check.aspect)))
 
     def _check(self, check: Check, event: Event) -> None:
         """Apply one check to an event."""
@@ -265,14 +266,14 @@ class _Key:
         self.fail(event, check.aspect, objection.wanted, objection.actual)
 
     def _objection_to_order(self, check: Check) -> _Objection:
-        """Return which event came before this one, or did not."""
+        """Return the objection that an event came before this one and must not, or must and did not."""
         if check.before:
             line = self._file.keys[check.other].line
             return _Objection(check.words, f"after the {check.other} of line {line}")
         return _Objection(check.words, f"no {check.other} before it")
 
     def _objection_to_time(self, check: Check, event: Event) -> _Objection:
-        """Return how long after the first init_start an event came, and how long it may take."""
+        """Return the objection that an event came too long after the first init_start."""
         since, limit = check.sides
         since_ms = since(event, self._file.state)
         limit_ms = limit(event, self._file.state)
@@ -288,52 +289,62 @@ class _Key:
             self._failures.append(self.finding(aspect, event.line, wanted, actual))
 
     def finding(self, aspect: str, line: int | None, wanted: str, actual: str) -> Finding:
-        """Return a finding of the official checker about one aspect of the key, with what to do."""
+        """Return an official finding about one aspect of the key's events, with what to do about it.
+
+        `aspect` is value, metadata, order, time or count. `wanted` and `actual` say what the rule asks for and what the
+        log has; for a count `wanted` names the key itself, as "at least one seed".
+        """
         key = self.rule.key
+        expected = f"{key}: {wanted}"
+        if aspect == "count":
+            expected = wanted
         fixes = {
             "value": f"make {key} {wanted}",
             "metadata": f"give {key} this metadata: {wanted.removeprefix('metadata has ')}",
             "order": f"log {key} {wanted}",
             "time": "log submission_* first; do less before init_stop: compile less, or warm up with fewer steps",
+            "count": f"log {wanted}",
         }
         return Finding(
             rule=f"{key}.{aspect}",
             line=line,
-            expected=wanted if aspect == "count" else f"{key}: {wanted}",
+            expected=expected,
             actual=actual,
-            fix=fixes.get(aspect, f"log {wanted}"),
+            fix=fixes[aspect],
             source=self._file.file.source,
             official=True,
         )
 
-    def collect_in_each_file(self, collected: Collected) -> None:
-        """Collect the breaches by all events of the key that count whatever later rule files say of the key.
+    def collect_unmet_by_all_events(self, collected: Collected) -> None:
+        """Collect that an event which there must be at least once is not there. Later rule files cannot lift this.
 
-        One is that neither this key nor the other one that may take its place has an event. The other is that none of
-        the events met the check that at least one must meet.
+        One case is a rule that asks for this key or another one, and neither has an event. The other is a check that at
+        least one event must meet, such as to reach the target, and none did.
         """
         rule = self.rule
         if rule.other and not self.count and not self._file.keys[rule.other].count:
             collected.found.append(self.finding("count", None, rule.count_in_words, "none"))
         if rule.any_check and self.count and not self.any_met:
-            best = "no number"
+            actual = "no number"
             line = None
             if self._best is not None:
-                best = f"the best is {self._best.value:.6g}"
+                actual = f"the best is {self._best.value:.6g}"
                 line = self._best.line
-            finding = self.finding("value", line, f"one event with {rule.any_check.words}", best)
+            finding = self.finding("value", line, f"one event with {rule.any_check.words}", actual)
             collected.found.append(replace(finding, fix="train until the target is reached, then log run_stop"))
 
-    def collect_in_last_file(self, collected: Collected) -> None:
-        """Collect the breaches that count only in the last rule file with rules for the key.
+    def collect_failures_and_count(self, collected: Collected) -> None:
+        """Collect the failed checks of single events, and a wrong number of events.
 
-        These are the failed checks of single events, and a wrong number of events. Where a key must be there exactly
-        once, repeats with the same value only warn, as in the official checker.
+        The caller asks this of the last rule file that has rules for the key. The first ten failures are collected, and
+        how many more there are. Where there must be exactly one event, repeats with the same value only warn, as in the
+        official checker.
         """
         rule = self.rule
         collected.found += self._failures
-        if self.failed > len(self._failures):
-            collected.more(self._failures[-1], self.failed - len(self._failures))
+        not_listed = self.failed - len(self._failures)
+        if not_listed:
+            collected.more(self._failures[-1], not_listed)
         is_repeated = rule.count == "EXACTLY_ONE" and self.count > 1
         if is_repeated and not self.differs:
             collected.breach("exactly-once", self.line, f"{self.count} {rule.key}, all with the same value")
@@ -342,109 +353,3 @@ class _Key:
             if self.differs:
                 actual = f"{self.count}, with different values; the first is {printable(self.value)}"
             collected.found.append(self.finding("count", self.line or None, rule.count_in_words, actual))
-
-
-# --- a log with damaged lines, as mlperf-logging's parser reads it ---
-
-_TOKEN = ":::MLLOG "  # by which mlperf-logging begins each event of a log
-_LONGEST = 1 << 24  # characters of a line; a longer one is refused unread
-
-
-def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> tuple[Finding, ...]:
-    """Return our findings of a log with damaged lines, each marked by whether the official checker has it, too.
-
-    Our reader skips a damaged line, or splits it into events. mlperf-logging's parser takes some such lines as events,
-    and ends with an error at the others. So the log is read and judged a second time in the parser's way. A finding of
-    ours is official if it is an error about a line at which the parser ends, or if the second judgement broke the same
-    rule. The findings of rules that only the second judgement broke are added.
-    """
-    if all(_is_about_a_line(finding) for finding in ours):
-        last_line = max(finding.line or 0 for finding in ours)
-        marked = _mark_official(ours, _bad_lines_of_official_parser(path, None, last_line), broken_rules=frozenset())
-        if any(finding.official for finding in marked):
-            return tuple(marked)  # the official checker ends there, so the rest of the log changes nothing
-
-    collected = Collected(ruleset.strict)
-    judge = Judge(ruleset.version, collected)
-    bad_lines = _bad_lines_of_official_parser(path, judge)
-    judge.finish()
-    theirs = [finding for finding in collected.found if finding.official]
-    marked = _mark_official(ours, bad_lines, broken_rules={finding.rule for finding in theirs})
-
-    is_bad_line_named = any(_is_error_at(finding, bad_lines) for finding in ours)
-    if bad_lines and not is_bad_line_named:
-        about_lines = [finding for finding in marked if _is_about_a_line(finding)]
-        marked.append(replace(about_lines[0], severity="error", line=min(bad_lines), official=True))
-
-    rules_of_ours = {finding.rule for finding in ours}
-    marked += [finding for finding in theirs if finding.rule not in rules_of_ours]
-    return tuple(marked)
-
-
-def _mark_official(findings: Iterable[Finding], bad_lines: set[int], broken_rules: Set[str]) -> list[Finding]:
-    """Return copies of the findings: official are errors at the bad lines, and findings of the broken rules."""
-    marked = []
-    for finding in findings:
-        is_official = _is_error_at(finding, bad_lines) or finding.rule in broken_rules
-        marked.append(replace(finding, official=is_official))
-    return marked
-
-
-def _bad_lines_of_official_parser(path: Path, judge: Judge | None, last_line: float = math.inf) -> set[int]:
-    """Read a log to `last_line` as the official parser does, and give its events to `judge`, if there is one.
-
-    Return the numbers of the lines at which that parser ends with an error. Reading ends at a line of 16 million
-    characters, which counts as one of them.
-    """
-    bad_lines: set[int] = set()
-    with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
-        number = 0
-        while number < last_line:
-            line = stream.readline(_LONGEST)
-            if not line:
-                break
-            number += 1
-            if len(line) == _LONGEST:
-                bad_lines.add(number)
-                break
-            if _TOKEN not in line:
-                continue
-            try:
-                event = _parse_event(line[line.rfind(_TOKEN) :].strip(), number)
-            except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-                bad_lines.add(number)
-                continue
-            if judge is not None:
-                judge.take(event)
-    return bad_lines
-
-
-def _is_about_a_line(finding: Finding) -> bool:
-    """Return whether a finding is about a line as such, before any rule of its key."""
-    return finding.rule.startswith("line-")
-
-
-def _is_error_at(finding: Finding, bad_lines: set[int]) -> bool:
-    """Return whether a finding is an error about a line that the official parser cannot read."""
-    return _is_about_a_line(finding) and finding.severity == "error" and finding.line in bad_lines
-
-
-def _parse_event(text: str, line: int) -> Event:
-    """Return the event of a text such as `:::MLLOG {"key": "seed", "value": 1, "metadata": {}, "time_ms": 5}`.
-
-    `line` is the number of its line in the log. The event has no type and no offset in the file, which no official
-    rule looks at.
-
-    Raises ValueError for what is no event or no JSON, KeyError for a field that is missing, TypeError for JSON that is
-    no table, TypeError or OverflowError for a time that is no number, and RecursionError for JSON nested too deep.
-    """
-    if not text.startswith(_TOKEN):
-        raise ValueError("no event")
-    fields: JsonObject = json.loads(text[len(_TOKEN) :])
-    time_ms = float(fields["time_ms"])
-    key = fields["key"]
-    value = fields["value"]
-    metadata = fields["metadata"]
-    if not isinstance(key, str):
-        key = ""  # no rule is about such a key
-    return Event(key, value, metadata, time_ms, event_type="", line=line, offset=0)

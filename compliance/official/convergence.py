@@ -78,9 +78,10 @@ class Convergence:
 
 @functools.cache
 def reference_set(benchmark: str, ruleset: str) -> ReferenceSet:
-    """Return the reference convergence points of a benchmark in a ruleset, such as 4.0.0.
+    """Return the reference convergence points of a benchmark in a ruleset, such as 4.0.0, sorted by batch.
 
-    Raises NoReferenceError where mlperf-logging has none, or its rcp_checker cannot test the benchmark.
+    Such a point says how far the reference trained, at one global batch, until it reached the target. Raises
+    NoReferenceError where mlperf-logging has none, or its rcp_checker cannot test the benchmark.
     """
     try:
         records = rule_files.reference_points(f"rcps_{benchmark}.json", ruleset)
@@ -93,7 +94,7 @@ def reference_set(benchmark: str, ruleset: str) -> ReferenceSet:
             f"rcp_checker of mlperf-logging {rule_files.VERSION} knows no number of runs of {benchmark} and ends"
         )
     runs = SubmissionRuns(runs=count, dropped=rounds.dropped_runs(benchmark))
-    points = [_point(record, runs, _allowed_samples(benchmark, ruleset)) for record in records.values()]
+    points = [_point_of_record(record, runs, _allowed_samples(benchmark, ruleset)) for record in records.values()]
     points.sort(key=lambda point: point.global_batch)
     return ReferenceSet(
         benchmark=benchmark,
@@ -101,7 +102,7 @@ def reference_set(benchmark: str, ruleset: str) -> ReferenceSet:
         unit=unit_of(benchmark, ruleset),
         runs=runs,
         all_points=tuple(points),
-        points=_pruned(points, runs),
+        points=_points_kept_by_tool(points, runs),
     )
 
 
@@ -118,13 +119,16 @@ def against_reference(
     """Test whether the runs of a submission converge no faster than the reference could.
 
     `values` are the epochs (or samples) that each run took to the target at the global batch `batch`; NOT_CONVERGED for
-    a run that did not reach it. Their mean without the fastest and the slowest must be the least mean of the reference
-    or more. The result's `scaling` lengthens the minutes of runs that pass and are faster than the reference's mean.
-    `points` takes the place of the reference's pruned points.
+    a run that did not reach it. The submission passes if their mean, without the fastest and the slowest, is no lower
+    than the least mean of the reference at this batch. A mean that passes and is lower than the reference's own makes
+    the result's `scaling` larger than 1, by which the minutes are multiplied.
+
+    The submission fails, too, if too many of its runs did not converge, if they are too few for such a mean, or if the
+    batch is larger than any of the reference. `points` takes the place of `reference.points`.
     """
     dropped = reference.runs.dropped
-    failed = [value for value in values if value >= NOT_CONVERGED]
-    if len(failed) > dropped:
+    not_converged = [value for value in values if value >= NOT_CONVERGED]
+    if len(not_converged) > dropped:
         allowed = "one run" if dropped == 1 else f"{dropped} runs"
         return Convergence(passed=False, reason=f"more than {allowed} did not converge")
     kept = sorted(values)[dropped : len(values) - dropped]
@@ -137,17 +141,20 @@ def against_reference(
 
     point = held_to.point
     mean = _numpy_sum(kept) / len(kept)
-    passed = mean >= point.mean / (point.mean / point.least)  # as rcp_checker divides, to the last digit
-    is_faster = mean < point.mean
-    scaling = point.mean / mean if passed and is_faster else 1.0
+    least_mean = point.mean / (point.mean / point.least)  # not point.least: rcp_checker divides, which may round
+    passed = mean >= least_mean
+    scaling = 1.0
+    if passed and mean < point.mean:
+        scaling = point.mean / mean
     return Convergence(passed=passed, reason=held_to.reason, mean=mean, point=point, scaling=scaling)
 
 
 def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceSet) -> HeldTo | None:
-    """Return the reference point that a global batch is held to; None for a batch above the largest of `points`.
+    """Return the reference point with which a submission of a global batch is compared, and a word on which it is.
 
-    `points` are sorted by batch. A batch between two of them is held to a point on the line between these, and one
-    below all of them to the first.
+    `points` are those of `reference`, or some of them, sorted by batch. The point is the one at this batch. For a batch
+    between two of them it is interpolated on the line between these, for a batch below all of them it is the first.
+    None for a batch above all of them.
     """
     lower = [point for point in points if point.global_batch < batch]
     higher = points[len(lower) :]
@@ -166,41 +173,45 @@ def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceS
 
 
 def lower_envelope(reference: ReferenceSet) -> tuple[ReferencePoint, ...]:
-    """Return the lower convex envelope of the reference points: those that no line between two others lies below.
+    """Return the lower convex envelope of the reference points: those that lie above no line between two others.
 
-    A point's place is its batch and its mean time to the target. Points of a smaller batch than the fastest point's are
-    left out. rcp_checker's pruning is meant to give the same, but keeps points above the envelope: it compares each
-    point with its neighbours once, and not again after a later point was dropped (mlcommons/logging #368).
+    In the plane, a point's x is its batch and its y the mean epochs to the target. Points of a smaller batch than the
+    fastest point's are left out. rcp_checker is meant to keep the same points, but keeps some above the envelope: it
+    compares each point with its neighbours once, and not again after a later point was dropped (mlcommons/logging
+    #368).
     """
     fastest = min(reference.all_points, key=lambda point: point.mean)
-    hull: list[ReferencePoint] = []
-    for point in reference.all_points:
+    envelope: list[ReferencePoint] = []
+    for point in reference.all_points:  # sorted by batch
         if point.global_batch < fastest.global_batch:
             continue
-        while len(hull) >= 2 and _is_above_line(hull[-1], hull[-2], point):
-            hull.pop()
-        hull.append(point)
-    return tuple(hull)
+        # Drop the points that lie above the line from the point before them to this one.
+        while len(envelope) >= 2 and _is_above_line(envelope[-1], envelope[-2], point):
+            envelope.pop()
+        envelope.append(point)
+    return tuple(envelope)
 
 
 def _is_above_line(point: ReferencePoint, low: ReferencePoint, high: ReferencePoint) -> bool:
     """Return whether a point's mean lies above the line between the points of a lower and a higher batch."""
-    return point.mean > _between(point.global_batch, low.global_batch, high.global_batch, low.mean, high.mean)
+    return point.mean > _value_on_line(point.global_batch, low.global_batch, high.global_batch, low.mean, high.mean)
 
 
 def _allowed_samples(benchmark: str, ruleset: str) -> int:
+    """Return by how many samples a result of the benchmark may be faster than the least mean; 0 for most."""
     since, samples = ALLOWED_SAMPLES.get(benchmark, ("", 0))
     return samples if ruleset >= since else 0
 
 
-def _point(record: Mapping[str, Any], runs: SubmissionRuns, allowed: int) -> ReferencePoint:
-    """Return the reference point that a record of the reference's runs makes.
+def _point_of_record(record: Mapping[str, Any], runs: SubmissionRuns, allowed: int) -> ReferencePoint:
+    """Return the reference point of a record, which has the reference's runs at one global batch.
 
-    `runs` are those of a submission, whose mean the point's least one bounds; it is lowered by `allowed` samples. Like
-    rcp_checker, this drops the fastest and slowest by the benchmark that the record itself names.
+    The point's mean is that of the epochs (or samples) of these runs, without the fastest and the slowest. Its least
+    mean is that which a submission may have, which depends on the number of its `runs`, less `allowed` samples.
     """
-    values = sorted(record["Epochs to converge"] if "Epochs to converge" in record else record["samples to converge"])
-    dropped = rounds.dropped_runs(record["Benchmark"])
+    unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
+    values = sorted(record[unit])
+    dropped = rounds.dropped_runs(record["Benchmark"])  # by the record's own name of it, as rcp_checker does
     kept = values[dropped : len(values) - dropped]
     mean = _numpy_sum(kept) / len(kept)
     std = _numpy_std(values)
@@ -214,11 +225,12 @@ def _point(record: Mapping[str, Any], runs: SubmissionRuns, allowed: int) -> Ref
     )
 
 
-def _pruned(points: Sequence[ReferencePoint], runs: SubmissionRuns) -> tuple[ReferencePoint, ...]:
-    """Return the points that rcp_checker keeps, sorted by batch as `points` are.
+def _points_kept_by_tool(points: Sequence[ReferencePoint], runs: SubmissionRuns) -> tuple[ReferencePoint, ...]:
+    """Return those of the reference points that rcp_checker keeps. They are sorted by batch, as `points` are.
 
-    Points of a smaller batch than the fastest point's are dropped, and those that are slower than the line between
-    their neighbours. As in that tool this is one pass, in which the next point takes a removed one's place.
+    Dropped are points of a smaller batch than the fastest point's, and those whose mean is above the line between the
+    points before and after them. As in that tool this is one pass: no point is looked at again after a later one was
+    dropped.
     """
     fastest = min(points, key=lambda point: point.mean)
     kept = [point for point in points if point.global_batch >= fastest.global_batch]
@@ -233,29 +245,29 @@ def _pruned(points: Sequence[ReferencePoint], runs: SubmissionRuns) -> tuple[Ref
 
 
 def _interpolated(batch: int, low: ReferencePoint, high: ReferencePoint, runs: SubmissionRuns) -> ReferencePoint:
-    """The point at `batch` on the line from `low` to `high`."""
-    mean = _between(batch, low.global_batch, high.global_batch, low.mean, high.mean)
-    std = _between(batch, low.global_batch, high.global_batch, low.std, high.std)
+    """Return the point at `batch` on the line from `low` to `high`."""
+    mean = _value_on_line(batch, low.global_batch, high.global_batch, low.mean, high.mean)
+    std = _value_on_line(batch, low.global_batch, high.global_batch, low.std, high.std)
     return ReferencePoint(
         global_batch=batch, mean=mean, std=std, least=_least_mean(mean, std, runs.runs * 2, runs.runs)
     )
 
 
-def _between(batch: int, low_batch: int, high_batch: int, low: float, high: float) -> float:
-    """The value at `batch` on the line from `low` to `high`, as numpy.interp computes it, operation by operation."""
+def _value_on_line(batch: int, low_batch: int, high_batch: int, low: float, high: float) -> float:
+    """Return the value at `batch` on the line from `low` to `high`, computed in the order of numpy.interp."""
     return (high - low) / (high_batch - low_batch) * (batch - low_batch) + low
 
 
 def _least_mean(mean: float, std: float, reference_runs: int, runs: int) -> float:
-    """Return the lowest olympic mean of a submission that a t-test does not tell from the reference's mean.
+    """Return the lowest mean of a submission that may still be the reference's mean by chance.
 
-    The test is Student's, one-sided, with the same standard deviation `std` of both, and is inverted by halving an
-    interval, as rcp_checker does. `runs` are those of a submission, of which that tool takes two off, of unet3d too,
-    which drops eight.
+    The two means are compared by Student's t-test, one-sided, with the same standard deviation `std` of both. `mean` is
+    the reference's, of `reference_runs` runs, and `runs` those of a submission. The lowest mean is found by halving an
+    interval, as rcp_checker does, to within 0.0001.
     """
     if std == 0:
         return mean
-    counted_runs = runs - 2
+    counted_runs = runs - 2  # as rcp_checker counts them, of unet3d too, whose mean leaves out eight
     error = std * math.sqrt(1 / reference_runs + 1 / counted_runs)
     degrees_of_freedom = reference_runs + counted_runs - 2
     low = 0.0
@@ -280,20 +292,19 @@ def _numpy_std(values: Sequence[float]) -> float:
 def _numpy_sum(values: Sequence[float]) -> float:
     """Return the sum of up to 128 numbers, added in the order in which numpy adds them, so that it has the same digits.
 
-    Each eighth number goes to the same of eight partial sums; these are added in pairs, and the rest one by one.
+    The numbers are taken in rows of eight, and each column is summed by itself: of 0 to 19, the first column is 0 + 8.
+    The eight sums are added in pairs, and those in pairs again. The numbers that fill no row are added at the end, one
+    by one.
     """
-    whole = len(values) - len(values) % 8
-    if not whole:
-        total = 0.0
-        for value in values:
-            total += value
-        return total
-    partial = [float(value) for value in values[:8]]
-    for index in range(8, whole):
-        partial[index % 8] += values[index]
-    left = (partial[0] + partial[1]) + (partial[2] + partial[3])
-    right = (partial[4] + partial[5]) + (partial[6] + partial[7])
-    total = left + right
-    for value in values[whole:]:
+    in_rows = len(values) - len(values) % 8
+    total = 0.0
+    if in_rows:
+        columns = [float(value) for value in values[:8]]
+        for index in range(8, in_rows):
+            columns[index % 8] += values[index]
+        left = (columns[0] + columns[1]) + (columns[2] + columns[3])
+        right = (columns[4] + columns[5]) + (columns[6] + columns[7])
+        total = left + right
+    for value in values[in_rows:]:
         total += value
     return total

@@ -23,11 +23,12 @@ def is_integer(value: float) -> bool:
     return abs(round(value) - value) < 0.00001
 
 
-Code = Callable[[Any, State], Any]  # of an event, None in BEGIN and END
+# A compiled expression or statement: a function of an event (None before the first and after the last) and the state.
+Code = Callable[[Any, State], Any]
 
 
 def holds(code: Code, event: Any, state: State) -> bool:
-    """Return whether a check is met; one that fails is not, as the official checker takes it."""
+    """Return whether a check is met. One that raises an exception is not, as in the official checker."""
     try:
         return bool(code(event, state))
     except Exception:  # noqa: BLE001  a log may hold anything
@@ -36,12 +37,12 @@ def holds(code: Code, event: Any, state: State) -> bool:
 
 def expression(text: str) -> Code:
     """Return the function that computes an expression, such as `v['value'] > 0`, of an event and the state."""
-    return _expression(ast.parse(text.strip(), mode="eval").body)
+    return _compile_expression(ast.parse(text.strip(), mode="eval").body)
 
 
 def statements(text: str) -> list[Code]:
     """Return a function for each statement of a text, such as `s['seeds'] += 1`: it changes the state by an event."""
-    return [_statement(node) for node in ast.parse(text.strip()).body]
+    return [_compile_statement(node) for node in ast.parse(text.strip()).body]
 
 
 _COMPARISONS: Mapping[type, Callable[[Any, Any], Any]] = {
@@ -66,11 +67,13 @@ _NAMES: Mapping[str, Code] = {
 }
 
 
-def _expression(node: ast.expr) -> Code:
-    """Return the function of an event and the state that computes an expression of a rule, such as `v['value'] > 0`.
+def _compile_expression(node: ast.expr) -> Code:
+    """Compile an expression of a rule, such as `v['value'] > 0`, into a function of an event and the state.
 
-    The functions of its parts are made first, so that nothing is parsed when a rule is applied to an event. Raises
-    SyntaxError for a form that no rule of mlperf-logging has.
+    In an expression `v` is the event, `s` is the state, a table that statements fill. The parts of an expression are
+    compiled first, and the function calls theirs, so that nothing is parsed when a rule is applied to an event.
+
+    Raises SyntaxError for a form that no rule of mlperf-logging has.
     """
     if isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
         named = _NAMES.get(ast.unparse(node))
@@ -80,56 +83,57 @@ def _expression(node: ast.expr) -> Code:
         case ast.Constant(value=value):
             return lambda event, s: value
         case ast.Subscript(value=container, slice=index):
-            table = _expression(container)
-            key = _expression(index)
-            return lambda event, s: table(event, s)[key(event, s)]
+            compute_table = _compile_expression(container)
+            compute_key = _compile_expression(index)
+            return lambda event, s: compute_table(event, s)[compute_key(event, s)]
         case ast.List(elts=items):
-            parts = [_expression(item) for item in items]
+            parts = [_compile_expression(item) for item in items]
             return lambda event, s: [part(event, s) for part in parts]
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            denied = _expression(operand)
-            return lambda event, s: not denied(event, s)
+            negated = _compile_expression(operand)
+            return lambda event, s: not negated(event, s)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            positive = _expression(operand)
+            positive = _compile_expression(operand)
             return lambda event, s: -positive(event, s)
         case ast.IfExp(test=test, body=body, orelse=orelse):
-            condition = _expression(test)
-            yes = _expression(body)
-            no = _expression(orelse)
-            return lambda event, s: yes(event, s) if condition(event, s) else no(event, s)
-        case ast.BoolOp(op=joined, values=values):  # the rules ask only whether it holds
-            terms = [_expression(value) for value in values]
-            enough = all if isinstance(joined, ast.And) else any
-            return lambda event, s: enough(term(event, s) for term in terms)
+            condition = _compile_expression(test)
+            if_true = _compile_expression(body)
+            if_false = _compile_expression(orelse)
+            return lambda event, s: if_true(event, s) if condition(event, s) else if_false(event, s)
+        case ast.BoolOp(op=joined, values=values):  # gives True or False, as no rule asks for another value of `or`
+            terms = [_compile_expression(value) for value in values]
+            all_or_any = all if isinstance(joined, ast.And) else any
+            return lambda event, s: all_or_any(term(event, s) for term in terms)
         case ast.Compare():
-            return _comparison(node)
+            return _compile_comparison(node)
         case ast.BinOp():
-            return _arithmetic(node)
+            return _compile_arithmetic(node)
         case ast.Call():
-            return _call(node)
+            return _compile_call(node)
     raise SyntaxError
 
 
-def _comparison(node: ast.Compare) -> Code:
-    """Return the function that computes a comparison, which may be a chain such as `0 < v['value'] <= 1`.
+def _compile_comparison(node: ast.Compare) -> Code:
+    """Compile a comparison, which may be a chain such as `0 < v['value'] <= 1`, into a function of event and state.
 
-    A chain holds if each of its comparisons does. As in Python, its sides are computed from left to right, and no
-    farther than the first comparison that does not hold: a side behind it could raise. Raises SyntaxError for an
-    operator that is not known.
+    A chain holds if each of its comparisons does. As in Python, its operands are computed from left to right, and no
+    farther than the first comparison that does not hold: an operand behind it could raise an exception.
+
+    Raises SyntaxError for an operator that no rule of mlperf-logging has.
     """
     if not all(type(op) in _COMPARISONS for op in node.ops):
         raise SyntaxError
-    compares = [_COMPARISONS[type(op)] for op in node.ops]
-    sides = [_expression(side) for side in (node.left, *node.comparators)]
-    if len(compares) == 1:
-        [only_compare] = compares
-        [first, second] = sides
-        return lambda event, s: only_compare(first(event, s), second(event, s))
+    operators = [_COMPARISONS[type(op)] for op in node.ops]
+    operands = [_compile_expression(operand) for operand in (node.left, *node.comparators)]
+    if len(operators) == 1:  # nearly all comparisons: this is faster than the chain below
+        [only_operator] = operators
+        [left_operand, right_operand] = operands
+        return lambda event, s: only_operator(left_operand(event, s), right_operand(event, s))
 
     def chain(event: Any, s: State) -> bool:
-        left = sides[0](event, s)
-        for compare, right_side in zip(compares, sides[1:], strict=True):
-            right = right_side(event, s)
+        left = operands[0](event, s)
+        for compare, right_operand in zip(operators, operands[1:], strict=True):
+            right = right_operand(event, s)
             if not compare(left, right):
                 return False
             left = right
@@ -138,74 +142,85 @@ def _comparison(node: ast.Compare) -> Code:
     return chain
 
 
-def _arithmetic(node: ast.BinOp) -> Code:
-    """Return the function that computes `left op right`, of numbers alone: for others it raises TypeError.
+def _compile_arithmetic(node: ast.BinOp) -> Code:
+    """Compile an operation such as `v['value'] * 2` into a function of event and state.
 
-    A text times a number, or formatted by %, could take all memory, and meets no rule. For the same reason a power must
-    have a fraction for its exponent, as in `v['value'] ** 0.5`: that of whole numbers has no bound.
+    The function raises TypeError for operands that are no numbers: a text times a number could take all memory. For the
+    same reason the exponent of a power must be a constant with a point, as in `v['value'] ** 0.5`: the power of two
+    whole numbers may have any number of digits.
+
+    Raises SyntaxError for another power, and for an operator that no rule of mlperf-logging has.
     """
     compute = _ARITHMETIC.get(type(node.op))
-    has_fraction = isinstance(node.right, ast.Constant) and isinstance(node.right.value, float)
-    if compute is None or (compute is operator.pow and not has_fraction):
+    is_exponent_a_float = isinstance(node.right, ast.Constant) and isinstance(node.right.value, float)
+    if compute is None or (compute is operator.pow and not is_exponent_a_float):
         raise SyntaxError
-    left = _expression(node.left)
-    right = _expression(node.right)
+    left_operand = _compile_expression(node.left)
+    right_operand = _compile_expression(node.right)
 
-    def computed(event: Any, s: State) -> Any:
-        one = left(event, s)
-        other = right(event, s)
-        if not isinstance(one, int | float | complex) or not isinstance(other, int | float | complex):
+    def operation(event: Any, s: State) -> Any:
+        left = left_operand(event, s)
+        right = right_operand(event, s)
+        if not isinstance(left, int | float | complex) or not isinstance(right, int | float | complex):
             raise TypeError("no number")
-        return compute(one, other)
+        return compute(left, right)
 
-    return computed
+    return operation
 
 
-def _call(node: ast.Call) -> Code:
-    """Return the function that computes a call in a rule's expression, from an event and the state `s` of the rules.
+def _compile_call(node: ast.Call) -> Code:
+    """Compile a call in a rule's expression into a function of an event and the state.
 
-    The known forms are `isinstance(X, int)`, `s.get(X)`, a text's `"...".format(X)`, and the functions of _FUNCTIONS,
-    such as `max(X, Y)`. Every X and Y is an expression itself. Raises SyntaxError for any other call.
+    Four forms are known, in which X and Y are expressions themselves: `isinstance(X, int)`, `s.get(X)`,
+    `"a text {}".format(X)`, and the functions of _FUNCTIONS, such as `max(X, Y)`. Raises SyntaxError for another call.
     """
     if node.keywords:
         raise SyntaxError
     match node:
         case ast.Call(func=ast.Name(id="isinstance"), args=[tested, ast.Name(id="int")]):
-            value = _expression(tested)
+            value = _compile_expression(tested)
             return lambda event, s: isinstance(value(event, s), int)
         case ast.Call(func=ast.Attribute(value=ast.Name(id="s"), attr="get"), args=[name]):
-            value = _expression(name)
+            value = _compile_expression(name)
             return lambda event, s: s.get(value(event, s))
         case ast.Call(func=ast.Attribute(value=ast.Constant(value=str() as text), attr="format"), args=[filled_in]):
-            value = _expression(filled_in)
+            value = _compile_expression(filled_in)
             return lambda event, s: text.format(value(event, s))
     function = _FUNCTIONS.get(ast.unparse(node.func))
     if function is None or not node.args:
         raise SyntaxError
-    arguments = [_expression(argument) for argument in node.args]
+    arguments = [_compile_expression(argument) for argument in node.args]
     return lambda event, s: function(*(argument(event, s) for argument in arguments))
 
 
-def _statement(node: ast.stmt) -> Code:
+def _compile_statement(node: ast.stmt) -> Code:
+    """Compile a statement of a rule, such as `s['seeds'] += 1`, into a function that changes the state by an event.
+
+    Raises SyntaxError for a form that no rule of mlperf-logging has.
+    """
     match node:
         case ast.Expr(value=ast.Call(func=ast.Name(id="enqueue_config"), args=[argument], keywords=[])):
-            file = _expression(argument)
+            file = _compile_expression(argument)
             return lambda event, s: s.enqueued.append((file(event, s), event))
         case ast.Expr(
             value=ast.Call(func=ast.Attribute(value=ast.Name(id="s"), attr="update"), args=[ast.Dict() as new])
         ):
-            items = [(_expression(key), _expression(value)) for key, value in zip(new.keys, new.values, strict=True)]  # type: ignore[arg-type]
+            # The key of `**table` is None, which is no known form either.
+            keys = [_compile_expression(key) for key in new.keys]  # type: ignore[arg-type]
+            values = [_compile_expression(value) for value in new.values]
+            items = list(zip(keys, values, strict=True))
             return lambda event, s: s.update({key(event, s): value(event, s) for key, value in items})
         case ast.Assign(targets=[ast.Subscript(value=ast.Name(id="s"), slice=ast.Constant(value=str() as name))]):
-            value = _expression(node.value)
+            value = _compile_expression(node.value)
             return lambda event, s: s.__setitem__(name, value(event, s))
         case ast.AugAssign(target=ast.Subscript(value=ast.Name(id="s"), slice=ast.Constant(value=str() as name))):
             if isinstance(node.op, ast.Add) and isinstance(node.value, ast.List):
-                added = _expression(node.value)
+                added = _compile_expression(node.value)
                 return lambda event, s: s[name].extend(added(event, s))
-            changed = _arithmetic(ast.BinOp(node.target, node.op, node.value))
+            changed = _compile_arithmetic(ast.BinOp(node.target, node.op, node.value))
             return lambda event, s: s.__setitem__(name, changed(event, s))
         case ast.If(test=test, body=body, orelse=[]):
-            asked, steps = _expression(test), [_statement(step) for step in body]
-            return lambda event, s: [step(event, s) for step in steps] if asked(event, s) else None
+            condition = _compile_expression(test)
+            steps = [_compile_statement(step) for step in body]
+            return lambda event, s: [step(event, s) for step in steps] if condition(event, s) else None
     raise SyntaxError

@@ -25,8 +25,10 @@ class SubmissionRuns:
 
 
 def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
-    """The runs of a result of `benchmark` in the round of `ruleset` (such as 5.1.0); None where the round has no such
-    benchmark."""
+    """Return the runs of a result of `benchmark` in the round of `ruleset` (such as 5.1.0).
+
+    None where the round has no such benchmark.
+    """
     counts = _run_counts()
     if benchmark not in benchmarks(ruleset) or benchmark not in counts:
         return None
@@ -34,29 +36,29 @@ def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
 
 
 def dropped_runs(benchmark: str) -> int:
-    """How many of the fastest and of the slowest runs mlperf-logging drops of any benchmark, known or not."""
+    """Return how many of the fastest and of the slowest runs mlperf-logging drops of any benchmark, known or not."""
     return DROPPED_RUNS.get(benchmark, DROPPED_RUNS_OF_OTHERS)
 
 
 def benchmarks(ruleset: str) -> Sequence[str]:
-    """The benchmarks of the round of `ruleset`, in the order of mlperf-logging's table; none for an unknown round."""
+    """Return the benchmarks of a ruleset's round, in the order of mlperf-logging's table; none for an unknown round."""
     by_round = _literal("benchmark_meta.py", "_ALL_ALLOWED_BENCHMARKS")["training"]
     listed: Sequence[str] = by_round.get(round_of(ruleset), ())
     return tuple(dict.fromkeys(listed))
 
 
 def rulesets() -> Sequence[str]:
-    """The rulesets of all rounds in mlperf-logging's table, such as 0.6.0; older rounds it does not know."""
+    """Return the rulesets of all rounds in mlperf-logging's table, such as 0.6.0; older rounds it does not know."""
     return tuple(f"{name}.0" for name in _literal("benchmark_meta.py", "_ALL_ALLOWED_BENCHMARKS")["training"])
 
 
 def round_of(ruleset: str) -> str:
-    """The round as MLCommons names it: 5.1 for ruleset 5.1.0."""
+    """Return the round as MLCommons names it: 5.1 for ruleset 5.1.0."""
     return ruleset.removesuffix(".0") if ruleset.count(".") == 2 else ruleset
 
 
 def runs_in_convergence_test(benchmark: str) -> int | None:
-    """The number of runs for which rcp_checker tests `benchmark`; None where that tool knows none and ends."""
+    """Return the number of runs for which rcp_checker tests `benchmark`; None where that tool knows none and ends."""
     counts: Mapping[str, int] = _literal("rcp_checker/rcp_checker.py", "submission_runs")["training"]
     return counts.get(benchmark)
 
@@ -68,7 +70,7 @@ def _run_counts() -> Mapping[str, int]:
 
 @functools.cache
 def _literal(file: str, name: str) -> Mapping[str, Any]:
-    """The table that `file` of mlperf-logging assigns to `name`."""
+    """Return the table that `file` of mlperf-logging assigns to `name`."""
     for statement in ast.parse(rule_files.archived(file)).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
             table: Mapping[str, Any] = ast.literal_eval(statement.value)

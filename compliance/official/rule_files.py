@@ -30,7 +30,7 @@ VERSION = "4.1.68"  # of mlperf-logging
 ARCHIVE = RULES / f"mlperf_logging_{VERSION}.zip"
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _FIELDS = {"NAME", "REQ", "CHECK", "FIRST_CHECK", "ATLEAST_ONE_CHECK", "POST"}
-_SORTED = re.compile(r"^sorted\((.*)\)$")
+_SORTED_CALL = re.compile(r"^sorted\((.*)\)$")
 _COUNTS = re.compile(r"EXACTLY_ONE|OPTIONAL|AT_LEAST_ONE|AT_LEAST\((\d+)\)|AT_LEAST_ONE_OR\((\w+)\)")
 # CRC-32 of stable_diffusion's BEGIN, less comments, and the metadata by which it joins metrics to one evaluation
 _AGGREGATES = {0x9193B33E: "samples_count", 0x97C23FA3: "step_num"}
@@ -62,17 +62,19 @@ class Check:
 
     @functools.cached_property
     def sides(self) -> list[Code]:
-        """Return the two sides of a comparison; nothing for another expression.
+        """Return the functions that compute the two sides of the check's comparison; empty if it is none.
 
-        A comparison of two sorted lists gives the lists themselves: a log's list may not be sortable.
+        `v['value'] == 5` -> functions that give the event's value, and 5. A call of `sorted` around a side is left out,
+        so that a log's list can be shown that holds values of kinds which cannot be sorted together:
+        `sorted(s['names']) == ['a', 'b']` -> functions that give the list `s['names']` as it is, and `['a', 'b']`.
         """
         if not isinstance(self.node, ast.Compare):
             return []
-        sides = []
+        functions = []
         for side in (self.node.left, *self.node.comparators):
-            text = ast.unparse(side)
-            sides.append(expression(_SORTED.sub(r"\1", text)))
-        return sides
+            text_without_sorted = _SORTED_CALL.sub(r"\1", ast.unparse(side))
+            functions.append(expression(text_without_sorted))
+        return functions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,17 +226,20 @@ def files(version: str) -> list[str]:
 
 @functools.cache
 def load(name: str) -> RuleFile:
-    """Read the rules of the file `name`, such as training_4.0.0/common.yaml. Raises ValueError for an unknown form.
+    """Read the rules of the file `name`, such as training_4.0.0/common.yaml.
 
-    A file is a list of blocks: KEY holds the rule of one key, BEGIN code that runs before the first event, and END
-    checks after the last one.
+    A file is a list of blocks. A block KEY holds the rule of one key, BEGIN the code that runs before the first event,
+    and END the checks after the last one. The BEGIN of stable_diffusion is not run, as it would join metrics to
+    evaluations by code in a form that is not known; it is recognised, and `RuleFile.aggregates` set instead.
+
+    Raises ValueError for a block or a field of another form, and for a rule that names a key without a rule.
     """
     rules: dict[str, Rule] = {}
     begin: Sequence[Code] = ()
     end: Sequence[Check] = ()
     aggregates = ""
     blocks = _blocks(name)
-    set_by = _keys_that_set_states(blocks)
+    set_by = _key_that_sets_each_name(blocks)
     for kind, fields in blocks:
         key = fields.get("NAME", kind)
         if kind == "KEY" and fields.keys() <= _FIELDS:
@@ -259,13 +264,13 @@ def _blocks(name: str) -> list[tuple[str, JsonObject]]:
     return [next(iter(block.items())) for block in blocks]
 
 
-def _keys_that_set_states(blocks: Sequence[tuple[str, JsonObject]]) -> dict[str, str]:
-    """Return by each name of the state the last key whose events set it, or add to it."""
-    keys_by_state = {}
+def _key_that_sets_each_name(blocks: Sequence[tuple[str, JsonObject]]) -> dict[str, str]:
+    """Return for each name in the state, such as `run_started`, the last key whose events set it or add to it."""
+    key_by_name = {}
     for _, fields in blocks:
-        for state in re.findall(r"s\['(\w+)'\]\s*(?:= True|\+=)", fields.get("POST", "")):
-            keys_by_state[state] = fields["NAME"]
-    return keys_by_state
+        for name in re.findall(r"s\['(\w+)'\]\s*(?:= True|\+=)", fields.get("POST", "")):
+            key_by_name[name] = fields["NAME"]
+    return key_by_name
 
 
 def _aggregates(code: str) -> str:
@@ -285,29 +290,30 @@ def _parsed(name: str, key: str, text: str, parse: Callable[[str], _Parsed]) -> 
 
 
 def _rule(name: str, fields: JsonObject, set_by: Mapping[str, str]) -> Rule:
-    """Return the rule that a KEY block of the rule file `name` has for a key. `fields` are those of the block.
+    """Return the rule for one key of events, by the fields of its KEY block in the rule file `name`.
 
     NAME is the key, and REQ the number of its events: OPTIONAL, EXACTLY_ONE, AT_LEAST_ONE, AT_LEAST(3), or
-    AT_LEAST_ONE_OR(other_key), where an event of the other key does as well. The other fields hold checks, and POST the
-    code that runs after them.
+    AT_LEAST_ONE_OR(other_key), where an event of the other key will do as well. CHECK holds the checks of each event,
+    FIRST_CHECK that of the first event, and ATLEAST_ONE_CHECK the one that at least one event must meet. POST holds the
+    code that runs after the checks. `set_by` has the key by whose events each name in the state is set.
 
     Raises ValueError for a form that is not known.
     """
     key = fields["NAME"]
-    wanted = fields.get("REQ", "OPTIONAL")
-    count = _COUNTS.fullmatch(wanted)
-    if not count:
-        raise ValueError(f"{name}: {key}: no meaning for {wanted!r}")
-    least_number, other_key = count.groups()
-    least = int(least_number or 0)
-    if wanted in ("EXACTLY_ONE", "AT_LEAST_ONE"):
+    required = fields.get("REQ", "OPTIONAL")
+    match = _COUNTS.fullmatch(required)
+    if not match:
+        raise ValueError(f"{name}: {key}: no meaning for {required!r}")
+    number, other_key = match.groups()  # in the brackets; None without
+    least = int(number or 0)
+    if required in ("EXACTLY_ONE", "AT_LEAST_ONE"):
         least = 1
     checks = _checks(name, key, fields.get("CHECK", []), set_by)
     first_checks = _checks(name, key, fields.get("FIRST_CHECK", []), set_by)
     any_checks = _checks(name, key, fields.get("ATLEAST_ONE_CHECK", []), set_by)
     return Rule(
         key=key,
-        count=wanted,
+        count=required,
         least=least,
         other=other_key,
         checks=checks,
@@ -328,13 +334,14 @@ def _checks(name: str, key: str, texts: str | list[str], set_by: Mapping[str, st
 
 
 def read_check(name: str, key: str, text: str, set_by: Mapping[str, str] = MappingProxyType({})) -> Check:
-    """Return the check that `text` makes of events of `key`; the text is an expression such as `v['value'] > 0`.
+    """Return the check of the events of `key` that a rule file writes as an expression, such as `v['value'] > 0`.
 
-    In it `v` is the event and `s` the state, in which events of other keys have set flags and lists; `set_by` has the
-    key by which each name in the state is set. A check of one flag alone, such as `not s['run_started']`, is about the
-    order of two keys. Any other check is about the event's value, metadata or time.
+    In it `v` is the event and `s` the state, in which events of other keys have set flags and lists. `set_by` has the
+    key by whose events each name in the state is set. A check of nothing but a flag is about the order of two keys:
+    `not s['run_started']` asks for an event before that of `set_by["run_started"]`. Any other check is about the
+    event's value, metadata or time.
 
-    `name` is the rule file, for the message of the ValueError that a form raises which is not known.
+    Raises ValueError for a form that is not known; its message has `name`, which is that of the rule file.
     """
     code = _parsed(name, key, text, expression)
     node = ast.parse(text.strip(), mode="eval").body
@@ -346,9 +353,9 @@ def read_check(name: str, key: str, text: str, set_by: Mapping[str, str] = Mappi
             other_key = set_by[state_name]
             break
 
-    flag_alone = re.fullmatch(r"(?P<denied>not )?s\['\w+'\](?: == True)?", normal_text)
+    flag_alone = re.fullmatch(r"(?P<negation>not )?s\['\w+'\](?: == True)?", normal_text)
     if other_key and flag_alone:
-        must_come_before = flag_alone["denied"] is not None
+        must_come_before = flag_alone["negation"] is not None
         return Check(node=node, code=code, aspect="order", other=other_key, before=must_come_before)
     return Check(node=node, code=code, aspect=_aspect(normal_text), other=other_key)
 
@@ -384,12 +391,15 @@ _WORDS = (
 
 
 def in_words(node: ast.expr) -> str:
-    """Return the words for what an expression of a rule file wants: `v['value'] > 0` gives "above 0".
+    """Return in words what an expression of a rule file wants. For instance:
 
-    An expression is put together from the words for its parts: `A and B`, `A or B`, and `A if B else True`, which gives
-    "A, where B". Two comparisons joined by `|`, as some rule files write their `or`, are read as `A or B`, with
-    "metadata has" said once. A part that _WORDS has no pattern for keeps its text, without the brackets around names:
-    `v['value'] in s['names']` gives "value in names".
+        v['value'] > 0                       -> above 0
+        v['value'] >= 1 and v['value'] <= 9  -> at least 1 and at most 9
+        v['value'] > 0 if s['x'] else True   -> above 0, where x
+        v['value'] in s['names']             -> value in names
+
+    Some rule files write `or` as `|`: two comparisons joined by it are read as `A or B`, with "metadata has" said once.
+    The last example is one for which _WORDS has no pattern: it keeps its text, without the brackets around names.
     """
     match node:
         case ast.BoolOp(op=ast.And(), values=values):

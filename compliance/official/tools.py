@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from compliance.official import rule_files
 from compliance.official.rule_files import RULES, VERSION
@@ -26,11 +25,13 @@ IMPORTED = {
 
 
 def run_tool(tool: str, arguments: Sequence[str]) -> tuple[int | None, str]:
-    """Run `python -m mlperf_logging.<tool>`, and return its exit status and all of its text.
+    """Run one of mlperf-logging's tools, and return its exit status and all that it printed.
 
-    The status is None where it did not end within TIMEOUT_S. It runs in a folder of its own, since the tools write into
-    the working directory. Raises ValueError where mlperf-logging is not the release whose rules this project has, or a
-    package that the tool imports is not installed.
+    Where it does not end within ten minutes, it is killed: the status is None, and the text says so. It runs in an
+    empty folder, since the tools write into the working directory.
+
+    Raises ValueError where the installed mlperf-logging is not the release whose rules this project has, or a package
+    that the tool imports is not installed.
     """
     try:
         installed = importlib.metadata.version("mlperf-logging")
@@ -48,17 +49,25 @@ def run_tool(tool: str, arguments: Sequence[str]) -> tuple[int | None, str]:
             "launch/setup.sh official installs it, or the extra [official]"
         )
     command = [sys.executable, "-m", f"mlperf_logging.{tool}", *arguments]
-    both: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "errors": "replace"}
     with tempfile.TemporaryDirectory() as folder:
         try:
-            done = subprocess.run(command, cwd=folder, timeout=TIMEOUT_S, check=False, encoding="utf-8", **both)
+            done = subprocess.run(
+                command,
+                cwd=folder,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=TIMEOUT_S,
+                check=False,
+                encoding="utf-8",
+                errors="replace",
+            )
         except subprocess.TimeoutExpired:
             return None, f"no end within {TIMEOUT_S} s"
     return done.returncode, done.stdout
 
 
 def _complaints(text: str) -> str:
-    """The lines of a tool's text that complain, else its last line."""
+    """Return the first three lines of a tool's text that complain, else its last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no text"]
     bad = [line for line in lines if re.search(r"ERROR|CRITICAL|Traceback|Error:|failed|Required", line)]
     return printable("; ".join(bad[:3] or lines[-1:]), 500)
@@ -73,17 +82,17 @@ _ACCEPTS = {  # what each tool prints of what it accepts
 
 
 def ask(tool: str, *arguments: str) -> Verdict:
-    """The tool's verdict, by its text alone: most of the tools exit with 0 whatever they find."""
+    """Return the tool's verdict, by its text alone: most of the tools exit with 0 whatever they find."""
     _, text = run_tool(tool, arguments)
     good = _ACCEPTS[tool] in text and "Skipping benchmark" not in text  # package_checker passes over one that it lacks
     return judged(tool, good, _ACCEPTS[tool] if good else _complaints(text))
 
 
 def summary(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> Verdict:
-    """Ask result_summarizer for the score of the package in `folder`. The verdict is good if it is `minutes`, ours.
+    """Ask result_summarizer for the score of the package in `folder`, and return whether it is `minutes`, our score.
 
-    The tool runs twice: only in its second run does it apply the scaling of the convergence test, which the first one
-    writes into the folder.
+    The verdict fails, too, where the tool gives no score or more than one. The tool writes into the folder: its first
+    run leaves the scaling of the convergence test there, and only the second one applies it to the score.
     """
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "summary.csv"
@@ -100,7 +109,7 @@ def summary(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -
 
 
 def config_of_ours(ruleset: str, folder: Path) -> Path:
-    """Writes the rules common to all benchmarks and those of ours into `folder`, and gives the first one's path.
+    """Write the rules common to all benchmarks and those of ours into `folder`, and return the path of the first.
 
     The official checker looks for the files that a rule names in its own package, but where their paths are absolute.
     """
@@ -112,7 +121,7 @@ def config_of_ours(ruleset: str, folder: Path) -> Path:
 
 
 def check_log(path: Path, ruleset: str, benchmark: str) -> tuple[bool, list[str]]:
-    """The official checker's verdict on one log, and its first messages."""
+    """Return the official checker's verdict on one log, and its first messages."""
     arguments = ["--usage", "training", "--ruleset", ruleset, "--log_output", "out.log"]
     with tempfile.TemporaryDirectory() as folder:
         if re.fullmatch(r"\w+", benchmark) and (RULES / f"training_{ruleset}" / f"closed_{benchmark}.yaml").is_file():

@@ -33,9 +33,10 @@ def is_own_data(run: LoggedRun, benchmark: Benchmark) -> bool:
 
 
 def counts_batches(run: LoggedRun, benchmark: Benchmark) -> bool:
-    """Return whether a run on the benchmark's data set has stated batches, or another number, as its eval_samples.
+    """Return whether a run on the benchmark's data set states a wrong eval_samples, as those do that count batches.
 
-    Its accuracies show it: they are whole numbers of the benchmark's samples, and not of the stated ones.
+    Its accuracies show that: each is a whole number of right samples out of those of the benchmark, and not out of the
+    stated ones. False where there are fewer than three different accuracies, which may be so by chance.
     """
     samples = run.of(schema.EVAL_SAMPLES).value
     if run.of(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not has_type(samples, COUNT):
@@ -54,11 +55,12 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collected: C
 
     There must be one every 4 epochs, the first of them after epoch 1, 2, 3 or 4, and none may be missing at the end.
     Evaluations more often than that are a breach only where `exact` is true. A run that numbers its epochs in a way of
-    its own is on the schedule if its events started or announced as many epochs between the evaluations.
+    its own is on the schedule if its events started or announced as many epochs between the evaluations. More
+    evaluations than are kept in memory are a breach as well, as nobody has looked at all of them.
     """
     period = int(collected.strict[SCHEDULE].bounds["epochs"])
     evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]  # 0: of the initial weights
-    if not evaluations or _is_on_schedule_by_counts(run, order, period):
+    if not evaluations or _is_on_schedule_by_started_epochs(run, order, period):
         return
     first = evaluations[0]
     if first.epoch > period:
@@ -69,7 +71,7 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collected: C
             actual = f"an evaluation of epoch {after.epoch}, {gap} after the one before"
             collected.breach(SCHEDULE, after.line, actual)
     count = run.number(schema.EVAL_ACCURACY)
-    if count > EVENTS_KEPT:  # of which some were not kept, so nobody looked at them
+    if count > EVENTS_KEPT:
         collected.breach(SCHEDULE, None, f"{count} evaluations")
     last = evaluations[-1]
     if order.last_epoch is not None and order.last_epoch - last.epoch >= period:
@@ -77,22 +79,23 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collected: C
         collected.breach(SCHEDULE, last.line, actual)
 
 
-def _is_on_schedule_by_counts(run: LoggedRun, order: RunOrder, period: int) -> bool:
-    """Return whether evaluations are on the schedule by the epochs that were started before them, whatever the labels.
+def _is_on_schedule_by_started_epochs(run: LoggedRun, order: RunOrder, period: int) -> bool:
+    """Return whether a run is on the schedule by the number of epochs that it had started before each evaluation.
 
-    There must be `period` of them between two evaluations, no more before the first one, and fewer after the last one.
-    The labels may then be shifted, but two evaluations in turn may not be labelled more than `period` apart.
+    From one evaluation to the next `period` epochs must be started. Before the first one it may be fewer, and after the
+    last one it must be fewer. The numbers of the epochs that the evaluations state do not count, but may not grow by
+    more than `period` from one to the next. False for a run of fewer than two evaluations after the start.
     """
-    epochs_started = [evaluation.trained for evaluation in run.evaluations if evaluation.trained]
-    if len(epochs_started) < 2:
+    started_before = [evaluation.trained for evaluation in run.evaluations if evaluation.trained]
+    if len(started_before) < 2:
         return False
-    gaps = {after - before for before, after in itertools.pairwise(epochs_started)}
-    labelled_gaps = [after.epoch - before.epoch for before, after in itertools.pairwise(run.evaluations)]
-    started_after_last = order.epochs_counted - epochs_started[-1]
+    started_between = {after - before for before, after in itertools.pairwise(started_before)}
+    started_after_last = order.epochs_counted - started_before[-1]
+    stated_gaps = [after.epoch - before.epoch for before, after in itertools.pairwise(run.evaluations)]
 
-    is_regular = gaps == {period}
-    is_whole = epochs_started[0] <= period and started_after_last < period
-    return is_regular and is_whole and max(labelled_gaps) <= period
+    is_regular = started_between == {period}
+    has_both_ends = started_before[0] <= period and started_after_last < period
+    return is_regular and has_both_ends and max(stated_gaps) <= period
 
 
 # --- whole numbers of samples ---
@@ -101,19 +104,19 @@ def _is_on_schedule_by_counts(run: LoggedRun, order: RunOrder, period: int) -> b
 def check_samples(run: LoggedRun, samples: int, collected: Collected) -> None:
     """Collect a breach where a run's accuracies were not counted on `samples` samples, the size of the evaluation set.
 
-    An accuracy is the number of right samples over all: 0.76002 is 38,001 of 50,000. Where 0.76002 times `samples` is
-    no whole number, another number of samples is looked for that makes all accuracies whole. If it is smaller than
-    `samples`, some were left out, which is an error. If it is larger, the last batch may have been padded, which just
+    An accuracy is the number of right samples over all: 0.76002 is 38,001 of 50,000. Where an accuracy times `samples`
+    is no whole number, another number of samples is looked for that makes all accuracies whole. If it is smaller than
+    `samples`, some were left out, which is an error. If it is larger, the last batch may have been padded, which only
     warns. If there is none, the accuracies are means over the workers' shares, which no rule forbids.
     """
-    unexplained = [evaluation for evaluation in run.evaluations if not all_whole([evaluation.value], samples)]
-    if not unexplained:
+    not_whole = [evaluation for evaluation in run.evaluations if not all_whole([evaluation.value], samples)]
+    if not not_whole:
         return
     counted = _find_number_of_samples(run, samples)
     if counted is None:
         return
     whole = f"the accuracies are whole numbers of {counted} samples"
-    line = unexplained[0].line
+    line = not_whole[0].line
     if counted > samples:
         actual = f"{whole}: {counted - samples} of padding count"
         collected.breach(SAMPLES, line, actual, severity="warning")
@@ -124,9 +127,9 @@ def check_samples(run: LoggedRun, samples: int, collected: Collected) -> None:
 def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
     """Return the least number near `samples` that makes every accuracy of a run a whole number of right samples.
 
-    The candidates reach from a global batch below `samples` to one above it. Return None where none of them fits, or
-    where the accuracies are so few that some candidate may fit by accident: a wrong number comes within the tolerance
-    of a whole one with a chance of 2.4 % (0.012 below and above it) for each different accuracy.
+    Numbers are tried from a global batch below `samples` up to one above it. None where none of them fits, and where
+    the log states no batch, or one larger than `samples`. None, too, where the accuracies are so few that a number may
+    fit by accident: the chance that an accuracy times a wrong number comes within 0.012 of a whole number is 2.4 %.
     """
     batch = run.global_batch or 0
     if batch > samples:
@@ -134,7 +137,7 @@ def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
     candidates = range(max(samples - batch, 1), samples + batch)
 
     values = {evaluation.value for evaluation in run.evaluations}
-    chance_of_one = (2 * _COUNT_TOLERANCE) ** len(values)
+    chance_of_one = (2 * _COUNT_TOLERANCE) ** len(values)  # that one wrong number fits all accuracies
     chance_of_any = len(candidates) * chance_of_one  # at most
     if chance_of_any >= _CHANCE:
         return None
@@ -162,8 +165,9 @@ def _is_whole(count: float, tolerance: float) -> bool:
 def check_curve(evaluations: Sequence[Evaluation], target: float, collected: Collected) -> None:
     """Collect what no training of ResNet-50 shows in its accuracies, by the bounds of the rule `accuracy-curve`.
 
-    No accuracy may be over 0.8. Where a run took at least five evaluations to reach `target`, the last of them may not
-    be a leap, and most must be better than the one before.
+    No accuracy may be too high for this model (over 0.8). Where a run took several evaluations to reach `target` (at
+    least five), the last one may not leap to it, and enough of them must be better than the one before. Accuracies
+    after the target are not looked at. Where a run both leaps and rises too rarely, only the leap is collected.
     """
     bounds = collected.strict[CURVE].bounds
     best = max(evaluations, key=lambda evaluation: evaluation.value, default=None)
@@ -171,27 +175,24 @@ def check_curve(evaluations: Sequence[Evaluation], target: float, collected: Col
         actual = f"top-1 {best.value:.6g}; none of ResNet-50's is over {bounds['most_accurate']}"
         collected.breach(CURVE, best.line, actual)
 
-    place = place_of_target(evaluations, target)
-    if place is None or place + 1 < bounds["evaluations"]:
+    index = index_of_target(evaluations, target)
+    if index is None or index + 1 < bounds["evaluations"]:
         return
-    values = [evaluation.value for evaluation in evaluations[: place + 1]]  # up to the target
-    line = evaluations[place].line
+    values = [evaluation.value for evaluation in evaluations[: index + 1]]  # up to the target
+    line = evaluations[index].line
     before_last = values[-2]
-    is_a_leap = before_last < target - bounds["last_rise"]
-    rises = 0
-    for before, after in itertools.pairwise(values):
-        if after > before:
-            rises += 1
-    share_of_rises = rises / (len(values) - 1)
-    if is_a_leap:
+    pairs = list(itertools.pairwise(values))
+    rises = [after for before, after in pairs if after > before]
+    share_of_rises = len(rises) / len(pairs)
+    if before_last < target - bounds["last_rise"]:
         collected.breach(CURVE, line, f"{before_last:.6g} at one evaluation, {values[-1]:.6g} at the next")
     elif share_of_rises < bounds["share_of_rises"]:
         collected.breach(CURVE, line, f"{share_of_rises:.0%} of its evaluations are better than the one before")
 
 
-def place_of_target(evaluations: Sequence[Evaluation], target: float) -> int | None:
-    """Return the place of the first evaluation that reached the target; None if none did."""
-    for place, evaluation in enumerate(evaluations):
+def index_of_target(evaluations: Sequence[Evaluation], target: float) -> int | None:
+    """Return the index of the first evaluation that reached the target; None if none did."""
+    for index, evaluation in enumerate(evaluations):
         if evaluation.value >= target:
-            return place
+            return index
     return None

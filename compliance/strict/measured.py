@@ -65,19 +65,23 @@ class _Sums:
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """The steps that a run of these settings takes. 0: the log does not say."""
+    """The sizes that the steps of a run must have by its settings. 0: the log does not say.
+
+    A step is one update of the weights, of a batch of images. A window is the steps between two lines of progress.
+    """
 
     batch: int = 0
     epoch_steps: int = 0
     window_steps: int = 0  # at most
-    warmup_end: int = 0  # of a measurement of the throughput alone
-    measured_end: int = 0
+    warmup_end: int = 0  # the last step of the phase "warmup", in a run that measures the throughput alone
+    measured_end: int = 0  # the last step of its phase "measured"
 
     def next_window(self, start: int, epoch: int) -> "_Window":
-        """Return the window that comes after step `start` in epoch `epoch`: its number of steps, and its phase.
+        """Return the steps and the phase that a window must have if it begins after step `start` in epoch `epoch`.
 
-        It has PRINT_STEPS steps, unless the epoch ends before. A run that measures the throughput alone has two phases
-        in place of epochs, "warmup" and "measured", at whose ends a window ends, too.
+        It has `window_steps` steps (without these, all up to the end), unless the epoch ends before. A run that
+        measures the throughput alone has two phases in place of epochs, "warmup" and "measured": a window ends where
+        its phase does.
         """
         phase = "train"
         end = epoch * self.epoch_steps
@@ -87,7 +91,8 @@ class _Plan:
         elif self.measured_end:
             phase = "measured"
             end = self.measured_end
-        return _Window(steps=min(self.window_steps or end, end - start), phase=phase)
+        most_steps = self.window_steps or end
+        return _Window(steps=min(most_steps, end - start), phase=phase)
 
 
 class _Window(NamedTuple):
@@ -97,20 +102,28 @@ class _Window(NamedTuple):
     phase: str
 
 
-def _plan_of(run: LoggedRun) -> _Plan:
-    """Return the plan of a run by its sizes and its settings."""
+def _plan_of_run(run: LoggedRun) -> _Plan:
+    """Return the plan of a run, by the settings in its log's header and the events train_samples and global_batch_size.
+
+    Without both events the batch and the steps of an epoch are 0. Only a run of MODE=throughput has the two ends of
+    its phases.
+    """
     samples = int(run.count(schema.TRAIN_SAMPLES))
     batch = int(run.count(schema.GLOBAL_BATCH_SIZE))
-    is_sized = samples > 0 and batch > 0
+    epoch_steps = 0
+    if samples > 0 and batch > 0:
+        epoch_steps = samples // batch
+    else:
+        batch = 0
     warmup_end = 0
     measured_end = 0
     if run.settings.get("MODE") == "throughput":
-        warmup_end = _whole_or_0(run.settings.get("WARMUP_STEPS"))
-        measured_end = warmup_end + _whole_or_0(run.settings.get("MEASURED_STEPS"))
+        warmup_end = _whole_number_or_0(run.settings.get("WARMUP_STEPS"))
+        measured_end = warmup_end + _whole_number_or_0(run.settings.get("MEASURED_STEPS"))
     return _Plan(
-        batch=batch if is_sized else 0,
-        epoch_steps=samples // batch if is_sized else 0,
-        window_steps=_whole_or_0(run.settings.get("PRINT_STEPS")),
+        batch=batch,
+        epoch_steps=epoch_steps,
+        window_steps=_whole_number_or_0(run.settings.get("PRINT_STEPS")),
         warmup_end=warmup_end,
         measured_end=measured_end,
     )
@@ -129,14 +142,14 @@ class Measured:
         self._run = run
         self._collected = collected
         self._plan = _Plan()
-        self._sums = _Sums()
+        self._epoch_sums = _Sums()
         self._step = 0  # of the last window
         self._epoch: int | None = None  # the open one
         self._last_epoch: int | None = None
         self._last_epoch_ms: float | None = None  # its time less evaluation
-        self._of_open_epoch: list[_Throughput] = []
-        self._checkpoints: dict[int, float] = {}  # step: what training waited for it in ms
-        self._short: list[_ShortTime] = []
+        self._throughputs_of_open_epoch: list[_Throughput] = []
+        self._blocked_ms_by_step: dict[int, float] = {}  # step: what training waited for it in ms
+        self._short_throughputs: list[_ShortTime] = []
         self._handlers: dict[str, Callable[[Event], None]] = {
             schema.STEP_WINDOW.key: self._step_window,
             schema.RANK_TIMES.key: self._rank_times,
@@ -160,7 +173,7 @@ class Measured:
 
     def run_starts(self, event: Event) -> None:
         """Begin sums and clock at run_start, or at an epoch's start."""
-        self._sums = _Sums(since_ms=event.time_ms)
+        self._epoch_sums = _Sums(since_ms=event.time_ms)
 
     def epoch_starts(self, event: Event, number: int | None) -> None:
         """Begin an epoch."""
@@ -172,9 +185,9 @@ class Measured:
         self._epoch = None
         self._last_epoch = number
         self._last_epoch_ms = trained_ms
-        for throughput in self._of_open_epoch:
+        for throughput in self._throughputs_of_open_epoch:
             self._compare_time(throughput)
-        self._of_open_epoch.clear()
+        self._throughputs_of_open_epoch.clear()
 
     def succeeds(self, line: int) -> None:
         """Check what a run that ended with success at `line` must have."""
@@ -186,26 +199,27 @@ class Measured:
             self.fault(line, f"the run ends with step {self._step}, not {end}")
 
     def finish(self) -> None:
-        """Collect the throughputs of too short a time, once the log has ended.
+        """Collect the throughputs whose time is too short for their epoch. Call it once the log has ended.
 
-        A checkpoint within the epoch explains the time that is missing: it is no part of the throughput. Its event may
-        come after the epoch's end.
+        The time that training waited for a checkpoint within the epoch is no part of the throughput, so it may be
+        missing. This can be judged at the end only, as the event of a checkpoint may come after that of the epoch's
+        end.
         """
-        for short in self._short:
-            first_step = (short.epoch - 1) * self._plan.epoch_steps
+        for short in self._short_throughputs:
+            step_before = (short.epoch - 1) * self._plan.epoch_steps
             last_step = short.epoch * self._plan.epoch_steps
             waited_ms = 0.0
-            for step, blocked_ms in self._checkpoints.items():
-                if first_step < step < last_step:
+            for step, blocked_ms in self._blocked_ms_by_step.items():
+                if step_before < step < last_step:
                     waited_ms += blocked_ms
             if short.missing_ms > waited_ms:
                 self._collected.breach(AGREES, short.line, short.actual)
 
     # --- step windows ---
 
-    def _begin(self, where: schema.InWindow, window: schema.StepWindow) -> None:
-        """Make the plan at the first window, when the settings are known; a resumed run begins behind step 0."""
-        self._plan = _plan_of(self._run)
+    def _make_plan(self, where: schema.InWindow, window: schema.StepWindow) -> None:
+        """Make the plan at the first window, when the settings are known; a resumed run begins after another step."""
+        self._plan = _plan_of_run(self._run)
         summary = self._run.summary
         if summary is not None and summary.resumed:
             self._step = where.step - window.steps
@@ -213,8 +227,9 @@ class Measured:
     def _step_window(self, event: Event) -> None:
         """Compare a window, the steps between two lines of progress, with the run's plan and with the log's clock.
 
-        Its images and seconds are added to the sums of its epoch. Nothing more is compared once there are as many
-        faults as are kept.
+        Its loss and its time are kept, to compare the run with others; its images and seconds are added to the sums of
+        its epoch; and the window with the most images/s is remembered. The first window makes the plan. An event that
+        is not as the schema has it is a fault. Nothing more is compared once there are as many faults as are kept.
         """
         window = table_of(schema.StepWindow, event.value)
         where = table_of(schema.InWindow, event.metadata)
@@ -225,31 +240,31 @@ class Measured:
             self.fault(event.line, f"a step_window is not as the schema has it: {printable(event.value)}")
             return
         if self._run.number(schema.STEP_WINDOW) == 1:
-            self._begin(where, window)
+            self._make_plan(where, window)
         if len(self.faults) >= FINDINGS_PER_RULE:
             return
-        start = self._step
+        previous_step = self._step
         self._step = where.step
         self.all_images += window.images
-        self._sums.add(window)
-        self._compare_window(event.line, window, where, start)
+        self._epoch_sums.add(window)
+        self._compare_window(event.line, window, where, previous_step)
         self._compare_clock(event)
         if window.time_s > 0:
             self.fastest = max(self.fastest, Fastest(images_per_s=window.images / window.time_s, line=event.line))
 
-    def _compare_window(self, line: int, window: schema.StepWindow, where: schema.InWindow, start: int) -> None:
-        """Compare the window of `line` with the one that the plan has after step `start`, where the last one ended.
+    def _compare_window(self, line: int, window: schema.StepWindow, where: schema.InWindow, previous_step: int) -> None:
+        """Compare the window of `line` with the one that the plan has after `previous_step`, where the last one ended.
 
-        It must have the planned number of steps, a global batch of images in each, and the planned phase and epoch; and
-        it can have waited for data for no longer than it took. The first difference is kept as a fault.
+        It must have the planned number of steps, a global batch of images in each, and the planned phase and epoch. It
+        must have taken some time, and cannot have waited for data for longer. The first difference is kept as a fault.
         """
         steps = window.steps
         wait_s = window.data_wait_s
-        wanted = self._plan.next_window(start, where.epoch_num)
-        wanted_epoch = 1 if self._plan.measured_end else self._epoch
-        if steps != wanted.steps or where.step != start + steps or window.images != steps * self._plan.batch:
+        wanted = self._plan.next_window(previous_step, where.epoch_num)
+        wanted_epoch = 1 if self._plan.measured_end else self._epoch  # a measured run counts no epochs: all is in 1
+        if steps != wanted.steps or where.step != previous_step + steps or window.images != steps * self._plan.batch:
             done = f"{steps} steps, {window.images} images"
-            self.fault(line, f"a window of {done}, to step {where.step}; {start} was the last")
+            self.fault(line, f"a window of {done}, to step {where.step}; {previous_step} was the last")
         elif where.phase != wanted.phase or where.epoch_num != wanted_epoch:
             self.fault(line, f"a window of phase {printable(where.phase)} and epoch {where.epoch_num} here")
         elif not 0 <= wait_s <= window.time_s + _ROUNDED_S or not window.time_s > 0:
@@ -257,37 +272,40 @@ class Measured:
 
     def _compare_clock(self, event: Event) -> None:
         """Compare the sum of the windows' times with the time that has passed since the epoch's start."""
-        passed_ms = event.time_ms - self._sums.since_ms
-        if self._sums.time_s * 1000 > passed_ms * (1 + self._share) + self._run.clock_tolerance_ms:
-            self.fault(event.line, f"windows of {self._sums.time_s:.6g} s in the {passed_ms / 1000:.6g} s up to here")
+        passed_ms = event.time_ms - self._epoch_sums.since_ms
+        windows_s = self._epoch_sums.time_s
+        if windows_s * 1000 > passed_ms * (1 + self._clock_share) + self._run.clock_tolerance_ms:
+            self.fault(event.line, f"windows of {windows_s:.6g} s in the {passed_ms / 1000:.6g} s up to here")
 
     @property
-    def _share(self) -> float:
+    def _clock_share(self) -> float:
         """The part of a time by which the log's clock may differ from it."""
         return self._collected.strict[AGREES].bounds["share"]
 
     def _rank_times(self, event: Event) -> None:
-        """Check the ranks' own times in the window that comes next, for waiting and for computing.
+        """Keep a fault if an event rank_times cannot be of this run.
 
-        The least, the median and the most must be in that order, and the rank that took most must be one of the run.
+        It has the least, the median and the most time that the ranks waited for data, and that they computed. These
+        must be in that order, and the rank that took most must be one of the run's. Times of computing may be missing.
         """
         times = table_of(schema.RankTimes, event.value)
         summary = self._run.summary
-        is_good = False
+        is_possible = False
         if times is not None and summary is not None:
             waited = [0.0, times.data_wait_least_s, times.data_wait_median_s, times.data_wait_most_s]
             computed = [0.0, times.compute_least_s or 0.0, times.compute_median_s or 0.0, times.compute_most_s or 0.0]
-            ranks_exist = max(times.data_wait_rank, times.compute_rank or 0) < summary.devices
-            is_good = ranks_exist and waited == sorted(waited) and computed == sorted(computed)
-        if not is_good:
+            do_ranks_exist = max(times.data_wait_rank, times.compute_rank or 0) < summary.devices
+            is_possible = do_ranks_exist and waited == sorted(waited) and computed == sorted(computed)
+        if not is_possible:
             self.fault(event.line, f"no rank_times of this run: {printable(event.value)}")
 
     def _checkpoint(self, event: Event) -> None:
+        """Keep how long training waited for a checkpoint; it must be of a step that was done."""
         checkpoint = table_of(schema.Checkpoint, event.value)
         if checkpoint is None or not 0 < checkpoint.step <= self._step:
             self.fault(event.line, f"no checkpoint of a step that was done: {printable(event.value)}")
-        elif len(self._checkpoints) < EVENTS_KEPT:
-            self._checkpoints[checkpoint.step] = checkpoint.blocked_s * 1000
+        elif len(self._blocked_ms_by_step) < EVENTS_KEPT:
+            self._blocked_ms_by_step[checkpoint.step] = checkpoint.blocked_s * 1000
 
     # --- throughputs ---
 
@@ -295,8 +313,8 @@ class Measured:
         """Collect what contradicts the images, seconds and images/s that a log of this project states of an epoch.
 
         They must agree with each other, with the sums of the epoch's windows, with the log's clock and with the size of
-        the data set. `number` is the epoch's; None where the log has none. The event may stand before the epoch's end:
-        then it is kept, and compared with the clock there.
+        the data set. `number` is the epoch's. None, where the log has no number, is a breach, and so are values that
+        are not numbers above 0. An event before the epoch's end is compared with the clock when the epoch stops.
         """
         line = event.line
         stated = table_of(schema.EpochThroughput, event.value)
@@ -311,14 +329,14 @@ class Measured:
         is_epoch_open = self._epoch == number
         if not is_epoch_open:
             self._compare_time(throughput)
-        elif len(self._of_open_epoch) < FINDINGS_PER_RULE:
-            self._of_open_epoch.append(throughput)
+        elif len(self._throughputs_of_open_epoch) < FINDINGS_PER_RULE:
+            self._throughputs_of_open_epoch.append(throughput)
         self._compare_with_data_set(stated, line)
 
     def _compare_rate(self, stated: schema.EpochThroughput, line: int) -> None:
         """Compare the images/s of an epoch with its images over its seconds."""
         rate = stated.images / stated.time_s
-        if abs(stated.images_per_s - rate) > self._share * rate:
+        if abs(stated.images_per_s - rate) > self._clock_share * rate:
             actual = f"{stated.images_per_s:.6g} images/s; its images over its time are {rate:.6g}"
             self._collected.breach(AGREES, line, actual)
 
@@ -331,27 +349,29 @@ class Measured:
             self._collected.breach(AGREES, line, actual)
 
     def _compare_sums(self, line: int, number: int, stated: schema.EpochThroughput) -> None:
-        """Compare the throughput of epoch `number` with the sums of its windows, and the last of them with the plan.
+        """Compare what an event states of epoch `number` with the sums of its windows, and its last step with the plan.
 
-        Each difference is kept as a fault. Seconds may differ by what rounding each of them to six digits makes.
+        Each difference is kept as a fault. Seconds may differ by what rounding makes, as the event and each window have
+        been rounded to six digits.
         """
-        sums = self._sums
-        rounded_s = _ROUNDED_S * (sums.windows + 1)
-        for name, value, of_windows, tolerance in (
+        sums = self._epoch_sums
+        rounding_s = _ROUNDED_S * (sums.windows + 1)
+        for unit, value, sum_of_windows, tolerance in (
             ("images", stated.images, sums.images, 0.0),
-            ("s", stated.time_s, sums.time_s, rounded_s),
-            ("s of waiting for data", stated.data_wait_s, sums.wait_s, rounded_s),
+            ("s", stated.time_s, sums.time_s, rounding_s),
+            ("s of waiting for data", stated.data_wait_s, sums.wait_s, rounding_s),
         ):
-            if abs(value - of_windows) > tolerance:
-                self.fault(line, f"{value:.10g} {name} in epoch {number}, {of_windows:.10g} in its step_windows")
-        end = number * self._plan.epoch_steps
-        if end and self._step != end:
-            self.fault(line, f"epoch {number} ends with step {self._step}, not {end}")
+            if abs(value - sum_of_windows) > tolerance:
+                self.fault(line, f"{value:.10g} {unit} in epoch {number}, {sum_of_windows:.10g} in its step_windows")
+        planned_step = number * self._plan.epoch_steps
+        if planned_step and self._step != planned_step:
+            self.fault(line, f"epoch {number} ends with step {self._step}, not {planned_step}")
 
     def _compare_time(self, throughput: _Throughput) -> None:
         """Compare the time of a throughput with that between its epoch's start and stop, less evaluation.
 
-        A longer time is a breach. A shorter one is kept until the log's end, as a checkpoint may explain it.
+        A longer time is a breach, and so is a throughput of another epoch than the last one that ended. A shorter time
+        is kept until the log's end, as a checkpoint may explain it.
         """
         epoch = throughput.epoch
         epoch_ms = self._last_epoch_ms
@@ -360,22 +380,23 @@ class Measured:
             self._collected.breach(AGREES, throughput.line, actual)
             return
         missing_ms = epoch_ms - throughput.time_s * 1000
-        allowed_ms = self._share * epoch_ms + self._run.clock_tolerance_ms
+        allowed_ms = self._clock_share * epoch_ms + self._run.clock_tolerance_ms
         if abs(missing_ms) <= allowed_ms:
             return
         between = f"{epoch_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
         actual = f"{throughput.time_s:.3f} s for epoch {epoch}; {between}"
         if missing_ms < 0:
             self._collected.breach(AGREES, throughput.line, actual)
-        elif len(self._short) < EVENTS_KEPT:
-            self._short.append(_ShortTime(throughput.line, epoch, missing_ms - allowed_ms, actual))
+        elif len(self._short_throughputs) < EVENTS_KEPT:
+            self._short_throughputs.append(_ShortTime(throughput.line, epoch, missing_ms - allowed_ms, actual))
 
     def _throughput_of_others(self, event: Event) -> None:
         """Collect a throughput in another submitter's log that the time of the epoch before it contradicts.
 
         The event's value is taken as images/s over the whole data set: a number, or a table that has it as `throughput`
         or `imgs_sec`. At that rate the data set must take as long as the last epoch did by the log's clock, within a
-        tolerance. Values of other forms, and events within an epoch, are passed over.
+        tolerance. Nothing is compared for a value of another form, for an event within an epoch or before the first one
+        has ended, and where the log does not state the size of the data set.
         """
         images_per_s = event.value
         if isinstance(images_per_s, dict):
@@ -388,14 +409,14 @@ class Measured:
         if not is_number(images_per_s) or not images:
             return
 
-        allowed_ms = self._share * epoch_ms + self._run.clock_tolerance_ms
+        allowed_ms = self._clock_share * epoch_ms + self._run.clock_tolerance_ms
         if images_per_s <= 0 or abs(images / images_per_s * 1000 - epoch_ms) > allowed_ms:
-            by_clock = images / epoch_ms * 1000
-            actual = f"{images_per_s:.6g} images/s; {images} images in {epoch_ms / 1000:.3f} s are {by_clock:.6g}"
+            rate_by_clock = images / epoch_ms * 1000
+            actual = f"{images_per_s:.6g} images/s; {images} images in {epoch_ms / 1000:.3f} s are {rate_by_clock:.6g}"
             self._collected.breach(AGREES, event.line, actual)
 
 
-def _whole_or_0(setting: Any) -> int:
+def _whole_number_or_0(setting: Any) -> int:
     """Return a setting that is a whole number; 0 for any other."""
     return setting if type(setting) is int else 0
 

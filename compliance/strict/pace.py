@@ -18,17 +18,17 @@ RULE = "epoch-time"
 def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collected: Collected) -> None:
     """Collect the breaches of `epoch-time`: epochs, steps and evaluations that are faster than a training can be.
 
-    The run must have ended. Epochs are compared with each other in every benchmark; the times of a step and of an
-    evaluation have bounds for ResNet alone, that of an evaluation only where the data set is the benchmark's.
+    The log must have been read to its end. Epochs are compared with each other in every benchmark. The times of a step
+    and of an evaluation have bounds for ResNet alone, that of an evaluation only where the data set is the benchmark's.
     """
     bounds = collected.strict[RULE].bounds
     trained = [part for part in order.trained if part.epoch_ms > 0]
-    fast = _fast_between_slower(trained, bounds["epochs"], bounds["median_ms"], bounds["share_of_median"])
-    if fast:
+    fast_epochs = _fast_between_slower(trained, bounds["epochs"], bounds["median_ms"], bounds["share_of_median"])
+    if fast_epochs:
         median_ms = statistics.median_high(part.epoch_ms for part in trained)
-        few = f"{len(fast)} of {len(trained)} epochs"
-        actual = f"{few} take under 1/8 of the median, {median_ms:.10g} ms, between slower ones"
-        collected.breach(RULE, fast[0].line, actual)
+        how_many = f"{len(fast_epochs)} of {len(trained)} epochs"
+        actual = f"{how_many} take under 1/8 of the median, {median_ms:.10g} ms, between slower ones"
+        collected.breach(RULE, fast_epochs[0].line, actual)
     if benchmark.name == "resnet":
         _check_steps(run, order, trained, collected)
         if run.count(schema.TRAIN_SAMPLES) == benchmark.train_samples:
@@ -38,23 +38,25 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collected:
 def _fast_between_slower(
     trained: Sequence[TrainedPart], least_epochs: float, least_median_ms: float, share: float
 ) -> list[TrainedPart]:
-    """Return the epochs of under `share` of the median that have a slower epoch somewhere before and after them.
+    """Return the epochs that took less than `share` of the median, and have slower ones before and after them.
 
-    Fast ones at the start or the end are left out: they are a machine's before it throttles, or after. Runs of fewer
-    than `least_epochs` epochs, or of epochs so short that they overlap, have none.
+    Fast ones at the start or the end of the run are left out: a machine may be faster before it throttles, or after.
+    Empty for a run of fewer than `least_epochs` epochs, and for one whose median is below `least_median_ms`: times so
+    short are no evidence.
     """
     if len(trained) < least_epochs:
         return []
     median_ms = statistics.median_high(part.epoch_ms for part in trained)
     if median_ms < least_median_ms:
         return []
-    slower_places = [place for place, part in enumerate(trained) if part.epoch_ms >= share * median_ms]
-    between_slower = trained[slower_places[0] : slower_places[-1]]
-    return [part for part in between_slower if part.epoch_ms < share * median_ms]
+    slower_indices = [index for index, part in enumerate(trained) if part.epoch_ms >= share * median_ms]
+    first_slower = slower_indices[0]
+    last_slower = slower_indices[-1]
+    return [part for part in trained[first_slower:last_slower] if part.epoch_ms < share * median_ms]
 
 
 class _EpochTime(NamedTuple):
-    """A time of an epoch, where it comes from, and the bound of the rule for a step of it."""
+    """A time that an epoch took, where it comes from in words, and the name of the rule's bound for a step of it."""
 
     epoch_ms: float
     origin: str
@@ -62,10 +64,11 @@ class _EpochTime(NamedTuple):
 
 
 def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collected: Collected) -> None:
-    """Collect a breach where a training step of ResNet is shorter than launching its 500 kernels takes.
+    """Collect a breach where a training step of ResNet takes less time than to launch its 500 kernels.
 
-    A log states no step's time, so it is computed as an epoch's time over its steps. There are up to three times of an
-    epoch, each with a bound of its own: the run's time over its epochs, the median epoch and the fastest one.
+    A log does not state the time of a step, so it is computed as the time of an epoch over its steps. An epoch has up
+    to three times, each with a bound of its own: the run's time over its epochs, the median epoch and the fastest one.
+    Nothing is collected for a log that lacks train_samples, global_batch_size or run_stop.
     """
     samples = run.count(schema.TRAIN_SAMPLES)
     batch = run.count(schema.GLOBAL_BATCH_SIZE)
@@ -73,13 +76,18 @@ def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]
         return
     for time in _times_of_an_epoch(run, order, trained):
         step_ms = time.epoch_ms / samples * batch
-        if step_ms < collected.strict[RULE].bounds[time.bound]:
+        least_ms = collected.strict[RULE].bounds[time.bound]
+        if step_ms < least_ms:
             actual = f"{step_ms:.3g} ms a step of {batch} images, by {time.origin}"
             collected.breach(RULE, run.stop.line, actual)
 
 
 def _times_of_an_epoch(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]) -> list[_EpochTime]:
-    """Return the mean, median and least time of an epoch, as far as the log has them."""
+    """Return the mean, median and least time of an epoch, each with the name of its bound in the rule `epoch-time`.
+
+    The mean is left out where the log does not state the run's time and epochs. The others are left out where no epoch
+    was timed; `trained` has those that were.
+    """
     times = []
     mean_ms = _mean_epoch_ms(run, order)
     if mean_ms:

@@ -12,8 +12,8 @@ from compliance.strict.accuracies import (
     check_samples,
     check_schedule,
     counts_batches,
+    index_of_target,
     is_own_data,
-    place_of_target,
 )
 from compliance.strict.copies import whole_seed
 from compliance.strict.pace import check_pace
@@ -24,13 +24,16 @@ from runlog.reader import Event
 from runlog.text import printable
 
 _NOT_CLEARED = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})
-_OF_A_WHOLE_RUN = {"mode": "train", "data": "real", "resumed": False, "profiled": False}  # fields of run_summary
+_SUMMARY_OF_A_WHOLE_RUN = {"mode": "train", "data": "real", "resumed": False, "profiled": False}
 _OF_OWN_DATA = ("eval-schedule", "eval-samples", "accuracy-curve", "rcp-hyperparameters", "rcp-convergence")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """A run that has ended, and what is collected of it."""
+    """The rules about a run as a whole, for a run whose log was read to its end.
+
+    `order` has followed its events, and `collected` gets the findings.
+    """
 
     ruleset: Ruleset
     run: LoggedRun
@@ -38,11 +41,11 @@ class Policy:
     collected: Collected
 
     def check(self, benchmark_asked: str | None) -> None:
-        """Collect the breaches of the rules about the run as a whole, after those of its single events.
+        """Collect the breaches of the rules about the run as a whole. Call it after those of its events were collected.
 
         `benchmark_asked` is the benchmark that the log must be of; None allows any. At the end, the breaches of rules
-        that do not hold for the run's benchmark and division are dropped, those of single events as well. A note that
-        the rule was not applied takes their place.
+        that do not hold for the run's benchmark and division are dropped, also those by single events. For each such
+        rule there is a note that it was not applied.
         """
         run = self.run
         name = run.text(schema.SUBMISSION_BENCHMARK)
@@ -56,7 +59,8 @@ class Policy:
         if benchmark is not None:
             self._check_benchmark(benchmark, division)
         if run.is_project_log:
-            # Our writer logs every benchmark in one form, so this looks at all breaches of form before any is dropped.
+            # This must see all breaches of form before some are dropped below: our writer breaks none of these rules,
+            # whatever the benchmark.
             self._check_own_log(benchmark)
         self.collected.keep_applicable("" if benchmark is None else name, division)
         if division == "closed":
@@ -68,6 +72,7 @@ class Policy:
     # --- rules of every benchmark ---
 
     def _check_benchmark_asked(self, asked: str | None) -> None:
+        """Collect that the log is of another benchmark than the user asked for; None allows any."""
         name = self.run.text(schema.SUBMISSION_BENCHMARK)
         if asked and name and name != asked:
             line = self.run.of(schema.SUBMISSION_BENCHMARK).line
@@ -86,41 +91,41 @@ class Policy:
         self._breach("run-status", run.stop.line, f"status {printable(status)}{why}")
 
     def _check_summary(self) -> None:
-        """Collect what a log's run_summary says against a whole training on real data.
+        """Collect each field of the log's run_summary that says that this was no whole training on real data.
 
-        It may say that the run only measured throughput, or was on synthetic data, resumed or profiled. Others' logs
-        have no run_summary, so for them it is noted that the rule was not applied.
+        Such a run only measured throughput, or was on synthetic data, resumed or profiled. Logs of other projects have
+        no run_summary, so for them it is noted that the rule was not applied.
         """
         summary = self.run.summary
         line = self.run.of(schema.RUN_SUMMARY).line
         if summary is None:
             self.collected.note("run-mode", "not applied: the log has no run_summary that says so")
             return
-        for field, wanted in _OF_A_WHOLE_RUN.items():
+        for field, wanted in _SUMMARY_OF_A_WHOLE_RUN.items():
             value = getattr(summary, field)
             if value != wanted:
-                name = f"run_summary's {field} is"
-                self._breach("run-mode", line, f"{name} {printable(value)}", f"{name} {printable(wanted)}")
+                field_is = f"run_summary's {field} is"
+                self._breach("run-mode", line, f"{field_is} {printable(value)}", f"{field_is} {printable(wanted)}")
 
     def _check_caches(self) -> None:
-        """Collect each cache_clear event that says that the cache was kept, and caches that were all cleared too late.
+        """Collect each cache_clear event that says that the cache was not cleared, and caches all cleared too late.
 
-        Each node may log an event of its own, by its own clock, so it is enough that the first cache was cleared before
-        run_start.
+        Each node may log such an event by a clock of its own, so it is enough that the earliest one is before
+        run_start. A log without any event is another rule's.
         """
         cleared: list[Event] = []
         for event in self.run.kept[schema.CACHE_CLEAR.key]:
-            kept = _why_not_cleared(event)
-            if kept:
-                self._breach("cache-cleared", event.line, f"not cleared: {kept}")
+            reason = _why_not_cleared(event)
+            if reason:
+                self._breach("cache-cleared", event.line, f"not cleared: {reason}")
             else:
                 cleared.append(event)
         if not cleared or self.run.start_ms is None:
             return
-        first = min(cleared, key=lambda event: event.time_ms)
-        late_ms = first.time_ms - self.run.start_ms
+        earliest = min(cleared, key=lambda event: event.time_ms)
+        late_ms = earliest.time_ms - self.run.start_ms
         if late_ms > self.collected.strict["cache-cleared"].bounds["late_ms"]:
-            self._breach("cache-cleared", first.line, f"{late_ms:.0f} ms after run_start")
+            self._breach("cache-cleared", earliest.line, f"{late_ms:.0f} ms after run_start")
 
     def _check_seeds(self) -> None:
         """Collect a log without a seed, and seeds that seed_checker does not take."""
@@ -136,7 +141,11 @@ class Policy:
     # --- rules of this project's benchmarks ---
 
     def _check_benchmark(self, benchmark: Benchmark, division: str) -> None:
-        """Collect what is against a run of a benchmark of this project: its figures, its target and its data set."""
+        """Collect what is wrong with a run of one of this project's benchmarks.
+
+        These are throughputs, accuracies that are no share, the pace and the target; then, as far as they hold for the
+        division and the benchmark, the data set, the rules of written.yaml, and how and when it was evaluated.
+        """
         run = self.run
         self.order.measured.finish()
         for evaluation in run.evaluations:
@@ -147,17 +156,17 @@ class Policy:
         self._check_target(benchmark, division)
 
         is_closed = division == "closed"
-        is_closed_resnet = is_closed and benchmark.name == "resnet"
-        on_own_data = is_own_data(run, benchmark)  # the benchmark's own
-        if run.is_project_log and on_own_data:
+        is_resnet = benchmark.name == "resnet"
+        has_benchmark_data = is_own_data(run, benchmark)
+        if run.is_project_log and has_benchmark_data:
             self._check_distributed(benchmark)
-        if is_closed_resnet:
+        if is_closed and is_resnet:
             self.collected.found += self._written_findings()
-        if is_closed and not on_own_data:
-            on_own_data = self._check_closed_data(benchmark)
-        if is_closed_resnet and on_own_data:
+        if is_closed and not has_benchmark_data:
+            has_benchmark_data = self._check_closed_data(benchmark)  # it may have just logged a wrong number
+        if is_closed and is_resnet and has_benchmark_data:
             self._check_closed_evaluations(benchmark)
-        elif run.is_project_log and benchmark.name == "resnet" and has_type(run.of(schema.EVAL_SAMPLES).value, COUNT):
+        elif run.is_project_log and is_resnet and has_type(run.of(schema.EVAL_SAMPLES).value, COUNT):
             check_samples(run, int(run.count(schema.EVAL_SAMPLES)), self.collected)
 
     def _check_closed_evaluations(self, benchmark: Benchmark) -> None:
@@ -177,22 +186,23 @@ class Policy:
             self._breach("data-distributed", None, difference)
 
     def _check_closed_data(self, benchmark: Benchmark) -> bool:
-        """Collect that a closed run states another data set than the benchmark's; return whether it used that one.
+        """Collect that a closed run states other numbers of samples than the benchmark's data set has.
 
-        It did, and the finding only warns, if the accuracies show that just the number of evaluation samples was logged
-        wrong. Otherwise the finding is an error.
+        Return whether it used this data set all the same. It did if the accuracies show that only the number of
+        evaluation samples was logged wrong, as that of batches: the finding is then a warning. Otherwise it is an
+        error.
         """
         train = self.run.of(schema.TRAIN_SAMPLES)
         evaluation = self.run.of(schema.EVAL_SAMPLES)
         if benchmark.name == "resnet" and counts_batches(self.run, benchmark):
-            whole = f"the accuracies are whole numbers of {benchmark.eval_samples}"
-            actual = f"eval_samples is {evaluation.value}; {whole}"
+            by_accuracies = f"the accuracies are whole numbers of {benchmark.eval_samples}"
+            actual = f"eval_samples is {evaluation.value}; {by_accuracies}"
             self.collected.breach("eval-samples", evaluation.line, actual, severity="warning")
             return True
         wanted = f"train_samples {benchmark.train_samples} and eval_samples {benchmark.eval_samples}"
-        blamed = train if train.value != benchmark.train_samples else evaluation
+        blamed_event = train if train.value != benchmark.train_samples else evaluation
         actual = f"{printable(train.value, 30)} and {printable(evaluation.value, 30)}"
-        self._breach("closed-data", blamed.line or None, actual, wanted)
+        self._breach("closed-data", blamed_event.line or None, actual, wanted)  # the line of a missing event is 0
         return False
 
     def _note_data(self) -> None:
@@ -205,9 +215,11 @@ class Policy:
                 self.collected.note(rule, "not applied: not the benchmark's data set")
 
     def _check_target(self, benchmark: Benchmark, division: str) -> None:
-        """Collect a status that the accuracies deny: it is success if and only if one reached the target by run_stop.
+        """Collect a status that the accuracies contradict.
 
-        The target is the benchmark's for the division, else the recipe's, which the log's header states.
+        The status must be success if an accuracy reached the target by run_stop, and must not be otherwise. The target
+        is the benchmark's for the division, else that of the recipe, which the log's header states. Without any target
+        it is noted that the rule was not applied. A run without evaluations or run_stop is not looked at.
         """
         run = self.run
         target = benchmark.targets.get(division, run.recipe_target)
@@ -217,18 +229,18 @@ class Policy:
             return
         if not run.evaluations or run.stop is None:
             return
-        place = place_of_target(run.evaluations, target)
-        if place is not None:
-            self._check_reached(run.evaluations[place], division)
+        index = index_of_target(run.evaluations, target)
+        if index is not None:
+            self._check_reached(run.evaluations[index], division)
         elif run.status == "success":
             last = run.evaluations[-1]
             actual = f"status success; the last evaluation gave {last.value:.6g}, the target is {target}"
             self._breach("target-status", last.line, actual)
 
     def _check_reached(self, first: Evaluation, division: str) -> None:
-        """Collect that a run is no success although its evaluation `first` reached the target, or reached it too late.
+        """Collect that a run which reached the target has another status than success, or reached it after run_stop.
 
-        A closed run may go on after it has reached the target: that is only noted.
+        `first` is the first evaluation that reached it. A closed run may go on after that, which is only noted.
         """
         run = self.run
         assert run.stop is not None
@@ -244,18 +256,19 @@ class Policy:
     # --- the written rules of single values ---
 
     def _written_findings(self) -> list[Finding]:
-        """Return a finding for each check of written.yaml that the run does not meet: rules of the texts for one value.
+        """Return a finding for each check of written.yaml that the run does not meet.
 
-        A check looks at the first event of its key. It is passed over where the log has no such event, and where it is
-        for another optimizer than the run's.
+        These are demands of the written rules that mlperf-logging's checker does not make. A check looks at the first
+        event of its key, and may compare it with the first values of other keys and the number of epochs trained. It is
+        passed over where the log has no such event, and where it is for another optimizer than the run's.
         """
-        state = State(self.run.values.items())  # the first value of each key, which a check may name
+        state = State(self.run.values.items())  # the first value of each key, as `s` of a check
         state["epochs_trained"] = self.order.epochs_counted
         findings = []
         for rule in self.ruleset.written:
             event = self.run.first.get(rule.key)
-            is_of_optimizer = rule.opt_name in (None, self.run.text(schema.OPT_NAME))
-            if event is None or not is_of_optimizer:
+            is_for_optimizer = rule.opt_name in (None, self.run.text(schema.OPT_NAME))  # None: for any
+            if event is None or not is_for_optimizer:
                 continue
             finding = _written_finding(rule, event, state)
             if finding is not None:
@@ -276,11 +289,12 @@ class Policy:
 def _written_finding(rule: WrittenRule, event: Event, state: State) -> Finding | None:
     """Return the breach of a rule of written.yaml by an event; None where it meets the rule.
 
-    None, too, for a value that is no number, which `log-form` and `value-type` judge.
+    The event's value or its metadata is looked at, as the rule's check says. None, too, for a check of a value that is
+    no number: that is for the rules `log-form` and `value-type`. `state` has the values of other events.
     """
     check = read_check("written.yaml", rule.key, rule.check)
-    is_of_value = check.aspect == "value"
-    if is_of_value and not is_number(event.value):
+    is_about_value = check.aspect == "value"
+    if is_about_value and not is_number(event.value):
         return None
     if holds(check.code, event, state):
         return None
@@ -289,7 +303,7 @@ def _written_finding(rule: WrittenRule, event: Event, state: State) -> Finding |
         severity=rule.severity,
         line=event.line,
         expected=f"{rule.key}: {check.words}",
-        actual=printable(event.value if is_of_value else own_metadata(event.metadata)),
+        actual=printable(event.value if is_about_value else own_metadata(event.metadata)),
         fix=f"make {rule.key} {check.words}",
         source=rule.source,
     )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from compliance.logged_run import COUNT, LoggedRun, has_type, is_number
 from compliance.rules import Benchmark, most_images_per_s, read_rules
-from compliance.strict.accuracies import all_whole, place_of_target
+from compliance.strict.accuracies import all_whole, index_of_target
 from compliance.strict.measured import Fault
 from compliance.strict.run_order import RunOrder
 from runlog import schema, workloads
@@ -26,8 +26,8 @@ _UNFUSED_CONVOLUTIONS = 0.5  # of the model's, at least, are left as operators w
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Rows:
-    """The rows of own_log.yaml, which explains them."""
+class _OwnLogRules:
+    """The rows of compliance/rules/own_log.yaml, which explains them: what a log of this project must hold."""
 
     events_of_a_run: Sequence[str]
     events_of_a_training: Sequence[str]
@@ -39,8 +39,8 @@ class _Rows:
 
 
 @functools.cache
-def _rows() -> _Rows:
-    return _Rows(**read_rules("own_log.yaml"))
+def _own_log_rules() -> _OwnLogRules:
+    return _OwnLogRules(**read_rules("own_log.yaml"))
 
 
 class _InLog(NamedTuple):
@@ -50,8 +50,8 @@ class _InLog(NamedTuple):
     value: Any
 
 
-class _SaidTwice(NamedTuple):
-    """A value that the log says in two places: the name of one, and of the other with what it says."""
+class _Repetition(NamedTuple):
+    """A value that the log states a second time: the name of the first place, and the second one with its value."""
 
     name: str
     other_place: str
@@ -67,14 +67,14 @@ class ProjectLog:
     benchmark: Benchmark | None
 
     def faults(self) -> Iterator[Fault]:
-        """Yield what the log lacks, says twice and differently, or cannot be, each with the line to blame.
+        """Yield what shows that this is not the whole log of a run of this project, each with the line to blame.
 
-        What stands in two places, and the program, can be compared only where each section of the header is as the
-        schema has it.
+        The log may lack something, state something twice and differently, or state what cannot be. Values in two
+        places, and the program's operators, are compared only where each section of the header is as the schema has it.
         """
-        misfits = self._misfits()
+        misfits = self._sections_unlike_schema()
         yield from misfits
-        yield from self._missing_events()
+        yield from self._wrong_numbers_of_events()
         summary = self.run.of(schema.RUN_SUMMARY)
         if summary.line and not fits(schema.RunSummary, summary.value):
             yield Fault(summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}")
@@ -82,16 +82,16 @@ class ProjectLog:
             yield from self._contradictions(self.run.summary)
         yield from self._wrong_ending()
         yield from self.order.measured.faults
-        yield from self._too_fast()
-        yield from self._too_short()
-        yield from self._telemetry_samples()
-        yield from self._accuracies()
+        yield from self._window_beyond_peak()
+        yield from self._early_end()
+        yield from self._wrong_number_of_telemetry_samples()
+        yield from self._impossible_accuracies()
         if not misfits:
             yield from self._missing_convolutions()
 
     # --- what must be there ---
 
-    def _misfits(self) -> list[Fault]:
+    def _sections_unlike_schema(self) -> list[Fault]:
         """Return the sections of the header that are missing, or not as the schema has them."""
         misfits = []
         for name, section in schema.SECTIONS.items():
@@ -103,49 +103,56 @@ class ProjectLog:
                 misfits.append(Fault(None, what))
         return misfits
 
-    def _missing_events(self) -> Iterator[Fault]:
-        """Yield a fault for each event that the log lacks, or has more often than a run of this project writes it."""
+    def _wrong_numbers_of_events(self) -> Iterator[Fault]:
+        """Yield a fault for each kind of event that the log lacks, or has more often than a run of this project.
+
+        Which events it needs depends on whether it is a training that succeeded, and on the optimizer: without the
+        events of its hyperparameters, or with an optimizer that is not known, it is no log of this project. With
+        STRATEGY=auto Paddle chooses the optimizer, and the run logs none of these.
+        """
         run = self.run
         for written_once in (schema.RUN_SUMMARY, schema.SEED):
             count = run.number(written_once)
             if count > 1:
                 yield Fault(run.of(written_once).line, f"{count} {written_once.key}; a run writes one")
         epochs = run.number(schema.EPOCH_STOP)
-        if run.number(schema.EPOCH_THROUGHPUT) != epochs:
-            yield Fault(None, f"{run.number(schema.EPOCH_THROUGHPUT)} epoch_throughput of {epochs} epochs")
+        throughputs = run.number(schema.EPOCH_THROUGHPUT)
+        if throughputs != epochs:
+            yield Fault(None, f"{throughputs} epoch_throughput of {epochs} epochs")
 
-        needed = list(_rows().events_of_a_run)
+        needed_keys = list(_own_log_rules().events_of_a_run)
         is_training = run.summary is not None and run.summary.mode == "train"
         if run.status == "success" and is_training:
-            needed += _rows().events_of_a_training
-        optimizer_is_paddles = run.settings.get("STRATEGY") == "auto"  # which logs no opt_name
+            needed_keys += _own_log_rules().events_of_a_training
+        logs_optimizer = run.settings.get("STRATEGY") != "auto"
         optimizer = run.text(schema.OPT_NAME)
-        if optimizer in schema.OPTIMIZER and not optimizer_is_paddles:
-            needed.append(schema.WARMUP_EPOCHS[optimizer].key)
-            needed += [event.key for event in schema.OPTIMIZER[optimizer].values()]
-        elif not optimizer_is_paddles:
+        if logs_optimizer and optimizer in schema.OPTIMIZER:
+            needed_keys.append(schema.WARMUP_EPOCHS[optimizer].key)
+            needed_keys += [event.key for event in schema.OPTIMIZER[optimizer].values()]
+        elif logs_optimizer:
             yield Fault(run.of(schema.OPT_NAME).line or None, f"opt_name is {printable(optimizer) or 'absent'}")
-        for key in needed:
+        for key in needed_keys:
             if not run.counts[key]:
                 yield Fault(None, f"no {key}")
 
     def _wrong_ending(self) -> Iterator[Fault]:
-        """Yield an abort_reason or a telemetry_summary that does not belong to the status with which the run ended.
+        """Yield what is wrong with the events abort_reason and telemetry_summary at the end of the log.
 
-        A run that succeeded has no reason to abort. It sums up its telemetry once, after run_stop, if TELEMETRY_S asked
-        for any; other runs do not.
+        A run that succeeded has no reason to abort. It sums up its telemetry once, after run_stop, if the setting
+        TELEMETRY_S asked for any; other runs do not. The summary must be as the schema has it, and its energy must
+        agree with that of an image. Of the summary the first fault alone is yielded.
         """
         run = self.run
         succeeded = run.status == "success"
-        aborted = run.of(schema.ABORT_REASON)
-        if aborted.line and succeeded:
-            yield Fault(aborted.line, "an abort_reason, and status success")
+        abort_reason = run.of(schema.ABORT_REASON)
+        if abort_reason.line and succeeded:
+            yield Fault(abort_reason.line, "an abort_reason, and status success")
 
         telemetry = run.of(schema.TELEMETRY_SUMMARY)
         count = run.number(schema.TELEMETRY_SUMMARY)
-        wanted = 1 if run.settings.get("TELEMETRY_S") and succeeded else 0
-        if count != wanted and run.stop:
-            what = f"{count} telemetry_summary, {wanted} by TELEMETRY_S and the status"
+        wanted_count = 1 if run.settings.get("TELEMETRY_S") and succeeded else 0
+        if count != wanted_count and run.stop:
+            what = f"{count} telemetry_summary, {wanted_count} by TELEMETRY_S and the status"
             yield Fault(telemetry.line or None, what)
         elif count and not fits(schema.TelemetrySummary, telemetry.value):
             shown = printable(telemetry.value)
@@ -153,10 +160,10 @@ class ProjectLog:
         elif count and run.stop and telemetry.line < run.stop.line:
             yield Fault(telemetry.line, "telemetry_summary before run_stop")
         elif count:
-            yield from self._energy(telemetry)
+            yield from self._contradictory_energy(telemetry)
 
-    def _energy(self, telemetry: Event) -> Iterator[Fault]:
-        """Yield an energy that is not what the energy of an image, and all images, make."""
+    def _contradictory_energy(self, telemetry: Event) -> Iterator[Fault]:
+        """Yield an energy that is not the energy of an image times the number of images, within 1 %."""
         energy_j = telemetry.value["energy_j"] or 0
         joules = (telemetry.value["joules_per_image"] or 0) * self.order.measured.all_images
         if not abs(joules - energy_j) <= _ENERGY_TOLERANCE * joules:
@@ -164,17 +171,19 @@ class ProjectLog:
 
     # --- what cannot be ---
 
-    def _nodes(self) -> list[JsonObject]:
+    def _described_nodes(self) -> list[JsonObject]:
         """Return the nodes of the header's `hardware`; none where it is not as the schema has it."""
         hardware = self.run.section(schema.HARDWARE)
         return hardware["nodes"] if fits(schema.Hardware, hardware) else []
 
-    def _too_fast(self) -> Iterator[Fault]:
-        """Yield a window of ResNet that beats the peak of the header's cards, or of its cores where it has none.
+    def _window_beyond_peak(self) -> Iterator[Fault]:
+        """Yield the fastest window of a ResNet run if its images/s exceed what the machines can do at their peak.
 
-        The work of an image grows with its pixels, so the setting RECIPE.image_size must be a number.
+        This is the peak of the GPUs that the header describes, or of the CPU cores in a run without GPUs. It depends on
+        the height of an image, so a setting RECIPE.image_size that is no number is a fault itself. Nothing is yielded
+        for a header that describes no nodes, or GPUs whose peak is not known.
         """
-        nodes = self._nodes()
+        nodes = self._described_nodes()
         if not nodes or self.run.text(schema.SUBMISSION_BENCHMARK) != "resnet":
             return
         pixels = self.run.settings.get("RECIPE.image_size")
@@ -193,7 +202,7 @@ class ProjectLog:
             bound = f"the peak of its {devices} is below {most:.6g}"
             yield Fault(fastest.line, f"a window of {fastest.images_per_s:.6g} images/s; {bound} at {pixels} px")
 
-    def _accuracies(self) -> Iterator[Fault]:
+    def _impossible_accuracies(self) -> Iterator[Fault]:
         """Yield an accuracy of ResNet that is no whole number of the evaluation set's samples."""
         samples = self.run.count(schema.EVAL_SAMPLES)
         if self.benchmark is None or self.benchmark.name != "resnet" or not samples:
@@ -203,44 +212,53 @@ class ProjectLog:
                 count = evaluation.value * samples
                 yield Fault(evaluation.line, f"{evaluation.value!r} is {count:.3f} of {samples} samples")
 
-    def _too_short(self) -> Iterator[Fault]:
-        """Yield an end with success before the recipe's last epoch, without the target."""
+    def _early_end(self) -> Iterator[Fault]:
+        """Yield that a run ended with success before its recipe's last epoch, and did not reach the target.
+
+        The setting MAX_EPOCHS may end a run earlier.
+        """
         run = self.run
         epochs: Any = run.settings.get("RECIPE.epochs")
         if run.stop is None or run.status != "success" or not is_number(epochs) or run.settings.get("MAX_EPOCHS"):
             return
         target = run.recipe_target
-        reached = target is None or place_of_target(run.evaluations, target) is not None
+        reached = target is None or index_of_target(run.evaluations, target) is not None
         last = self.order.last_epoch
         if (last or 0) < epochs and not reached:
             yield Fault(run.stop.line, f"it ends in epoch {last} of {epochs}, and did not reach its target")
 
-    def _telemetry_samples(self) -> Iterator[Fault]:
-        """Yield a number of telemetry samples that the run's time does not bear out.
+    def _wrong_number_of_telemetry_samples(self) -> Iterator[Fault]:
+        """Yield a number of telemetry samples that is too small or too large for the time of the run.
 
-        Each node takes a sample every TELEMETRY_S seconds. Half of those that are due from run_start to run_stop may be
-        lost. From init_start to the summary there is time for more; half as many again are allowed, and ten a node.
+        Each node takes a sample every TELEMETRY_S seconds. It may be no less than half of the samples that are due from
+        run_start to run_stop. It may be no more than one and a half times those that are due from init_start to the
+        summary, and ten more for each node. Nothing is yielded where the log does not state these numbers.
         """
         run = self.run
         summary = run.of(schema.TELEMETRY_SUMMARY)
-        every_s: Any = run.settings.get("TELEMETRY_S")
+        interval_s: Any = run.settings.get("TELEMETRY_S")
         samples: Any = summary.value.get("samples") if isinstance(summary.value, dict) else None
-        if not is_number(samples) or not is_number(every_s) or every_s <= 0 or run.start_ms is None:
+        if not is_number(samples) or not is_number(interval_s) or interval_s <= 0 or run.start_ms is None:
             return
-        nodes = max(len(self._nodes()), 1)
-        samples_per_ms = nodes / 1000 / every_s
+        nodes = max(len(self._described_nodes()), 1)
+        samples_per_ms = nodes / 1000 / interval_s
         stop_ms = run.stop_ms or run.start_ms
         due = (stop_ms - run.start_ms) * samples_per_ms
-        began_ms = min(run.first.get(schema.INIT_START.key, summary).time_ms, run.start_ms)
-        most = _MOST_SAMPLES * (summary.time_ms - began_ms) * samples_per_ms + _MORE_SAMPLES * nodes
+        init_start = run.first.get(schema.INIT_START.key, summary)
+        began_ms = min(init_start.time_ms, run.start_ms)
+        due_in_all = (summary.time_ms - began_ms) * samples_per_ms
+        most = _MOST_SAMPLES * due_in_all + _MORE_SAMPLES * nodes
         if not _FEWEST_SAMPLES * due <= samples <= most:
             what = f"{samples} samples of telemetry; {due:.0f} were due by TELEMETRY_S and the run's time"
             yield Fault(summary.line, f"{what}, and there was time for {most:.0f}")
 
     def _missing_convolutions(self) -> Iterator[Fault]:
-        """Yield a program that lacks convolutions of the benchmark's model.
+        """Yield that the program has fewer convolutions than the benchmark's model needs.
 
-        Those of the backward pass do not count. Passes may fuse half of the others with what follows them.
+        The header's section `program` counts its operators by their kind. Convolutions of the backward pass
+        (`..._grad`) do not count. Half of the model's must be left as operators, as passes may fuse the others with
+        what follows them; a `resnet_unit` is such an operator and counts. Nothing is yielded for a benchmark without a
+        known number, and for STRATEGY=auto, with which Paddle makes the program.
         """
         wanted = self.benchmark.convolutions if self.benchmark else None
         if wanted is None or self.run.settings.get("STRATEGY") == "auto":
@@ -256,11 +274,13 @@ class ProjectLog:
     # --- what is said twice ---
 
     def _contradictions(self, summary: schema.RunSummary) -> Iterator[Fault]:
-        """Yield what the log says in two places, and differently: in events, in the header and in its settings.
+        """Yield what the log states in two places, and differently: in events, in the header and in its settings.
 
-        Where a setting is missing, only that is yielded, as there is nothing to compare with.
+        Before these come hashes in the header's `source` that are none, such as a commit that is no hexadecimal number,
+        and numbers of nodes and devices that cannot be. Where a setting is missing, this is yielded in place of what
+        would be compared with the settings.
         """
-        for name, form in _rows().source_forms.items():
+        for name, form in _own_log_rules().source_forms.items():
             text = self.run.section(schema.SOURCE)[name]
             if text is not None and not re.fullmatch(form, text):
                 yield Fault(None, f"source's {name} is {printable(text)}")
@@ -270,35 +290,39 @@ class ProjectLog:
             return
 
         yield from self._impossible_sizes(summary)
-        for said in self._said_twice(summary):
-            in_log = self._value_in_log(said.name)
-            if in_log.value != said.other_value:
-                other = f"by {said.other_place} it is {printable(said.other_value)}"
-                yield Fault(in_log.line, f"{said.name} is {printable(in_log.value)}; {other}")
+        for repetition in self._repetitions(summary):
+            in_log = self._value_in_log(repetition.name)
+            if in_log.value != repetition.other_value:
+                other = f"by {repetition.other_place} it is {printable(repetition.other_value)}"
+                yield Fault(in_log.line, f"{repetition.name} is {printable(in_log.value)}; {other}")
 
     def _missing_settings(self) -> list[str]:
         """Return the settings that the header lacks of those that each run, its recipe and its optimizer have."""
         settings = self.run.settings
-        needed = set(_rows().settings)
-        of_recipe = _rows().recipe_settings.get(str(settings.get("WORKLOAD")))
+        needed = set(_own_log_rules().settings)
+        of_recipe = _own_log_rules().recipe_settings.get(str(settings.get("WORKLOAD")))
         if of_recipe is not None:
             needed |= {*of_recipe, *self._hyperparameters().values()}
         return sorted(needed - settings.keys())
 
     def _value_in_log(self, name: str) -> _InLog:
-        """Return a value that the log states, and its line.
+        """Return a value that the log states, and its line. `name` is that of one of
 
-        `name` is a setting ("BATCHSIZE"), a field of a section of the header ("dataset.samples"), an event ("seed") or
-        a field of an event's value ("run_summary.devices"). Settings and the header have the line of run_summary. Of
-        an event that is not there both are None.
+            a setting                           BATCHSIZE
+            a field of a section of the header  dataset.train_samples
+            an event                            seed
+            a field of an event's value         run_summary.devices
+
+        Settings and the header have no line of their own; they get that of run_summary. Of an event that is not there
+        both value and line are None.
         """
         line_of_summary = self.run.of(schema.RUN_SUMMARY).line
         if name in self.run.settings:
             return _InLog(line_of_summary, self.run.settings[name])
-        place, _, field = name.partition(".")
-        if place in self.run.headers:
-            return _InLog(line_of_summary, self.run.headers[place][field])
-        event = self.run.first.get(place)
+        section_or_key, _, field = name.partition(".")
+        if section_or_key in self.run.headers:
+            return _InLog(line_of_summary, self.run.headers[section_or_key][field])
+        event = self.run.first.get(section_or_key)
         if event is None:
             return _InLog(None, None)
         if field:
@@ -306,8 +330,12 @@ class ProjectLog:
         return _InLog(event.line, event.value)
 
     def _impossible_sizes(self, summary: schema.RunSummary) -> Iterator[Fault]:
-        """Yield numbers of nodes, devices and GPUs that cannot be those of one run."""
-        nodes = self._nodes()
+        """Yield numbers of nodes, devices and GPUs that cannot be those of one run.
+
+        There must be one device, image and node at least. The header may describe fewer nodes than the run has, but not
+        more. In a run on GPUs each node that it describes must have enough GPUs for its share of the devices.
+        """
+        nodes = self._described_nodes()
         devices = summary.devices
         if min(devices, summary.batch_per_device, len(nodes)) < 1 or len(nodes) > summary.nodes:
             ranks = f"{devices} devices of {summary.batch_per_device} images"
@@ -320,40 +348,46 @@ class ProjectLog:
             if gpus * summary.nodes < devices:
                 yield Fault(None, f"{devices} ranks on {summary.nodes} nodes, and {gpus} GPUs in one of them")
 
-    def _said_twice(self, summary: schema.RunSummary) -> list[_SaidTwice]:
-        """Return what settings, the header, run_summary and events repeat of each other.
+    def _repetitions(self, summary: schema.RunSummary) -> list[_Repetition]:
+        """Return the values that the log states in two places: among its settings, its header and its events.
 
-        Rows of own_log.yaml say which setting repeats a value as it is. The others follow by a rule: the global batch
-        is the devices times the images of one, for instance.
+        own_log.yaml lists settings that must be equal to another value. Other values follow from each other by a rule:
+        the global batch is the number of devices times the images of one, for instance. Where a rule gives no value,
+        because its setting is invalid, the second value is None.
         """
         settings = self.run.settings
+        dataset = self.run.section(schema.DATASET)
         workload = workloads.find(str(settings["WORKLOAD"]))
-        ranks = settings["DGXNGPU"]
+        ranks_of_node = settings["DGXNGPU"]
+        devices = ranks_of_node * summary.nodes if type(ranks_of_node) is int else None
         platform = settings["SUBMISSION_PLATFORM"] or settings["DGXSYSTEM"]
         batch = summary.devices * summary.batch_per_device
-        repeated = {**_rows().repeated, **self._hyperparameters()}
-        rows = [_SaidTwice(name, other, settings[other]) for name, other in repeated.items() if other in settings]
-        rows += [
-            _SaidTwice("run_summary.model", "WORKLOAD", workload and workload.model),
-            _SaidTwice("submission_benchmark", "WORKLOAD", workload and workload.benchmark),
-            _SaidTwice("run_summary.devices", "DGXNGPU", ranks * summary.nodes if type(ranks) is int else None),
-            _SaidTwice("run_summary.profiled", "PROFILE", settings["PROFILE"] != ""),
-            _SaidTwice("run_summary.resumed", "RESUME", settings["RESUME"] == "auto" and summary.resumed),
-            _SaidTwice("dataset.synthetic", "DATA", settings["DATA"] == "synthetic"),
-            _SaidTwice("submission_platform", "SUBMISSION_PLATFORM", platform),
-            _SaidTwice("train_samples", "dataset", self.run.section(schema.DATASET)["train_samples"]),
-            _SaidTwice("eval_samples", "dataset", self.run.section(schema.DATASET)["eval_samples"]),
-            _SaidTwice("global_batch_size", "run_summary", batch),
+        repetitions = []
+        for name, setting in {**_own_log_rules().repeated, **self._hyperparameters()}.items():
+            if setting in settings:
+                repetitions.append(_Repetition(name, setting, settings[setting]))
+        repetitions += [
+            _Repetition("run_summary.model", "WORKLOAD", workload and workload.model),
+            _Repetition("submission_benchmark", "WORKLOAD", workload and workload.benchmark),
+            _Repetition("run_summary.devices", "DGXNGPU", devices),
+            _Repetition("run_summary.profiled", "PROFILE", settings["PROFILE"] != ""),
+            # RESUME=auto allows a run to be resumed, and does not demand it.
+            _Repetition("run_summary.resumed", "RESUME", settings["RESUME"] == "auto" and summary.resumed),
+            _Repetition("dataset.synthetic", "DATA", settings["DATA"] == "synthetic"),
+            _Repetition("submission_platform", "SUBMISSION_PLATFORM", platform),
+            _Repetition("train_samples", "dataset", dataset["train_samples"]),
+            _Repetition("eval_samples", "dataset", dataset["eval_samples"]),
+            _Repetition("global_batch_size", "run_summary", batch),
         ]
         if settings["DEVICE"] == "cpu":
-            rows.append(_SaidTwice("PRECISION", "DEVICE", "fp32"))
-        if not summary.resumed and settings["SEED"] != -1:
-            rows.append(_SaidTwice("seed", "SEED", settings["SEED"]))
+            repetitions.append(_Repetition("PRECISION", "DEVICE", "fp32"))
+        if not summary.resumed and settings["SEED"] != -1:  # a resumed run keeps its seed; -1 asks for any
+            repetitions.append(_Repetition("seed", "SEED", settings["SEED"]))
         optimizer = schema.OPTIMIZER.get(self.run.text(schema.OPT_NAME))
         if optimizer is not None and "RECIPE.base_learning_rate" in settings:
             rate = self._base_rate(batch)
-            rows.append(_SaidTwice(optimizer["base_learning_rate"].key, "the recipe and the batch", rate))
-        return rows
+            repetitions.append(_Repetition(optimizer["base_learning_rate"].key, "the recipe and the batch", rate))
+        return repetitions
 
     def _hyperparameters(self) -> dict[str, str]:
         """Return the hyperparameters of the run's optimizer, each with the setting of the recipe that repeats it."""
@@ -361,7 +395,7 @@ class ProjectLog:
         if kind not in schema.OPTIMIZER:
             return {}
         settings = {}
-        for name, setting in _rows().repeated_of_optimizer.items():
+        for name, setting in _own_log_rules().repeated_of_optimizer.items():
             settings[schema.OPTIMIZER[kind][name].key] = setting
         settings[schema.WARMUP_EPOCHS[kind].key] = "RECIPE.warmup_epochs"
         return settings
@@ -376,23 +410,26 @@ class ProjectLog:
 
 
 def fits(kind: Any, value: Any) -> bool:
-    """Return whether `value`, as JSON has it, is of `kind`, a type of runlog/schema.py.
+    """Return whether a value that was read from JSON is of the type `kind`.
 
-    For `list[int]` each item must be an int, for a dataclass the value is a table with its fields, and an int may stand
-    where a float is meant, as long as it has 63 bits at most. A bool is no int.
+    `kind` is a type of runlog/schema.py: Any, a union, a list, a dict, a dataclass or a simple type. For `list[int]`
+    each item must be an int, and for `dict[str, int]` each value. For a dataclass the value must be a table with its
+    fields. An int may stand for a float; in either place it must have 63 bits at most. A bool is no int.
     """
-    origin = typing.get_origin(kind)
-    arguments = typing.get_args(kind)
+    outer_type = typing.get_origin(kind)  # list, of list[int]
+    inner_types = typing.get_args(kind)
     if kind is Any:
         return True
-    if origin in (typing.Union, UnionType):
-        return any(fits(alternative, value) for alternative in arguments)
-    if origin in (list, dict):
+    if outer_type in (typing.Union, UnionType):
+        return any(fits(alternative, value) for alternative in inner_types)
+    if outer_type in (list, dict):
+        if not isinstance(value, outer_type):
+            return False
         items = value.values() if isinstance(value, dict) else value
-        return isinstance(value, origin) and all(fits(arguments[-1], item) for item in items)
+        return all(fits(inner_types[-1], item) for item in items)  # the last type: that of a dict's values
     if is_dataclass(kind):
         return isinstance(value, dict) and _has_fields(kind, value)
-    if type(value) is int:  # JSON's has no bound
+    if type(value) is int:  # JSON's integers have no bound
         return kind in (int, float) and abs(value) < 2**63
     return type(value) is kind
 

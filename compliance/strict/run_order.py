@@ -15,11 +15,12 @@ ORDER = "event-order"  # the rule of form that labels and closing events break
 _STARTS = frozenset({schema.BLOCK_START.key, schema.EPOCH_START.key, schema.EVAL_START.key})
 _STOPS = frozenset({schema.BLOCK_STOP.key, schema.EPOCH_STOP.key, schema.EVAL_STOP.key})
 _CLOSED_BY = {"block": ("block", "epoch"), "epoch": ("epoch",), "eval": ("eval",)}  # what is over when a part starts
+_NUMBER_FIELD = {"block": "first_epoch_num", "epoch": "epoch_num", "eval": "epoch_num"}  # in the metadata of a part
 _PARTS = _STARTS | _STOPS | {schema.EVAL_ACCURACY.key}
 # Keys whose times a score or a rate rests on. All others are labels, which some log at any time.
-OF_THE_CLOCK = _PARTS | {schema.RUN_START.key, schema.RUN_STOP.key, schema.STEP_WINDOW.key}
-OF_THE_CLOCK |= {schema.EPOCH_THROUGHPUT.key, "throughput", "tracked_stats"}
-_OF_OTHER_RANKS = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})  # each with a clock of its own
+KEYS_OF_THE_CLOCK = _PARTS | {schema.RUN_START.key, schema.RUN_STOP.key, schema.STEP_WINDOW.key}
+KEYS_OF_THE_CLOCK |= {schema.EPOCH_THROUGHPUT.key, "throughput", "tracked_stats"}
+_KEYS_OF_EVERY_RANK = frozenset({schema.INIT_START.key, schema.CACHE_CLEAR.key})  # each with a clock of its own
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,11 @@ class RunOrder:
         self.last_epoch: int | None = None  # the number of the last one trained
         self.trained: list[TrainedPart] = []
         self._collected = collected
-        self._last_ms: float | None = None  # of the clock's events
-        self._early: Event | None = None  # the first part that started above run_start
-        self._epochs_seen = False
+        self._latest_ms: float | None = None  # of the events whose times count
+        self._early_part: Event | None = None  # the first part that started above run_start
+        self._has_epoch_events = False
         self._open: dict[str, _Open] = {}  # the block, epoch and eval that are open
-        self._unscored: _Open | None = None  # the evaluation that has no accuracy yet
+        self._evaluation_without_accuracy: _Open | None = None  # the evaluation that has no accuracy yet
         self._eval_in_epoch_ms = 0.0
         self._handlers: dict[str, Callable[[Event], None]] = {
             schema.RUN_START.key: self._run_start,
@@ -76,15 +77,18 @@ class RunOrder:
         if handle is not None:
             handle(event)
         elif event.key == schema.EPOCH_THROUGHPUT.key:
-            self.measured.epoch_throughput(event, self._number(event, "epoch_num"))
+            self.measured.epoch_throughput(event, self._epoch_number(event, "epoch_num"))
         else:
             self.measured.take(event)
 
     def _breach(self, rule: str, event: Event, actual: str, expected: str | None = None) -> None:
         self._collected.breach(rule, event.line, actual, expected)
 
-    def _number(self, event: Event, name: str) -> int | None:
-        """Return a number of epochs in the metadata of `event`; None where it is none, which breaks a rule."""
+    def _epoch_number(self, event: Event, name: str) -> int | None:
+        """Return the number of an epoch, or of epochs, in the field `name` of an event's metadata.
+
+        None where the field is missing or no whole number, which is a breach.
+        """
         value: Any = event.metadata.get(name)
         if is_number(value) and 0 <= value < 2**31 and value == int(value):  # others write 39.0
             return int(value)
@@ -95,53 +99,56 @@ class RunOrder:
     # --- the clock ---
 
     def _check_clock(self, event: Event) -> None:
-        """Collect an event that is earlier than one above it, or that stands behind run_stop.
+        """Collect an event that is earlier than one above it, or that comes after run_stop.
 
-        The times of a run's start, parts and end may go back by 0.1 s, as clocks are corrected; more is a breach of
-        `time-order`, as the score rests on them. Any other time is a label's, which some log whenever they like: that
-        only warns. Events that each rank logs by a clock of its own are passed over.
+        The times of a run's start, parts and end decide its score: these may go back by 0.1 s, as clocks are corrected,
+        and more is a breach of `time-order`. The times of other events decide nothing, and some log them at any time:
+        an earlier one only warns, and they may come after run_stop. Events that each rank logs by a clock of its own
+        are passed over.
         """
-        if event.key in _OF_OTHER_RANKS:
+        if event.key in _KEYS_OF_EVERY_RANK:
             return
         rule = ORDER
         allowed_ms = 0.0
-        is_of_the_clock = event.key in OF_THE_CLOCK
-        if is_of_the_clock:
+        does_time_count = event.key in KEYS_OF_THE_CLOCK
+        if does_time_count:
             rule = "time-order"
             allowed_ms = self._collected.strict[rule].bounds["back_ms"]
-        last_ms = event.time_ms if self._last_ms is None else self._last_ms
-        back_ms = last_ms - event.time_ms
+        latest_ms = event.time_ms if self._latest_ms is None else self._latest_ms
+        back_ms = latest_ms - event.time_ms
         if back_ms > allowed_ms:
             actual = f"{printable(event.key)} at {event.time_ms} ms, {back_ms:.10g} ms before an event above it"
             self._breach(rule, event, actual)
-        if not is_of_the_clock:
+        if not does_time_count:
             return
 
-        self._last_ms = max(last_ms, event.time_ms)
+        self._latest_ms = max(latest_ms, event.time_ms)
         stop = self.run.stop
         if stop is not None and event.key != schema.RUN_STOP.key:
             self._breach(ORDER, event, f"{event.key} after the run_stop of line {stop.line}")
 
-    def _not_before_start(self, part: Event, start_ms: float) -> None:
+    def _check_not_before_start(self, part: Event, start_ms: float) -> None:
+        """Collect the start of a block, epoch or evaluation that is before run_start."""
         before_ms = start_ms - part.time_ms
         if before_ms > self._collected.strict["before-run-start"].bounds["before_ms"]:
             self._breach("before-run-start", part, f"{part.key} {before_ms:.10g} ms before run_start")
 
     def _run_start(self, event: Event) -> None:
+        """Begin the run, and collect a part that started above it. A second run_start is compared with the first."""
         first = self.run.of(schema.RUN_START)
         if event is not first:
             self._repeated(event, first)
             return
         self.measured.run_starts(event)
-        if self._early is not None:
-            self._breach(ORDER, self._early, f"{self._early.key} above run_start")
-            self._not_before_start(self._early, event.time_ms)
+        if self._early_part is not None:
+            self._breach(ORDER, self._early_part, f"{self._early_part.key} above run_start")
+            self._check_not_before_start(self._early_part, event.time_ms)
 
     def _run_stop(self, event: Event) -> None:
-        """Collect what is wrong with the end of the run, a run_stop event.
+        """Collect what is wrong with the end of the run, an event run_stop.
 
-        It must be later than the start. A run that succeeded must have stopped all of its blocks, epochs and
-        evaluations, and have an accuracy of each evaluation. A second run_stop is another node's, which is compared
+        It must be later than the start. If its status is success, all blocks, epochs and evaluations must have been
+        stopped, and the last evaluation have its accuracy. A second run_stop is another node's: it is only compared
         with the first.
         """
         first = self.run.of(schema.RUN_STOP)
@@ -155,8 +162,8 @@ class RunOrder:
         self.measured.succeeds(event.line)
         for part in self._open.values():
             self._breach(ORDER, event, f"{part} is open")
-        if self._unscored is not None:
-            self._breach(ORDER, event, f"{self._unscored} has no accuracy")
+        if self._evaluation_without_accuracy is not None:
+            self._breach(ORDER, event, f"{self._evaluation_without_accuracy} has no accuracy")
 
     def _compare_stops(self, event: Event, first: Event) -> None:
         """Collect that another node's run_stop has another status than the first, or is at another time."""
@@ -177,70 +184,78 @@ class RunOrder:
     # --- blocks, epochs and evaluations ---
 
     def _part_starts(self, event: Event) -> None:
-        """Open a block, an epoch or an evaluation, and collect what is wrong with its place, its time and its label.
+        """Open a part of the run at its start event, and collect what is wrong with its place, time and epoch number.
 
-        It may not start before run_start, nor while another part is open that must be over by then. A block is a row of
-        epochs, of which it announces the first number and the count.
+        A part is a block, an epoch or an evaluation. A block is several epochs together: its event has the number of
+        the first one and their count. A part may not start before run_start, nor while an earlier part is open that
+        must have stopped by then, such as another of its kind.
         """
         kind = _kind(event)
         if self.run.start_ms is None:
-            self._early = self._early or event
+            self._early_part = self._early_part or event  # judged when run_start comes
         else:
-            self._not_before_start(event, self.run.start_ms)
+            self._check_not_before_start(event, self.run.start_ms)
         for other in _CLOSED_BY[kind]:
             if other in self._open:
                 self._breach(ORDER, event, f"{self._open[other]} is still open")
 
-        number = self._number(event, "first_epoch_num" if kind == "block" else "epoch_num")
-        if kind != "eval":
-            self._expect(event, f"{event.key} of epoch", number, self._next_epoch())
-        part = self._block_starts(event, number) if kind == "block" else _Open(event, number)
+        number = self._epoch_number(event, _NUMBER_FIELD[kind])
+        if kind != "eval":  # an evaluation has the number of an epoch before it
+            self._warn_of_other_number(event, f"{event.key} of epoch", number, self._next_epoch())
+        if kind == "block":
+            self._open[kind] = self._block_starts(event, number)
+            return
+        part = _Open(event, number)
         if kind == "epoch":
             self._epoch_starts(part)
-        elif kind == "eval":
+        else:
             self._evaluation_starts(part)
         self._open[kind] = part
 
     def _block_starts(self, event: Event, first_number: int | None) -> _Open:
         """Return the block that starts at an event, and count its epochs while none has events of its own."""
-        epochs = self._number(event, "epoch_count")
+        epochs = self._epoch_number(event, "epoch_count")
         if epochs is None:
             epochs = 1
-        if not self._epochs_seen:
+        if not self._has_epoch_events:
             self.epochs_counted += epochs
         return _Open(event, first_number, epochs)
 
     def _epoch_starts(self, epoch: _Open) -> None:
         """Count an epoch; from the first one on, what blocks announced no longer counts."""
-        self.epochs_counted = self.epochs_counted + 1 if self._epochs_seen else 1
-        self._epochs_seen = True
+        if not self._has_epoch_events:
+            self.epochs_counted = 0
+        self.epochs_counted += 1
+        self._has_epoch_events = True
         self._eval_in_epoch_ms = 0.0
         self.measured.epoch_starts(epoch.start, epoch.number)
 
     def _evaluation_starts(self, evaluation: _Open) -> None:
         """Collect that the evaluation before has no accuracy, or that this one is not labelled with the last epoch."""
-        if self._unscored is not None and "eval" not in self._open:
-            self._breach(ORDER, evaluation.start, f"{self._unscored} has no accuracy")
+        if self._evaluation_without_accuracy is not None and "eval" not in self._open:
+            self._breach(ORDER, evaluation.start, f"{self._evaluation_without_accuracy} has no accuracy")
         trained = self._trained_epoch()
         if evaluation.number != trained:
             what = f"evaluation of epoch {evaluation.number}; the last trained is {trained}"
             self._breach(ORDER, evaluation.start, what)
-        self._unscored = evaluation
+        self._evaluation_without_accuracy = evaluation
 
     def _part_stops(self, event: Event) -> None:
         """Close the block, epoch or evaluation that stops at `event`, and record how long it took.
 
-        Where the epochs of a block have events of their own, these have the times, and only the place of the block's
-        end is checked.
+        A stop without a start is a breach, and a stop with another epoch number than the start warns. Of a block whose
+        epochs have events of their own no time is recorded, as theirs are: only the place of its end is checked. The
+        time of an epoch, or of a block in place of its epochs, is one of training; that of an evaluation within an
+        epoch is taken off when the throughput is checked.
         """
         kind = _kind(event)
-        number = self._number(event, "first_epoch_num" if kind == "block" else "epoch_num")
+        number = self._epoch_number(event, _NUMBER_FIELD[kind])
         part = self._open.pop(kind, None)
         if part is None:
             self._breach(ORDER, event, f"{event.key}, and no {kind} is open")
             return
-        self._expect(event, f"{event.key} of epoch", number, part.number)
-        if kind == "block" and self._epochs_seen:
+        self._warn_of_other_number(event, f"{event.key} of epoch", number, part.number)
+        if kind == "block" and self._has_epoch_events:
             self._block_of_epochs_stops(event, part)
             return
 
@@ -276,9 +291,10 @@ class RunOrder:
         if took_ms < 0 or (took_ms == 0 and self.run.tick_ms == 1):
             self._breach("epoch-time", event, f"{event.key} {took_ms} ms after its start")
 
-    def _expect(self, event: Event, what: str, number: int | None, wanted: int | None) -> None:
-        """Warn where a label is not the next number; the first of a run is 0 or 1."""
-        if number is None or (wanted is None and number in (0, 1)) or number == wanted:
+    def _warn_of_other_number(self, event: Event, what: str, number: int | None, wanted: int | None) -> None:
+        """Warn where an epoch number is not the wanted one; None wants the first of a run, 0 or 1."""
+        wanted_numbers = (0, 1) if wanted is None else (wanted,)
+        if number is None or number in wanted_numbers:
             return
         due = "0 or 1" if wanted is None else str(wanted)
         self._breach(ORDER, event, f"{what} {number}; {due} is due")
@@ -290,27 +306,28 @@ class RunOrder:
         """Return the number of the epoch that an evaluation here is of; None where no label says it."""
         if "epoch" in self._open:
             return self._open["epoch"].number
-        if "block" in self._open and not self._epochs_seen:
+        if "block" in self._open and not self._has_epoch_events:
             return self._open["block"].last
         return self.last_epoch
 
     def _eval_accuracy(self, event: Event) -> None:
         """Keep an accuracy with the epoch that it states, and collect what is wrong with that epoch.
 
-        It must be that of the evaluation before it, and no later one than were started. Benchmarks that count samples
-        or steps state no epoch: their accuracies are numbered in turn.
+        It must be the epoch of the evaluation that started before, and not later than the epochs that were started or
+        announced. If the log has any evaluations, each accuracy needs one of its own. Benchmarks that count samples or
+        steps state no epoch: their accuracies are numbered in turn, and nothing is checked.
         """
         if "epoch_num" not in event.metadata:
             self._keep_accuracy(event, self.run.number(schema.EVAL_ACCURACY))
             return
-        number = self._number(event, "epoch_num")
+        number = self._epoch_number(event, "epoch_num")
         if number is None:
             number = self.epochs_counted
         self._keep_accuracy(event, number)
-        unscored = self._unscored
-        self._unscored = None
-        if unscored is not None:
-            self._expect(event, "an accuracy of epoch", number, unscored.number)
+        evaluation = self._evaluation_without_accuracy
+        self._evaluation_without_accuracy = None
+        if evaluation is not None:
+            self._warn_of_other_number(event, "an accuracy of epoch", number, evaluation.number)
         elif self.run.number(schema.EVAL_START):
             self._breach(ORDER, event, f"an accuracy of epoch {number} without an evaluation of its own")
 
@@ -320,6 +337,7 @@ class RunOrder:
             self._breach("epochs-counted", event, actual)
 
     def _keep_accuracy(self, event: Event, number: int) -> None:
+        """Keep an accuracy as one of epoch `number`, unless it is no number. Of too many the last one takes a place."""
         if is_number(event.value):
             del self.run.evaluations[EVENTS_KEPT - 1 :]  # the last one stays
             accuracy = float(event.value)
@@ -327,5 +345,5 @@ class RunOrder:
 
 
 def _kind(event: Event) -> str:
-    """Whether a start or stop is one of a block, an epoch or an eval."""
+    """Return the kind of part that a start or stop is one of: `block`, `epoch` or `eval`."""
     return event.key.partition("_")[0]

@@ -31,8 +31,8 @@ SCORE_DIGITS = 1e-9  # a relative difference of two factors that is none
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Place:
-    """Where a run, or its times or accuracies alone, stood first."""
+class _FirstSeen:
+    """The submission and the log in which a run was seen first, and by what it is known again, such as `times`."""
 
     folder: Folder
     file: str
@@ -42,13 +42,16 @@ class _Place:
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance audit`: print the audit, and write it as a page and a table where these are asked for.
 
-    Returns 0 whatever it finds, as a finding is no failure of the audit. Raises ValueError for a tree without logs, and
-    for a file to write that another command wrote.
+    Returns 0 whatever it finds, as a finding is no failure of the audit. Raises ValueError for a tree without logs. A
+    page or table of an earlier audit, known by how it begins, is replaced; for any other file there ValueError is
+    raised.
     """
     if options.html:
-        check_replaceable(options.html, template_text("audit.html").partition("{{")[0])
+        start_of_page = template_text("audit.html").partition("{{")[0]  # up to the first value that is filled in
+        check_replaceable(options.html, start_of_page)
     if options.csv:
-        check_replaceable(options.csv, audit_forms.as_csv([]))
+        head_of_table = audit_forms.as_csv([])
+        check_replaceable(options.csv, head_of_table)
     submissions = audit(options.path, options.ruleset, envelope=options.envelope)
     if not submissions:
         raise ValueError(f"{options.path}: no result_*.txt in it; give a results repository, or an archive of one")
@@ -64,25 +67,26 @@ def command(options: argparse.Namespace) -> int:
 
 
 def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> list[Submission]:
-    """Check all logs below the folder, or in the tar archive, `path`. Return a row a submission, sorted by its folder.
+    """Check all logs below the folder, or in the tar archive, `path`. Return a row for each submission, by its folder.
 
     `ruleset` is that of all logs. None takes for each log the ruleset of the round that a folder's name says, and
-    NEWEST for logs of this project, which are of no round. `envelope` asks for the second reading of the reference
-    points. Raises ValueError for an archive that cannot be read, and for others' logs of a round that no name says.
+    NEWEST for logs of this project, which are of no round. `envelope` asks for a second test of the convergence,
+    against the lower convex envelope of the reference points. Raises ValueError for an archive that cannot be read, and
+    for others' logs of a round that no name says.
     """
     tree = read_tree(path, ruleset)
-    seen: dict[tuple[object, ...], _Place] = {}  # the runs of the submissions so far
+    seen: dict[tuple[object, ...], _FirstSeen] = {}  # the runs of the submissions so far, by their marks
     submissions = []
     candidates = []
     for name, folder in sorted(tree.folders.items()):
         folder.owner = results_tree.owner_of(path, name, _organisation(folder.logs))
-        of_files = (find_description(folder, tree.descriptions), find_scaling(folder, tree.scalings))
-        of_all_logs = [asked for asked in of_files if asked is not None]
-        asked = _elsewhere(folder, seen)
+        about_files = (find_description(folder, tree.descriptions), find_scaling(folder, tree.scalings))
+        about_submission = [question for question in about_files if question is not None]
+        questions = _runs_seen_before(folder, seen)
         for report in folder.logs:
-            peak = over_peak(report.run, folder.description, folder.ruleset.strict["system-description"])
-            asked.setdefault(report.path.name, []).extend((*of_all_logs, *peak))
-        submissions.append(_submission(folder, asked, envelope=envelope))
+            about_pace = over_peak(report.run, folder.description, folder.ruleset.strict["system-description"])
+            questions.setdefault(report.path.name, []).extend((*about_submission, *about_pace))
+        submissions.append(_submission(folder, questions, envelope=envelope))
         candidates.append(_candidate(folder))
     return _screened(submissions, candidates)
 
@@ -99,83 +103,95 @@ def _organisation(logs: Sequence[Report]) -> str:
 # --- runs that stand in two submissions ---
 
 
-def _elsewhere(folder: Folder, seen: dict[tuple[object, ...], _Place]) -> dict[str, list[Finding]]:
-    """Return, by the name of its log, a question about each run that stands in a submission before this one, too.
+def _runs_seen_before(folder: Folder, seen: dict[tuple[object, ...], _FirstSeen]) -> dict[str, list[Finding]]:
+    """Return a question about each run that is in an earlier submission of the tree, too, by the name of its log.
 
     A run is known again by its marks: its start, end and accuracies, or its times or accuracies alone. `seen` has the
-    place where each mark stood first, and gets those of this submission.
+    log in which each mark was seen first; the marks of this submission are added to it.
     """
     questions: dict[str, list[Finding]] = {}
     for report in folder.logs:
-        elsewhere: _Place | None = None
+        earlier: _FirstSeen | None = None
         for mark in marks(report.run):
-            here = _Place(folder=folder, file=report.path.name, what=mark.what)
-            place = seen.setdefault(mark, here)
-            if place.folder is not folder and elsewhere is None:
-                elsewhere = place
-        if elsewhere is not None:
-            questions[report.path.name] = [_of_two_places(report, folder, elsewhere)]
+            here = _FirstSeen(folder=folder, file=report.path.name, what=mark.what)
+            first = seen.setdefault(mark, here)
+            if first.folder is not folder and earlier is None:
+                earlier = first
+        if earlier is not None:
+            questions[report.path.name] = [_question_about_two_submissions(report, folder, earlier)]
     return questions
 
 
-def _of_two_places(report: Report, folder: Folder, place: _Place) -> Finding:
-    """Return the question about a run that stands in `folder` and, before that, in the submission of `place`.
+def _question_about_two_submissions(report: Report, folder: Folder, earlier: _FirstSeen) -> Finding:
+    """Return the question about a run that is in the submission of `folder` and in an earlier one.
 
-    Two ways are allowed. A submission with power logs holds the runs of the one without them: that is a note alone. A
-    run of an earlier round may be submitted again (training_rules.adoc, section Results Resubmission), if its system's
-    description is the same and it passes the new round's checker: the question says how far that is so.
+    A run may be in two submissions for two reasons:
+
+    - A submitter hands in the runs once more with power logs, as `Dell-power` beside `Dell`. That is a note alone.
+    - A run of another round is submitted again (training_rules.adoc, section Results Resubmission). Its system's
+      description must then be the same, and it must pass the new round's checker: the question says whether that is so.
     """
-    other = place.folder
-    actual = f"the {place.what} of {printable(place.file)} of {printable(str(other.name))}"
+    other = earlier.folder
+    actual = f"the {earlier.what} of {printable(earlier.file)} of {printable(str(other.name))}"
     severity = "warning"
     submitter = folder.owner.submitter
-    is_same_owner = submitter.partition("-")[0] == other.owner.submitter.partition("-")[0]
-    if submitter != other.owner.submitter and is_same_owner and "power" in submitter:
+    is_same_organisation = _organisation_of_submitter(submitter) == _organisation_of_submitter(other.owner.submitter)
+    if submitter != other.owner.submitter and is_same_organisation and "power" in submitter:
         actual = f"{actual}: this is its submission with power logs"
         severity = "info"
-    elif folder.name.parts[0] != other.name.parts[0]:
-        same = "identical" if folder.description == other.description else "not identical"
-        if not folder.description or not other.description:
-            same = "missing"
+    elif folder.name.parts[0] != other.name.parts[0]:  # the folders of two rounds
         passes = "passes" if report.official else "does not pass"
         actual += (
-            f": a resubmission is allowed where system.json is identical (here: {same}) and the log passes the "
-            f"new round's checker (it {passes}); training_rules.adoc, section Results Resubmission"
+            f": a resubmission is allowed where system.json is identical (here: {_likeness(folder, other)}) and the "
+            f"log passes the new round's checker (it {passes}); training_rules.adoc, section Results Resubmission"
         )
     return question_for_submitter("run-elsewhere", actual, "ask which system ran it", severity=severity)
+
+
+def _likeness(folder: Folder, other: Folder) -> str:
+    """Say whether the system descriptions of two submissions are identical, not identical, or one is missing."""
+    if not folder.description or not other.description:
+        return "missing"
+    return "identical" if folder.description == other.description else "not identical"
+
+
+def _organisation_of_submitter(submitter: str) -> str:
+    """Return the organisation in the name of a submitter's folder: `Dell` of `Dell-power`."""
+    return submitter.partition("-")[0]
 
 
 # --- runs that were selected ---
 
 
 def _candidate(folder: Folder) -> Candidate:
-    """Return the runs of a submission for the screen of selected runs: how far each trained to the target.
+    """Return the runs of a submission, as the screen for selected runs compares them with others.
 
-    Only closed runs that pass the official checker and converged are screened. They are compared with others of the
-    same round, benchmark and global batch. `Dell-power` and `Dell` are one organisation.
+    Of each run it has the epochs (or samples) to the target. Only closed runs that pass the official checker and whose
+    value mlperf-logging's rcp_checker can read are taken, which may be none. They are compared with runs of other
+    organisations in the same round, of the same benchmark and global batch.
     """
     first = folder.logs[0].run
     group = (folder.owner.round, first.text(schema.SUBMISSION_BENCHMARK), first.global_batch)
     to_target: list[float] = []
     for report in folder.logs:
-        samples = report.run.as_tools_read.to_target
+        epochs = report.run.as_tools_read.to_target
         is_closed = report.run.text(schema.SUBMISSION_DIVISION) == "closed"
-        if is_closed and report.official and samples is not None and math.isfinite(samples):
-            to_target.append(samples)
-    organisation = folder.owner.submitter.partition("-")[0]
+        if is_closed and report.official and epochs is not None and math.isfinite(epochs):
+            to_target.append(epochs)
+    organisation = _organisation_of_submitter(folder.owner.submitter)
     return Candidate(organisation=organisation, group=group, to_target=tuple(to_target))
 
 
 def _screened(submissions: Sequence[Submission], candidates: Sequence[Candidate]) -> list[Submission]:
-    """Return the submissions, with a question at those whose runs converged unusually soon.
+    """Return the submissions; those whose runs converged unusually soon get one more question.
 
     `candidates` has the runs of each submission, in the same order.
     """
-    chances = unusual(candidates)
+    chance_by_index = unusual(candidates)
     screened = []
-    for place, submission in enumerate(submissions):
-        if place in chances:
-            chance = f"unusual (p = {chances[place]:.2g})"
+    for index, submission in enumerate(submissions):
+        if index in chance_by_index:
+            chance = f"unusual (p = {chance_by_index[index]:.2g})"
             question = Question(
                 rule="selected-runs",
                 kind="plausibility",
@@ -198,7 +214,7 @@ def _submission(folder: Folder, asked: Mapping[str, list[Finding]], *, envelope:
     """Return the row of one submission: its verdicts, both scores, the convergence test and the questions to ask.
 
     `asked` has the questions that the tree around it raises, by the name of the log. With `envelope` the row also has
-    the second reading of the reference points.
+    the second test of the convergence, against the lower convex envelope of the reference points.
     """
     ruleset = folder.ruleset
     checked = sorted(folder.logs, key=lambda report: by_number(report.path))
@@ -207,7 +223,7 @@ def _submission(folder: Folder, asked: Mapping[str, list[Finding]], *, envelope:
 
     official, official_problem = _scored(checked, ruleset, "official")
     strict, strict_problem = _scored(checked, ruleset, "strict")
-    problem = strict_problem or official_problem or _of_number(checked, official)
+    problem = strict_problem or official_problem or _other_number_of_logs(checked, official)
     if not judged:
         problem = "logs of v0.5 and v0.6 have another form"
 
@@ -242,7 +258,7 @@ def _submission(folder: Folder, asked: Mapping[str, list[Finding]], *, envelope:
         scaling_file=folder.scaling,
         convergence=test.in_words() if test else "",
         standing=standing,
-        envelope=_envelope(test) if envelope and test else None,
+        envelope=_test_against_envelope(test) if envelope and test else None,
         problem=problem,
         questions=tuple(_questions(judged)),
     )
@@ -271,7 +287,7 @@ def _other_factor(scaling_file: float | None, scaling: float | None) -> Iterator
 
 
 def _scored(checked: Sequence[Report], ruleset: Ruleset, by: str) -> tuple[Score | None, str]:
-    """The score by a verdict, and why there is none."""
+    """Return the score by a verdict, which is None for logs that cannot be scored, and why there is no score."""
     try:
         scored = score_runs(checked, ruleset, by)
     except ValueError as error:
@@ -288,7 +304,7 @@ def _official_minutes(scored: Score | None, scaling_file: float | None) -> float
     return scored.scaled_minutes
 
 
-def _of_number(checked: Sequence[Report], scored: Score | None) -> str:
+def _other_number_of_logs(checked: Sequence[Report], scored: Score | None) -> str:
     """Say that a submission has more or fewer logs than its benchmark has runs; empty where it has as many."""
     if scored is None or len(checked) == scored.runs_wanted:
         return ""
@@ -299,16 +315,17 @@ def _is_unknown_benchmark(report: Report) -> bool:
     return any(finding.rule == "known-benchmark" for finding in report.findings)
 
 
-def _envelope(test: ConvergenceTest) -> Envelope | None:
-    """Return the test once more, against the lower convex envelope of the reference points, with both outcomes.
+def _test_against_envelope(test: ConvergenceTest) -> Envelope | None:
+    """Test the runs of `test` again, against the lower convex envelope of the reference points; return both outcomes.
 
-    rcp_checker prunes the points that lie above their neighbours, which is meant to leave that envelope and does not
-    always. None where there was no test.
+    rcp_checker leaves out reference points that lie above their neighbours. That is meant to leave the envelope and
+    does not always, so the two tests may hold the runs to different points. None where the runs were not tested, or one
+    of the tests has no point for their batch.
     """
     if test.reference is None or test.result is None or test.result.mean is None or test.batch is None:
         return None
-    points = convergence.lower_envelope(test.reference)
-    second = convergence.against_reference(test.to_target, test.batch, test.reference, points)
+    envelope = convergence.lower_envelope(test.reference)
+    second = convergence.against_reference(test.to_target, test.batch, test.reference, envelope)
     if test.result.point is None or second.point is None:
         return None
     return Envelope(
@@ -321,28 +338,32 @@ def _envelope(test: ConvergenceTest) -> Envelope | None:
     )
 
 
-def _questions(reports: Sequence[Report]) -> Iterator[Question]:
-    """Yield a question for each rule that the logs of a submission break: in how many logs, and where first.
+def _questions(reports: Sequence[Report]) -> list[Question]:
+    """Return a question for each rule that the logs of a submission break: in how many logs, and where first.
 
-    Errors come before warnings, then the rules are sorted by name. Notes are no questions.
+    Errors come before warnings, by the first breach of their rule, and then the rules are sorted by name. Notes
+    (severity `info`) are no questions.
     """
-    breaches: defaultdict[str, list[_Breach]] = defaultdict(list)
+    breaches_by_rule: defaultdict[str, list[_Breach]] = defaultdict(list)
     for report in reports:
         for finding in report.findings:
             if finding.severity != "info":
-                breaches[finding.rule].append(_Breach(printable(str(report.path)), finding))
-    for rule in sorted(breaches, key=lambda rule: (breaches[rule][0].finding.severity, rule)):
-        first = breaches[rule][0]
-        yield Question(
+                breaches_by_rule[finding.rule].append(_Breach(printable(str(report.path)), finding))
+    questions = []
+    for rule, breaches in breaches_by_rule.items():
+        first = breaches[0]
+        question = Question(
             rule=rule,
             kind=first.finding.kind,
             official=first.finding.official,
             severity=first.finding.severity,
-            logs=len({breach.file for breach in breaches[rule]}),
+            logs=len({breach.file for breach in breaches}),
             file=first.file,
             line=first.finding.line,
             actual=printable(first.finding.actual, 1000),
         )
+        questions.append(question)
+    return sorted(questions, key=lambda question: (question.severity, question.rule))  # "error" < "warning"
 
 
 class _Breach(NamedTuple):

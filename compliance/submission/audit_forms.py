@@ -70,7 +70,7 @@ class Submission:
     @property
     def result(self) -> str:
         """Return the kind of the result in a word or two, such as `unverified`."""
-        return "not known" if self.standing is None else self.standing.short
+        return "not known" if self.standing is None else self.standing.status
 
     @property
     def name(self) -> str:
@@ -137,12 +137,12 @@ def as_csv(submissions: Sequence[Submission]) -> str:
 def as_text(submissions: Sequence[Submission]) -> str:
     """Return the audit as text for a terminal.
 
-    Each submission has a line with its passes, scores and convergence test, and below it a line a question. Then come
-    a line that counts all logs, and the notes that must stand with scores that use the name MLPerf.
+    Each submission has a line with its passes, scores and convergence test, and below it one for each question. Then
+    come a line that counts all logs, and the notes that must accompany scores that use the name MLPerf.
     """
     lines: list[str] = []
     for submission in submissions:
-        lines += _lines_of(submission)
+        lines += _lines_of_submission(submission)
     logs = sum(submission.logs for submission in submissions)
     official = sum(submission.official_passes for submission in submissions)
     strict = sum(submission.strict_passes for submission in submissions)
@@ -152,8 +152,8 @@ def as_text(submissions: Sequence[Submission]) -> str:
     return "\n".join([*lines, *footnotes(submissions)]) + "\n"
 
 
-def _lines_of(submission: Submission) -> list[str]:
-    """Return the line of a submission, and those of its questions."""
+def _lines_of_submission(submission: Submission) -> list[str]:
+    """Return the line of a submission, one with the envelope test if it was asked for, and those of its questions."""
     name = f"{submission.round or '-'} {submission.submitter} {submission.system} {submission.benchmark}"
     verdicts = "not judged" if submission.not_judged == submission.logs else _verdicts(submission)
     lines = [f"{name}: {verdicts}"]

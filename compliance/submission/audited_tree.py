@@ -46,15 +46,19 @@ class Tree:
 
 
 def read_tree(path: Path, ruleset: str | None) -> Tree:
-    """Read the files of a results repository, and check each log by itself. Raises ValueError as `audit` does."""
+    """Read the files of a results repository, a folder or a tar archive, and check each log by itself.
+
+    `ruleset` is that of all logs. None takes the one of the round that a folder's name says, else NEWEST. Raises
+    ValueError for an archive that cannot be read, and for another project's log of a round that no name says.
+    """
     tree = Tree()
     load_once = functools.cache(load)
     for file in results_tree.files_of(path):
         folder_name = file.name.parent
         if file.name.match(results_tree.SYSTEM):
-            tree.descriptions[file.name] = _tried(read_description, file.content)
+            tree.descriptions[file.name] = _read_or_reason(read_description, file.content)
         elif file.name.match(results_tree.SCALING):
-            tree.scalings[folder_name] = _tried(_read_scaling, file.content)
+            tree.scalings[folder_name] = _read_or_reason(_read_scaling, file.content)
         else:
             version = ruleset or results_tree.ruleset_named(path, folder_name)
             if folder_name not in tree.folders:
@@ -63,8 +67,11 @@ def read_tree(path: Path, ruleset: str | None) -> Tree:
     return tree
 
 
-def _tried(read: Callable[[Path], T], content: Path | str) -> T | str:
-    """Return what `read` makes of a file, or why it cannot be read."""
+def _read_or_reason(read: Callable[[Path], T], content: Path | str) -> T | str:
+    """Return what `read` makes of a file, or a text that says why it cannot be read.
+
+    `content` is such a text already where the file could not be taken out of an archive.
+    """
     try:
         return content if isinstance(content, str) else read(content)
     except (ValueError, OSError) as error:
@@ -77,14 +84,14 @@ def _add_log(folder: Folder, file: TreeFile, root: Path, *, known_round: bool) -
     A log that cannot be read gets a report with a question to the submitter. A log of v0.5 or v0.6 has events of
     another form, so nothing is found in it: its name is noted in `folder.other_form`.
 
-    Raises ValueError for a log of another project where no folder's name says the round (`known_round` is False), as
-    nothing then says by which rules to read it. Logs of this project are of no round, and are read by those of NEWEST.
+    `known_round` says whether a folder's name, or the user, gave the round. Raises ValueError where nothing did and the
+    log is of another project, as nobody knows then by which rules to read it. Logs of this project are of no round.
     """
-    report = _tried(lambda path: check_file(path, folder.ruleset), file.content)
-    if isinstance(report, str):
-        asked = question_for_submitter("log", report, "ask for the log", severity="error")
-        report = Report(path=Path(), findings=(asked,))
-    report = replace(report, path=Path(file.name.name))
+    checked = _read_or_reason(lambda path: check_file(path, folder.ruleset), file.content)
+    if isinstance(checked, str):
+        asked = question_for_submitter("log", checked, "ask for the log", severity="error")
+        checked = Report(path=Path(), findings=(asked,))
+    report = replace(checked, path=Path(file.name.name))
 
     holds_events = report.run is not NOTHING
     if not holds_events and results_tree.has_another_form(root, file):
@@ -99,7 +106,7 @@ def _add_log(folder: Folder, file: TreeFile, root: Path, *, known_round: bool) -
 
 
 def _read_scaling(path: Path) -> float:
-    """The factor in a scaling.json. Raises ValueError where it holds none."""
+    """Return the factor in a scaling.json. Raises ValueError where it holds none."""
     factor: Any = read_description(path).get("scaling_factor")
     if not is_number(factor) or factor <= 0:
         raise ValueError(f"{path.name}: no scaling_factor above 0")
@@ -107,13 +114,18 @@ def _read_scaling(path: Path) -> float:
 
 
 def find_description(folder: Folder, descriptions: Mapping[PurePosixPath, JsonObject | str]) -> Finding | None:
-    """Give a submission its system description; return a question where it is missing or cannot be read.
+    """Set `folder.description` to the submission's system description, which is that of its SYSTEM.
 
-    Nothing is asked of a tree without any description, nor of one that begins below SUBMITTER.
+    `Dell/results/node_A100/resnet` -> `Dell/systems/node_A100.json`
+
+    Return a question to the submitter where it is missing or cannot be read, else None. Nothing is asked where the tree
+    has no description at all, or begins below SUBMITTER, so that descriptions would lie outside it.
     """
     if not descriptions or len(folder.name.parts) < 3:
         return None
-    file = folder.name.parents[2] / "systems" / f"{folder.name.parent.name}.json"
+    submitter = folder.name.parents[2]
+    system = folder.name.parent.name
+    file = submitter / "systems" / f"{system}.json"
     description = descriptions.get(file, f"{file}: missing")
     if isinstance(description, str):
         return question_for_submitter("system-description", description, "ask for the description")
@@ -122,7 +134,7 @@ def find_description(folder: Folder, descriptions: Mapping[PurePosixPath, JsonOb
 
 
 def find_scaling(folder: Folder, scalings: Mapping[PurePosixPath, float | str]) -> Finding | None:
-    """Give a submission the factor of its scaling.json, if there is one; return a question where it cannot be read."""
+    """Set `folder.scaling` to the factor of the submission's scaling.json; return a question if it cannot be read."""
     scaling = scalings.get(folder.name)
     if isinstance(scaling, str):
         return question_for_submitter("scaling-file", scaling, "ask for the factor that the review committee set")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from compliance.check import LoggedRun
 from compliance.logged_run import COUNT, NUMBER, has_type
@@ -20,8 +20,8 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])i?B", re.IGNORECASE)
 _GIB_OF_UNIT = {"M": 1 / 1024, "G": 1, "T": 1024}
 MOST_DEVICES = 2**63  # a log with more, or as many nodes, holds garbage
 # of the described memory, which is rounded and may be in GB or GiB, over that which the kernel has left
-_LEAST_MEMORY_SHARE = 0.75
-_MOST_MEMORY_SHARE = 1.35
+_LEAST_MEMORY_RATIO = 0.75
+_MOST_MEMORY_RATIO = 1.35
 MOST_DIGITS = 6  # of a described number that is computed with
 _NO_LINUX = re.compile(r"\b(windows|mac ?os|\w*bsd)\b", re.IGNORECASE)
 LARGEST_JSON_BYTES = 1 << 20
@@ -34,7 +34,10 @@ STATUS_WORDS = {
 
 
 def read_description(path: Path) -> Description:
-    """Read the JSON object of a system description. Raises ValueError for a file that holds none."""
+    """Read a system description, a JSON object, from a file.
+
+    Raises ValueError for a file of another content or of more than a MiB, OSError for one that cannot be read.
+    """
     try:
         with open_log(path) as stream:
             text = stream.read(LARGEST_JSON_BYTES + 1)
@@ -51,12 +54,11 @@ def read_description(path: Path) -> Description:
 def compare_description(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
     """Return a finding for each field of the description that the log contradicts; fields come in a fixed order."""
     findings = over_peak(run, description, rule)
-    for logged in _logged_fields(run, description):
+    for logged in _contradicted_fields(run, description):
         stated = description.get(logged.field)
-        if str(stated).casefold() != str(logged.value).casefold():
-            of_log = f"by the log's {logged.key} it is {printable(logged.value)}"
-            actual = f"{logged.field} is {printable(stated)}; {of_log}"
-            findings.append(breach(rule, actual, line=run.lines.get(logged.key)))
+        of_log = f"by the log's {logged.key} it is {printable(logged.value)}"
+        actual = f"{logged.field} is {printable(stated)}; {of_log}"
+        findings.append(breach(rule, actual, line=run.lines.get(logged.key)))
     return findings
 
 
@@ -68,13 +70,24 @@ class _LoggedField(NamedTuple):
     value: object
 
 
-def _logged_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
-    """Return the fields of a system description for which the log has a value, with that value and the log's key.
+def _contradicted_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
+    """Return the fields of a system description that a log contradicts, each with the log's value and its key.
 
-    The caller compares these values with the description's as texts. That is not possible for hardware and framework,
-    whose names log and description may write in ways of their own: of these only fields are returned that the
-    description was found to contradict.
+    What the log states of the submission and of its size must stand in the description in the same words, upper or
+    lower case. Framework and hardware have names that the two may write differently, so these are compared by rules of
+    their own. What the log does not state contradicts nothing.
     """
+    nodes = hardware_nodes(run)
+    differing = []
+    for logged in (*_submission_fields(run, description), *_size_fields(run, nodes)):
+        stated = description.get(logged.field)
+        if logged.value is not None and str(stated).casefold() != str(logged.value).casefold():
+            differing.append(logged)
+    return [*differing, *_other_framework(run, description), *_other_hardware(nodes, description)]
+
+
+def _submission_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
+    """Return the submitter, division and status that a description must have by the log; None: not stated."""
     fields = [
         _LoggedField("submission_org", "submitter", run.values.get("submission_org")),
         _LoggedField("submission_division", "division", run.values.get("submission_division")),
@@ -82,37 +95,46 @@ def _logged_fields(run: LoggedRun, description: Description) -> list[_LoggedFiel
     status = run.text(schema.SUBMISSION_STATUS)
     if description.get("status") != status:  # descriptions of the older rounds have the log's word
         fields.append(_LoggedField("submission_status", "status", STATUS_WORDS.get(status)))
-
-    nodes = hardware_nodes(run)
-    fields += _fields_of_summary(run, description, nodes)
-    contradicted: dict[str, str] = {}  # by a field's name, the value of the last node that contradicts it
-    for node in nodes:
-        contradicted |= _machine_differs(node, description)
-    contradicted_gpu = _other_gpu(nodes, description)
-    fields += [_LoggedField(schema.HARDWARE.name, name, value) for name, value in contradicted.items()]
-    fields.append(_LoggedField(schema.HARDWARE.name, "accelerator_model_name", contradicted_gpu))
-    return [field for field in fields if field.value is not None]
-
-
-def _fields_of_summary(run: LoggedRun, description: Description, nodes: Sequence[Node]) -> list[_LoggedField]:
-    """Return nodes and accelerators by the log's run_summary, and its framework where the description has another."""
-    summary = run.summary
-    key = schema.RUN_SUMMARY.key
-    fields: list[_LoggedField] = []
-    if not summary:
-        return fields
-    if 0 < summary.nodes < MOST_DEVICES and 0 <= summary.devices < MOST_DEVICES:
-        on_cpu = bool(nodes) and not any(gpu_names(node) for node in nodes)
-        accelerators = 0 if on_cpu else summary.devices // summary.nodes
-        fields.append(_LoggedField(key, "number_of_nodes", summary.nodes))
-        fields.append(_LoggedField(key, "accelerators_per_node", accelerators))
-    if summary.framework.casefold() not in str(description.get("framework")).casefold():
-        fields.append(_LoggedField(key, "framework", summary.framework))
     return fields
 
 
+def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
+    """Return the number of nodes, and of the accelerators of one, by the log's run_summary; nothing without one.
+
+    `nodes` are those of the log's header. Where none of them has a GPU, the devices were CPUs: no accelerators.
+    """
+    summary = run.summary
+    if not summary or not 0 < summary.nodes < MOST_DEVICES or not 0 <= summary.devices < MOST_DEVICES:
+        return []
+    on_cpu = bool(nodes) and not any(gpu_names(node) for node in nodes)
+    accelerators = 0 if on_cpu else summary.devices // summary.nodes
+    return [
+        _LoggedField(schema.RUN_SUMMARY.key, "number_of_nodes", summary.nodes),
+        _LoggedField(schema.RUN_SUMMARY.key, "accelerators_per_node", accelerators),
+    ]
+
+
+def _other_framework(run: LoggedRun, description: Description) -> list[_LoggedField]:
+    """Return the log's framework if the description's does not contain it: `paddle 3.0` is in `Paddle 3.0, CUDA`."""
+    summary = run.summary
+    if not summary or summary.framework.casefold() in str(description.get("framework")).casefold():
+        return []
+    return [_LoggedField(schema.RUN_SUMMARY.key, "framework", summary.framework)]
+
+
+def _other_hardware(nodes: Sequence[Node], description: Description) -> list[_LoggedField]:
+    """Return the fields of the hardware that a node of the log contradicts, each with the last such node's value."""
+    contradicted: dict[str, str] = {}  # the log's value by the field's name
+    for node in nodes:
+        contradicted |= _contradictions_of_node(node, description)
+    other_gpu = _other_gpu(nodes, description)
+    if other_gpu is not None:
+        contradicted["accelerator_model_name"] = other_gpu
+    return [_LoggedField(schema.HARDWARE.name, name, value) for name, value in contradicted.items()]
+
+
 def _other_gpu(nodes: Sequence[Node], description: Description) -> str | None:
-    """Return the first GPU of the log that the description's accelerators are not; None where they are all."""
+    """Return the log's first GPU whose name the described accelerator's does not contain; None if there is none."""
     model = str(description.get("accelerator_model_name")).casefold()
     for node in nodes:
         for name in gpu_names(node):
@@ -122,27 +144,32 @@ def _other_gpu(nodes: Sequence[Node], description: Description) -> str | None:
 
 
 def over_peak(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
-    """Report a ResNet run that took less time for its epochs than the peak of the described accelerators allows."""
+    """Return a finding for a ResNet run that trained faster than the described accelerators can; empty for any other.
+
+    The run's images/s are those of its epochs, over its time. They must not exceed what all accelerators of the
+    description together can train at their peak. Nothing is found where the log does not state the epochs, the time or
+    the samples, the description not the accelerators, or where their peak is not known.
+    """
     samples = run.count(schema.TRAIN_SAMPLES)
     is_resnet = run.text(schema.SUBMISSION_BENCHMARK) == "resnet"
     if not (is_resnet and samples and run.evaluations and run.minutes is not None and run.minutes > 0):
         return []
-    accelerators = _accelerators(description)
-    if not accelerators:
-        return []
     model = str(description.get("accelerator_model_name"))
-    most_of_one = most_images_per_s([model], 0)
-    if most_of_one is None:
+    accelerators = _number_of_accelerators(description)
+    most_of_one = most_images_per_s([model], cores=0)
+    if not accelerators or most_of_one is None:
         return []
-    rate = samples * run.evaluations[-1].epoch / run.minutes / 60
+    images = samples * run.evaluations[-1].epoch
+    images_per_s = images / run.minutes / 60
     most = most_of_one * accelerators
-    if rate <= most:
+    if images_per_s <= most:
         return []
-    actual = f"{rate:.6g} images/s by its epochs and time; {accelerators} {printable(model)} do {most:.6g} at most"
+    by_log = f"{images_per_s:.6g} images/s by its epochs and time"
+    actual = f"{by_log}; {accelerators} {printable(model)} do {most:.6g} at most"
     return [breach(rule, actual, line=run.lines.get(schema.RUN_STOP.key))]
 
 
-def _accelerators(description: Description) -> int:
+def _number_of_accelerators(description: Description) -> int:
     """Return the number of accelerators on all nodes; 0 where the description does not say it in whole numbers."""
     nodes = str(description.get("number_of_nodes"))
     per_node = str(description.get("accelerators_per_node"))
@@ -151,28 +178,32 @@ def _accelerators(description: Description) -> int:
     return int(nodes[:MOST_DIGITS]) * int(per_node[:MOST_DIGITS])
 
 
-def _machine_differs(node: Node, description: Description) -> Iterator[tuple[str, str]]:
+def _contradictions_of_node(node: Node, description: Description) -> Iterator[tuple[str, str]]:
     """Yield the name of each field of the description that a node of the log contradicts, and the node's value.
 
-    Compared are the processor, its cores, the memory and the operating system, as far as both state them. A log counts
-    the cores or threads that the job may use, which may be half of the node's: anything from half the cores to all
-    threads agrees.
+    Compared are the processor, its cores, the memory and the operating system, as far as both state them:
+
+    - The processors agree if they have their names or a model number in common.
+    - A log counts the cores or threads that the job may use. Anything from half of the described cores to all threads
+      agrees.
+    - The described memory must be 0.75 to 1.35 times that of the log: it is rounded, and may be in GB or GiB.
+    - A log of this project is always of Linux, so a description of another system contradicts it.
     """
     if _is_other_processor(node, description):
         yield "host_processor_model_name", str(node["cpu"])
 
     cores = _number(description, "host_processors_per_node") * _number(description, "host_processor_core_count")
     threads = max(_number(description, "host_processor_vcpu_count"), 2 * cores)
-    usable = node.get("cores")
-    if cores and has_type(usable, COUNT) and not cores / 2 <= usable <= threads:  # type: ignore[operator]
+    usable: Any = node.get("cores")
+    if cores and has_type(usable, COUNT) and not cores / 2 <= usable <= threads:
         yield "host_processor_core_count", f"{usable} cores a node that the job may use"
 
-    stated_gib = _memory_gib(description)
-    memory_gib = node.get("memory_gib")
-    if stated_gib is not None and has_type(memory_gib, NUMBER) and memory_gib:
-        share = stated_gib / memory_gib  # type: ignore[operator]
-        if not _LEAST_MEMORY_SHARE <= share <= _MOST_MEMORY_SHARE:
-            yield "host_memory_capacity", f"{memory_gib} GiB"
+    described_gib = _memory_gib(description)
+    logged_gib: Any = node.get("memory_gib")
+    if described_gib is not None and has_type(logged_gib, NUMBER) and logged_gib:
+        ratio = described_gib / logged_gib
+        if not _LEAST_MEMORY_RATIO <= ratio <= _MOST_MEMORY_RATIO:
+            yield "host_memory_capacity", f"{logged_gib} GiB"
 
     if _NO_LINUX.search(str(description.get("operating_system"))):
         yield "operating_system", f"Linux {node.get('kernel')}"

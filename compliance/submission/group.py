@@ -55,7 +55,7 @@ class ConvergenceTest:
     to_target: tuple[float, ...] = ()  # of each run, in the reference's unit
 
     def in_words(self) -> str:
-        """The outcome and, where there is one, the submission's mean next to the reference's."""
+        """Return the outcome and, where there is one, the submission's mean next to the reference's."""
         if self.status not in (PASSED, FAILED):
             return f"{self.status}: {self.reason}"
         words = f"{self.status}ed: {self.reason}"
@@ -68,7 +68,7 @@ class ConvergenceTest:
 
 
 def submission_of(run: LoggedRun) -> tuple[str, ...]:
-    """Benchmark, division, organisation and platform, as the log has them."""
+    """Return the benchmark, division, organisation and platform that a log states."""
     return tuple(str(run.of(event).value) for event in _SUBMISSION)
 
 
@@ -83,7 +83,7 @@ def one_submission(
     """
     names = [name_of(report.path) for report in checked]
     for report, name in zip(checked, names, strict=True):
-        if report.run is NOTHING:
+        if report.run is NOTHING:  # a log without events, for which it has one finding
             raise ValueError(f"{name}: no log of a run ({report.findings[0].actual})")
 
     first = checked[0].run
@@ -106,7 +106,7 @@ def one_submission(
 
 
 def standing_of(checked: Sequence[Report], ruleset: Ruleset) -> Standing:
-    """Whether the result of these logs, read by the rules of `ruleset`, is an MLPerf result."""
+    """Decide whether the result of these logs, read by the rules of `ruleset`, is an MLPerf result."""
     facts = [mlperf.facts_of_run(one.run, ruleset.version) for one in checked]
     return mlperf.standing_of_all([mlperf.standing(each) for each in facts])
 
@@ -115,8 +115,11 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
     """Test the runs of a submission against the reference convergence points, as rcp_checker does.
 
     A reference convergence point says how many epochs (or samples) the reference took to the target at one global
-    batch. A closed submission that needs fewer than chance explains fails the test. Return the outcome, which is
-    NOT_APPLIED or NOT_KNOWN, with the reason, where there is nothing to test.
+    batch. A closed submission that needs fewer than chance explains fails the test.
+
+    Return the outcome, with its reason. It is NOT_APPLIED for an open submission and for a benchmark that is none of
+    MLPerf Training, whose minutes are scaled by 1. It is NOT_KNOWN where mlperf-logging has no points to test against,
+    or cannot read a log.
     """
     first = checked[0].run
     benchmark = first.text(schema.SUBMISSION_BENCHMARK)
@@ -135,7 +138,8 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
 def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:
     """Return the outcome of the test of closed runs against `reference`.
 
-    It is NOT_KNOWN where rcp_checker cannot read a log, and FAILED where the runs have no global batch in common.
+    It is NOT_KNOWN where rcp_checker cannot read a log, and FAILED where the runs state different global batches, or
+    one that is no number. A failed test leaves the minutes as they are: its scaling is 1.
     """
     to_target: list[float] = []
     for report in checked:
@@ -145,10 +149,10 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
             return ConvergenceTest(status=NOT_KNOWN, reason=reason, reference=reference)
         to_target.append(reading.to_target)
 
-    batches = {json.dumps(report.run.as_tools_read.batch) for report in checked}
     batch = checked[0].run.as_tools_read.batch
-    if len(batches) > 1 or not is_number(batch):
-        reason = f"no one global_batch_size ({printable(', '.join(sorted(batches)))})"
+    stated_batches = _stated_batches(checked)
+    if len(stated_batches) > 1 or not is_number(batch):
+        reason = f"no one global_batch_size ({printable(', '.join(stated_batches))})"
         return ConvergenceTest(status=FAILED, reason=reason, scaling=1.0, reference=reference)
 
     result = convergence.against_reference(to_target, batch, reference)
@@ -161,3 +165,8 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
         batch=batch,
         to_target=tuple(to_target),
     )
+
+
+def _stated_batches(checked: Sequence[Report]) -> list[str]:
+    """Return the different global batches that the logs state, each as its text in JSON: one may be no number."""
+    return sorted({json.dumps(report.run.as_tools_read.batch) for report in checked})

@@ -11,10 +11,11 @@ from runlog.verdict import UNKNOWN, Verdict, judged
 
 
 def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
-    """Return what mlperf-logging's tools say of the package in `folder`. They write into it, so they get a copy.
+    """Return the verdicts of mlperf-logging's tools on the package in `folder`, which has `manifest`.
 
-    The tools for packages, convergence and scores know MLPerf benchmarks alone. Of another one each log is checked by
-    itself, and of these tools it is said that they were not asked.
+    The tools get a copy, as they write into the folder. Two of them take any package. The other three (package_checker,
+    rcp_checker, result_summarizer) know MLPerf benchmarks alone. For another benchmark their verdicts say that they
+    were not asked, and each log is checked by itself instead.
     """
     ruleset = manifest["ruleset"]
     benchmark = manifest["benchmark"]
@@ -22,27 +23,27 @@ def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
         copy = Path(scratch) / folder.name
         shutil.copytree(folder, copy)
         description = copy / "systems" / f"{manifest['system']}.json"
-        of_any = [
+        of_any_package = [
             official.ask("system_desc_checker", str(description), "training", ruleset),
             official.ask("repo_checker", str(copy), "training", ruleset),
         ]
         if mlperf.is_mlperf_benchmark(benchmark):
             convergence = _check_convergence(copy, manifest)
             packaged = official.ask("package_checker", str(copy), "training", ruleset)
-            score = official.summary(copy, ruleset, benchmark, manifest["minutes"])
-            return [packaged, *of_any, convergence, score]
+            score = official.summary(copy, ruleset, benchmark, manifest["minutes"])  # last: it writes into the folder
+            return [packaged, *of_any_package, convergence, score]
         of_logs = [_check_log(copy / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
 
-    # These tools pass over the folder of another benchmark, or end with an error.
+    # Asked about another benchmark, these tools pass over its folder or end with an error.
     not_applied = f"not applied: {benchmark} is no MLPerf benchmark"
     not_asked = []
     for tool in ("package_checker", "rcp_checker", "result_summarizer"):
         not_asked.append(Verdict(check=tool, status=UNKNOWN, found=not_applied))
-    return of_any + of_logs + not_asked
+    return of_any_package + of_logs + not_asked
 
 
 def _check_convergence(folder: Path, manifest: JsonObject) -> Verdict:
-    """Return what rcp_checker says of how soon the runs of a package converged; it has points for closed ones alone."""
+    """Return what rcp_checker says of how soon the runs of a package converged; it is asked of closed ones alone."""
     if manifest["division"] != "closed":
         return Verdict(check="rcp_checker", status=UNKNOWN, found="not applied: not a closed submission")
     results = folder / "results" / manifest["system"] / manifest["benchmark"]
@@ -50,7 +51,7 @@ def _check_convergence(folder: Path, manifest: JsonObject) -> Verdict:
 
 
 def _check_log(log: Path, run: JsonObject, ruleset: str, benchmark: str) -> Verdict:
-    """Return what mlperf-logging's checker says of one log; a run that may be dropped need not pass."""
+    """Return what mlperf-logging's checker says of one log. A run that fails by the manifest, too, need not pass."""
     passed, messages = official.check_log(log, ruleset, benchmark)
     message = f"{log.parent.name}/{log.name}: {'SUCCESS' if passed else '; '.join(messages[:2])}"
     return judged("compliance_checker", passed or run["verdict"] == "fail", message)

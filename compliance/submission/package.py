@@ -5,18 +5,15 @@ import json
 import re
 import shlex
 import shutil
-import stat
-import subprocess
-import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from compliance.check import LoggedRun, Report, check_file
 from compliance.rules import Ruleset, load, verdict
+from compliance.submission.committed_code import LARGEST_BYTES, REPOSITORY, code_of
 from compliance.submission.description import compare_description, read_description
 from compliance.submission.group import SubmittedBenchmark, one_submission
 from compliance.submission.official_answers import official_answers
@@ -28,22 +25,16 @@ from runlog.json_types import JsonObject
 from runlog.text import called, printable
 from runlog.verdict import FATAL, Verdict, as_text
 
-REPOSITORY = next((p for p in Path(__file__).resolve().parents[2:3] if (p / "systems").is_dir()), Path.cwd())  # a wheel
 HASHES = "SHA256SUMS"
 MANIFEST = "submission.json"
 REPORT = "README.md"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+.-]*")
-LARGEST_BYTES = 50 * 2**20  # of a file; repo_checker of mlperf-logging refuses a larger one
 FRAMEWORK_LOG = ".stderr"  # the launcher writes what the framework printed to result_N.stderr
 _CUT = b"\n[cut here: the framework's log is longer than 50 MiB]\n"
 
 
 class RefusedError(Exception):
     """The logs may not be published as they are; its arguments say why, a line each."""
-
-
-class UnknownCommitError(ValueError):
-    """This checkout's history lacks the commit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,19 +60,22 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _as_json(built: "Built") -> str:
-    """Return the answer of `package --json`: where the package is, its manifest, and what the official tools say."""
+    """Return the answer of `package --json`: the package's folder, its manifest, and what the official tools say."""
     content = built.content
     fields = {"package": str(built.folder), "refused": [], "chosen": content.chosen, **content.manifest}
     return json.dumps(fields | {"official": [answer.as_dict() for answer in built.answers]}, indent=2)
 
 
 def _summary(built: "Built") -> str:
-    """Return the package's report, with what its reader must know beside it and what the official tools say."""
+    """Return what `package` prints: the package's report, remarks on its logs, the tools' answers and the package's id.
+
+    The remarks name the runs that lack the log of the framework, and say which runs were chosen of more.
+    """
     content = built.content
     lines = [content.report]
-    without_log = [run["file"] for run in content.manifest["runs"] if run["framework_log_sha256"] is None]
-    if without_log:
-        files = ", ".join(without_log)
+    without_framework_log = [run["file"] for run in content.manifest["runs"] if run["framework_log_sha256"] is None]
+    if without_framework_log:
+        files = ", ".join(without_framework_log)
         lines.append(f"without the framework's log (result_N{FRAMEWORK_LOG}, asked for since 2026-08): {files}")
     if content.chosen:
         lines.append(f"scored: {content.chosen}; keep the logs of the others, which a review may ask for")
@@ -101,9 +95,12 @@ class Built(NamedTuple):
 def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ruleset) -> Built:
     """Build the package of a submission's logs in the folder `out`/`org`, and return what was built.
 
-    `system` is the name of a description in systems/, or the path of one. The package is made in a folder of its own
-    and moved into its place once mlperf-logging's tools pass it. Raises ValueError for wrong use (a name, a number of
-    runs, a folder that exists), RefusedError for logs that may not be published.
+    `system` is the name of a description in the repository's folder systems/, or the path of one that ends in .json.
+    The package is made in a folder beside, and moved to `out`/`org` once mlperf-logging's tools accept it: a package
+    that is refused leaves nothing.
+
+    Raises ValueError for wrong use (a name with other letters, no such description, a folder that exists, too few
+    logs), RefusedError for logs that may not be published, with the reasons.
     """
     for name in (org, Path(system).stem):
         if not NAME.fullmatch(name):
@@ -129,44 +126,58 @@ def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ru
 
 
 def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
+    """Write the files of a package into the empty folder `stage`, and return its account of itself.
+
+    Where there are more logs than a submission has runs, only the scored ones are kept. Raises RefusedError for logs
+    that may not be published, and ValueError for too few of them.
+    """
     system = description_path.stem
     copies = _copy_and_check(stage / "incoming", logs, ruleset)
-    checked = copies.checked
-    log_of = copies.log_of
-    reasons = copies.reasons
     try:
-        benchmark = one_submission(checked, ruleset, log_of.__getitem__)
+        benchmark = one_submission(copies.checked, ruleset, copies.log_of.__getitem__)
     except ValueError as error:
         raise RefusedError(str(error)) from None
-    if len(checked) < benchmark.runs.runs:
-        raise ValueError(f"{len(checked)} logs given: a submission of {benchmark.name} has {benchmark.runs.runs}")
-    scored, chosen = nearest_the_median(checked, ruleset)
+    runs = benchmark.runs.runs
+    if len(copies.checked) < runs:
+        raise ValueError(f"{len(copies.checked)} logs given: a submission of {benchmark.name} has {runs}")
+
+    scored, chosen = nearest_the_median(copies.checked, ruleset)
     results = stage / "results" / system / benchmark.name
     results.mkdir(parents=True)
-    names = {f"result_{index}.txt": one for index, one in enumerate(scored)}
-    renamed = [replace(one, path=one.path.rename(results / name)) for name, one in names.items()]
-    for name, one in names.items():
-        _copy_framework_log(log_of[one.path], results / name)
+    renamed: list[Report] = []
+    log_by_name: dict[str, Path] = {}  # the user's log of each file
+    for index, report in enumerate(scored):
+        name = f"result_{index}.txt"
+        log = copies.log_of[report.path]
+        log_by_name[name] = log
+        renamed.append(replace(report, path=report.path.rename(results / name)))
+        _copy_framework_log(log, results / name)
     shutil.rmtree(stage / "incoming")  # with the runs that are not scored
     (stage / "systems").mkdir()
     shutil.copyfile(description_path, stage / "systems" / f"{system}.json")
+
     content, against = contents_of(stage, renamed, system, benchmark, ruleset)
-    reasons += [f"{log_of[names[file].path] if file in names else file}: {reason}" for file, reason in against]
+    reasons = [*copies.reasons, *(f"{log_by_name.get(file, file)}: {text}" for file, text in against)]
     if reasons:
         raise RefusedError(*reasons)
-    for name, code in code_of(str(content.manifest["commit"])).items():
-        path = stage / code_folder(benchmark.name) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(code.content)
-        path.chmod(0o755 if code.is_executable else 0o644)
+    _write_code(stage / code_folder(benchmark.name), str(content.manifest["commit"]))
     (stage / MANIFEST).write_bytes(as_bytes(content.manifest))
     (stage / REPORT).write_text(content.report, encoding="utf-8")
     (stage / HASHES).write_text(hashes(stage), encoding="utf-8")
     return replace(content, chosen=chosen)
 
 
+def _write_code(folder: Path, commit: str) -> None:
+    """Write the files of a commit of this repository into a folder."""
+    for name, code in code_of(commit).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(code.content)
+        path.chmod(0o755 if code.is_executable else 0o644)
+
+
 class _Copies(NamedTuple):
-    """The reports of copied logs by the time of their start, the log of each copy, and what changed since a check."""
+    """The reports of copied logs in the order of their start, the log of each copy, and reasons against the package."""
 
     checked: list[Report]
     log_of: dict[Path, Path]
@@ -174,10 +185,10 @@ class _Copies(NamedTuple):
 
 
 def _copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> _Copies:
-    """Copy the logs into a new folder, and check the copies: what is handed in is what was checked.
+    """Copy the logs into a new folder, and check the copies, so that what is handed in is what was checked.
 
-    An earlier `check --receipt` may have left a log's hash beside it; a log that differs from that is a reason against
-    the package. Raises ValueError for a log that is a link or no file.
+    An earlier `check --receipt` may have left a log's hash in a receipt beside it. A log that no longer has this hash
+    is a reason against the package. Raises ValueError for a log that is a link or no file.
     """
     folder.mkdir()
     log_of = {folder / f"{index}.txt": log for index, log in enumerate(logs)}
@@ -187,8 +198,8 @@ def _copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> _Co
             raise ValueError(f"{log}: not a regular file; copy the log itself there")
         shutil.copyfile(log, copy)
         receipt = receipt_path(log)
-        hashed = f'"sha256": "{sha256(copy)}"'
-        if receipt.is_file() and hashed not in receipt.read_text(encoding="utf-8", errors="replace"):
+        expected = f'"sha256": "{sha256(copy)}"'  # as check --receipt writes it
+        if receipt.is_file() and expected not in receipt.read_text(encoding="utf-8", errors="replace"):
             changed = f"differs from what was checked ({receipt.name}): find out what changed it, or run again"
             reasons.append(f"{log}: {changed}")
     checked = [check_file(copy, ruleset) for copy in log_of]
@@ -197,10 +208,11 @@ def _copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> _Co
 
 
 def _copy_framework_log(log: Path, copy: Path) -> None:
-    """Copy what the framework printed in the run of `log`, where the launcher kept it, to the side of `copy`.
+    """Copy the log of the framework that lies beside `log` to the side of its copy; do nothing where there is none.
 
-    A valid result must include the full framework logs (training_rules.adoc, section Result files, of 2026-08:
-    mlcommons/training_policies #588); one that is too large for a repository may be cut.
+    For `result_3.txt` it is `result_3.stderr`, in which the launcher keeps what the framework printed. A valid result
+    must include it (training_rules.adoc, section Result files, of 2026-08: mlcommons/training_policies #588). One that
+    is too large for a repository is cut, and says so at its end.
     """
     source = log.with_suffix(FRAMEWORK_LOG)
     if source.is_symlink() or not source.is_file():
@@ -232,8 +244,8 @@ def contents_of(
 ) -> tuple[Content, list[Reason]]:
     """Return what the package at `folder` must say of itself, and the reasons why it may not be published.
 
-    Both follow from its logs, of which `checked` has the reports, and from its system description alone, so `verify`
-    computes them anew from a package that it is given.
+    Both are computed from its system description and its logs alone; `checked` has the reports on the logs. So `verify`
+    can compute them again from a package that it is given. There are no reasons where it may be published.
     """
     description_file = folder / "systems" / f"{system}.json"
     description = read_description(description_file)
@@ -273,22 +285,23 @@ def _reasons_of_description(file: str, description: JsonObject) -> Iterator[Reas
 def _reasons_of_runs(checked: Sequence[Report], description: JsonObject, ruleset: Ruleset) -> Iterator[Reason]:
     """Yield the reasons against a package that its logs give.
 
-    These are the errors of each log, and where the logs contradict each other or the system description. One run may
-    have failed to reach the target: if its log has no other error, that is no reason, but a second such run is.
+    These are the errors of each log, and where the logs contradict each other or the system description. Runs of
+    different configurations are a reason too, although `check` only warns of them. One run may have failed to reach
+    the target: if its log has no other error, that is no reason, but a second such run is.
     """
     not_converged: list[str] = []  # names of logs
-    for report, report_between in zip(checked, check_between(checked, ruleset), strict=True):
-        errors = [finding for finding in report.findings if finding.severity == "error"]
-        if errors and all(finding.rule in NOT_CONVERGED for finding in errors):
+    for report, compared_report in zip(checked, check_between(checked, ruleset), strict=True):
+        against = [finding for finding in report.findings if finding.severity == "error"]
+        if against and all(finding.rule in NOT_CONVERGED for finding in against):
             not_converged.append(report.path.name)
-            errors = []
+            against = []
 
-        between_runs = report_between.findings[len(report.findings) :]  # they follow the log's own
-        of_description = compare_description(report.run, description, ruleset.strict["system-description"])
-        for finding in (*between_runs, *of_description):
+        findings_between_runs = compared_report.findings[len(report.findings) :]  # they follow the log's own
+        contradictions = compare_description(report.run, description, ruleset.strict["system-description"])
+        for finding in (*findings_between_runs, *contradictions):
             if finding.severity == "error" or finding.rule == "same-configuration":
-                errors.append(finding)
-        for finding in errors:
+                against.append(finding)
+        for finding in against:
             where = f" line {finding.line}" if finding.line else ""
             yield Reason(report.path.name, f"{finding.rule}{where}: {finding.actual}; {finding.fix}")
     if len(not_converged) > 1:
@@ -296,9 +309,9 @@ def _reasons_of_runs(checked: Sequence[Report], description: JsonObject, ruleset
 
 
 def _run_in_manifest(report: Report, folder: Path) -> JsonObject:
-    """Return what the manifest of the package at `folder` says of a run; None for a figure that its log does not state.
+    """Return what the manifest of the package at `folder` says of a run: its file, hashes, verdict and figures.
 
-    `epochs` and `quality` are those of the run's last evaluation.
+    A figure that the log does not state is None. `epochs` and `quality` are those of the run's last evaluation.
     """
     epochs = None
     quality = None
@@ -325,10 +338,10 @@ def _sha256_of_framework_log(log: Path) -> str | None:
 
 
 def _reasons_of_origin(run: LoggedRun, org: str) -> list[str]:
-    """Return why the logs cannot be published as those of the organisation `org`, with the code that made them.
+    """Return why the logs cannot be published as those of the organisation `org`; empty where nothing is against it.
 
-    They must be of this project, name the organisation, and be of a commit without local changes: a package holds that
-    commit's code. Empty where nothing is against it.
+    They must be of this project, name the organisation (in which a blank may stand for each `_` of `org`), and be of a
+    commit without local changes, as a package holds the code of that commit. `run` is the first of the runs.
     """
     if not run.is_project_log:
         return ["they are not logs of this project, whose code a package holds"]
@@ -363,7 +376,10 @@ def _report(manifest: JsonObject, score: Score, run: LoggedRun, description: Jso
 
 
 def rendered(name: str, **values: Any) -> str:
-    """Return the text that a template of this folder makes of `values`, which are escaped where `name` is of HTML."""
+    """Return the text of the template `name` in this folder, filled in with `values`.
+
+    In a template of HTML the values are escaped. `values` must have each name that the template uses.
+    """
     import jinja2
 
     html = name.endswith(".html")
@@ -377,6 +393,7 @@ def rendered(name: str, **values: Any) -> str:
 
 
 def template_text(name: str) -> str:
+    """Return the text of a template, or of the style sheet, in this folder."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
@@ -391,47 +408,6 @@ def _rerun(run: LoggedRun) -> str:
         if is_given and re.fullmatch(r"[A-Z_]+", name) and name not in ("SEED", "LOGDIR", "DATADIR", "RESULT_FILE"):
             settings += f"{name}={shlex.quote(str(setting['value']))} "
     return printable(settings, 2000)
-
-
-class CodeFile(NamedTuple):
-    """The content of a file of a commit, and whether it is executable."""
-
-    content: bytes
-    is_executable: bool
-
-
-def code_of(commit: str) -> dict[str, CodeFile]:
-    """Return the files of a commit of this repository by their names: each file's content, and whether it can be run.
-
-    Hidden files and names with a blank are left out, as mlperf-logging's repo_checker refuses them. The files come from
-    `git archive`, so that changes in the checkout do not count.
-
-    Raises UnknownCommitError if this checkout lacks the commit, ValueError if there is no git to ask, or a file is one
-    that repo_checker refuses.
-    """
-    if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
-        raise ValueError(f"{printable(commit)}: no commit")
-    command = ["git", "-C", str(REPOSITORY), "archive", "--format=tar", commit]
-    try:
-        done = subprocess.run(command, capture_output=True, check=False)
-    except FileNotFoundError:
-        raise ValueError("git is not installed: package on a machine that has it, in a checkout of the code") from None
-    if done.returncode:
-        message = printable(done.stderr.decode("utf-8", "replace").strip())
-        kind = UnknownCommitError if (REPOSITORY / ".git").exists() else ValueError
-        raise kind(f"{REPOSITORY}: git has no commit {commit} ({message}); take a checkout that has it")
-    files = {}
-    with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
-        for member in archive.getmembers():
-            has_refused_name = re.search(r"(^|/)\.| ", member.name)  # hidden, or with a blank
-            if member.isdir() or has_refused_name:
-                continue
-            content = archive.extractfile(member) if member.isfile() else None
-            if content is None or member.size > LARGEST_BYTES:
-                raise ValueError(f"{member.name}: a link or over 50 MB, which repo_checker refuses: leave it out")
-            is_executable = bool(member.mode & stat.S_IXUSR)
-            files[member.name] = CodeFile(content.read(), is_executable)
-    return files
 
 
 def files_below(folder: Path) -> dict[str, Path]:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from compliance.submission.committed_code import LARGEST_BYTES
 from compliance.submission.description import LARGEST_JSON_BYTES
-from compliance.submission.package import LARGEST_BYTES
 from runlog.text import printable
 from runlog.verdict import Verdict, judged
 
@@ -19,14 +19,15 @@ _PATH = re.compile(r"(?!\.)[A-Za-z0-9_+.-]+(/(?!\.)[A-Za-z0-9_+.-]+)*")
 def strange_files(folder: Path) -> list[Verdict]:
     """Return a failed verdict for each file or folder of a kind, name or size that no package has, such as a link.
 
-    The list is empty for a sound package. The caller reads no file where it is not: a link may lead elsewhere, a pipe
-    block the reader, and a large file fill its memory.
+    One more is for the files together, where they have more than 4 GiB. The list is empty for a sound package. Where it
+    is not, the caller must not read any file: a link may lead elsewhere, a pipe block the reader, and a large file fill
+    its memory.
     """
     answers = []
     total_bytes = 0
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        reason = _why_strange(path, name)
+        reason = _why_no_package_has(path, name)
         if reason:
             answers.append(judged("files", False, f"{printable(name)} {reason}"))
         elif path.is_file():
@@ -36,8 +37,11 @@ def strange_files(folder: Path) -> list[Verdict]:
     return answers
 
 
-def _why_strange(path: Path, name: str) -> str:
-    """Return why no package has a file or folder like this one; empty where a package may have it."""
+def _why_no_package_has(path: Path, name: str) -> str:
+    """Return why no package has a file or folder like `path`; empty where one may. `name` is its place in the package.
+
+    A name has letters, digits and `_ + . -` alone, in each of its parts, none of which begins with a dot.
+    """
     if path.is_symlink() or not (path.is_file() or path.is_dir()):
         return "is no regular file"
     if path.is_dir() and not any(path.iterdir()):
@@ -50,7 +54,7 @@ def _why_strange(path: Path, name: str) -> str:
 
 
 def read_stated(file: Path) -> bytes:
-    """Return the bytes of a file that states figures or hashes; empty where it is absent or larger than any of them."""
+    """Return the bytes of a file that states figures or hashes; empty for a file that is absent or over a MiB."""
     if not file.is_file() or file.stat().st_size > LARGEST_JSON_BYTES:
         return b""
     return file.read_bytes()
@@ -76,19 +80,20 @@ def hash_by_name(text: bytes) -> dict[str, str]:
 def judge_differences(
     check: str, wanted: Mapping[str, object], present: Mapping[str, object], problems: Problems
 ) -> list[Verdict]:
-    """Return a failed verdict for each file that is wanted or present alone, or has another content than wanted.
+    """Return a failed verdict for each file that is not wanted, is missing, or has another content than wanted.
 
-    `wanted` and `present` have the content of each file, or its hash, by its name.
+    `wanted` and `present` have the content of each file, or its hash, by its name. `check` is the name of the verdicts,
+    and `problems` has the words for the three cases. The list is empty where all files are as wanted.
     """
     answers = []
     for name in sorted({*wanted, *present}):
-        if wanted.get(name) == present.get(name):
-            continue
         if name not in wanted:
             problem = problems.unwanted
         elif name not in present:
             problem = problems.missing
-        else:
+        elif wanted[name] != present[name]:
             problem = problems.altered
+        else:
+            continue
         answers.append(judged(check, False, f"{printable(name)} {problem}"))
     return answers

@@ -19,9 +19,11 @@ from runlog.verdict import FATAL
 
 
 def command(options: argparse.Namespace) -> int:
-    """Run `python -m compliance publish`. Returns 1 if a package does not verify, and then nothing is written.
+    """Run `python -m compliance publish`: verify the packages, and write them with a page and a table into a folder.
 
-    Raises ValueError if the folder to write exists, a package is given twice or the key cannot sign.
+    Returns 1 if a package does not verify, and then nothing is written. The folder is made beside its place and moved
+    there at the end, so that it is never there half done. Raises ValueError if a folder is no package's, the folder to
+    write exists, a package is given twice or the key cannot sign.
     """
     out: Path = options.out
     for folder in options.folders:
@@ -57,7 +59,7 @@ def _refuse_other_folder(folder: Path) -> None:
 
 
 def _failures(folders: Sequence[Path]) -> list[str]:
-    """Return why packages do not verify, a line for each failed check."""
+    """Return why packages do not verify, a line for each failed check; empty where all verify."""
     failures = []
     for folder in folders:
         for answer in verify(folder):

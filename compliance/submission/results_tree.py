@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from compliance.official.rule_files import versions
 from runlog.reader import HeldLog
@@ -65,27 +66,32 @@ def _files_of_folder(folder: Path) -> Iterator[TreeFile]:
 
 
 def _files_of_archive(path: Path) -> Iterator[TreeFile]:
-    """Yield the files of a tar archive in its order. Raises ValueError for an archive that is damaged or none."""
+    """Yield the logs, system descriptions and scaling files of a tar archive, in its order.
+
+    Raises ValueError for an archive that is damaged, or a file that is no archive. The whole file is read, so that
+    damage behind the last of these files is found, too; by then the files have been yielded.
+    """
     with path.open("rb") as stream:
         try:
-            unpacked = _unpacked(stream)
-            with tarfile.open(fileobj=unpacked, mode="r|", tarinfo=_Header) as members:
+            decompressed = _decompressed(stream)
+            with tarfile.open(fileobj=decompressed, mode="r|", tarinfo=_Header) as members:
                 for member in members:
                     name = PurePosixPath(member.name)
                     if any(name.match(pattern) for pattern in _PATTERNS):
-                        yield TreeFile(name=name, content=_held(member, members))
-            while unpacked.read(1 << 20):
-                pass  # the checksum comes last
+                        yield TreeFile(name=name, content=_content_of(member, members))
+            while decompressed.read(1 << 20):
+                pass  # the checksum at the end is only compared once all is read
         except (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
             raise ValueError(f"{path}: neither a folder nor a whole tar archive: {printable(str(error))}") from None
 
 
-def _unpacked(stream: io.BufferedReader) -> io.BufferedIOBase:
-    """Return an archive's stream without its compression, by its first bytes.
+def _decompressed(stream: io.BufferedReader) -> io.BufferedIOBase:
+    """Return a stream of the decompressed bytes of an archive: of gzip, bzip2 or xz, by its first bytes.
 
-    tarfile would unpack it too, but passes over a wrong checksum.
+    A file that begins otherwise is returned as it is. tarfile could decompress it too, but does not notice a wrong
+    checksum.
     """
-    start = stream.peek(6)
+    start = stream.peek(6)  # does not move the position in the file
     if start.startswith(b"\x1f\x8b"):
         return gzip.open(stream)
     if start.startswith(b"BZh"):
@@ -112,8 +118,8 @@ class _Header(tarfile.TarInfo):
             raise tarfile.ReadError(str(error)) from None
 
 
-def _held(member: tarfile.TarInfo, members: tarfile.TarFile) -> Path | str:
-    """Return a log of an archive, held in memory; or why it cannot be read."""
+def _content_of(member: tarfile.TarInfo, members: tarfile.TarFile) -> Path | str:
+    """Return a file of an archive, held in memory; or a text that says why it cannot be read."""
     content = members.extractfile(member) if member.isfile() else None
     if content is None:
         return "no file but a link or folder in the archive"
@@ -136,57 +142,84 @@ def ruleset_named(root: Path, folder: PurePosixPath) -> str | None:
 def has_another_form(root: Path, file: TreeFile) -> bool:
     """Return whether a log is of round v0.5 or v0.6, whose events have a form that this checker does not read.
 
-    The caller asks this of a log in which it found no event. The round is the one that the folders above the file name,
-    else the beginning of the file shows it: False for a file that could not be read.
+    The caller asks this of a log in which it found no event. It is true if a folder above the file is named after one
+    of the two rounds (such as `training_results_v0.6`), or if the first 64 KiB of the file have an event in their form.
     """
     if _round_named(root, file.name.parent) in _OTHER_FORM_ROUNDS:
         return True
-    if isinstance(file.content, HeldLog):
-        head = (file.content.data or b"")[:_HEAD_BYTES]
-    elif isinstance(file.content, Path):
-        with file.content.open("rb") as stream:
-            head = stream.read(_HEAD_BYTES)
-    else:
+    if isinstance(file.content, str):  # says why the file could not be read
         return False
-    return _OTHER_FORM_LINE.search(head) is not None
+    return _OTHER_FORM_LINE.search(_first_bytes(file.content)) is not None
+
+
+def _first_bytes(log: Path) -> bytes:
+    """Return the first 64 KiB of a log, which may be one of an archive that is held in memory."""
+    if isinstance(log, HeldLog):
+        return (log.data or b"")[:_HEAD_BYTES]
+    with log.open("rb") as stream:
+        return stream.read(_HEAD_BYTES)
 
 
 def owner_of(root: Path, folder: PurePosixPath, organisation: str) -> Owner:
-    """Return whose logs lie in `folder` of the audited tree `root`, by the names of the folders above them.
+    """Return whose logs lie in `folder` of the audited tree `root`, by the names of the folders.
 
-    MLCommons lays out its repositories as ROUND/SUBMITTER/results/SYSTEM/BENCHMARK. The logs in
-    `v1.1/Baidu/results/node_A100/resnet` are of round `v1.1`, submitter `Baidu`, system `node_A100` and benchmark
-    `resnet`. `root` may be any folder of that layout, so the names above it are read, too. In another layout the
-    last name is taken for the benchmark.
+    MLCommons lays out its repositories as ROUND/SUBMITTER/results/SYSTEM/BENCHMARK. The tree may begin at any of these
+    folders:
 
-    Where the tree begins below SUBMITTER, the folder above it may have any name: the submitter is then the
-    `organisation` that the logs state.
+        root `all`, folder `v1.1/Baidu/results/node_A100/resnet` -> round `v1.1`, submitter `Baidu`, system `node_A100`
+        root `v1.1/Baidu`, folder `results/node_A100/resnet` -> the same: the submitter is the root's own name
+        root `v1.1/Baidu/results`, folder `node_A100/resnet` -> the same, if `organisation` is Baidu
+
+    In the last case the folder above the tree may have any name, so the submitter is the `organisation` that the logs
+    state. In another layout the last name is the benchmark, `organisation` the submitter, and the rest is empty.
     """
-    names_above_tree = root.resolve().parts if root.is_dir() else ()
+    names_above_tree = root.resolve().parts if root.is_dir() else ()  # the root's own name is the last
     names = (*names_above_tree, *folder.parts)
-    results_at = _last_index(names, "results")
-    has_layout = results_at is not None and len(names) - results_at == 3  # results, SYSTEM and BENCHMARK end it
-    if results_at is None or not has_layout:
+    place = _place_in_layout(names)
+    if place is None:
         return Owner(round="", submitter=organisation, system="", benchmark=names[-1] if names else "")
 
-    system, benchmark = names[results_at + 1 :]
-    submitter_at = results_at - 1
-    root_at = max(len(names_above_tree) - 1, 0)  # an archive has no names above it
-    submitter = names[submitter_at] if submitter_at >= root_at else organisation
-    round_name = "/".join(names[len(names_above_tree) : max(submitter_at, 0)])
+    round_name = ""
+    submitter = organisation
+    names_in_tree = place.names_above_results[len(names_above_tree) :]  # those of ROUND and SUBMITTER
+    if names_in_tree:
+        submitter = names_in_tree[-1]
+        round_name = "/".join(names_in_tree[:-1])
+    elif names_above_tree and place.names_above_results == names_above_tree:  # the root is the folder SUBMITTER
+        submitter = names_above_tree[-1]
     if not round_name:
         number = _round_named(root, folder)
         round_name = f"v{number}" if number else ""
-    return Owner(round=round_name, submitter=submitter, system=system, benchmark=benchmark)
+    return Owner(round=round_name, submitter=submitter, system=place.system, benchmark=place.benchmark)
+
+
+class _PlaceInLayout(NamedTuple):
+    """The names of a path .../results/SYSTEM/BENCHMARK: those above `results`, and the two below."""
+
+    names_above_results: tuple[str, ...]
+    system: str
+    benchmark: str
+
+
+def _place_in_layout(names: tuple[str, ...]) -> _PlaceInLayout | None:
+    """Return the parts of a path of the layout .../results/SYSTEM/BENCHMARK; None for a path of another layout."""
+    results_at = _last_index(names, "results")
+    if results_at is None or len(names) != results_at + 3:
+        return None
+    return _PlaceInLayout(names[:results_at], system=names[-2], benchmark=names[-1])
 
 
 def _round_named(root: Path, folder: PurePosixPath) -> str:
-    """Return the round, as `4.0`, that the innermost folder above `results` names; empty where it names several."""
-    parts = (*root.resolve().parts, *folder.parts)
-    results_at = _last_index(parts, "results")
-    above = parts if results_at is None else parts[:results_at]
-    for part in reversed(above):
-        rounds = set(_ROUND.findall(part))
+    """Return the round that the folders above `results` (or the archive) name, such as `4.0`; empty where none does.
+
+    `training_results_v4.0/Dell/results/system/resnet` -> `4.0`. The innermost name with a round in it counts. Where it
+    has several, such as `from_v3.1_to_v4.0`, the answer is empty, too.
+    """
+    names = (*root.resolve().parts, *folder.parts)
+    results_at = _last_index(names, "results")
+    names_above_results = names if results_at is None else names[:results_at]
+    for name in reversed(names_above_results):  # the innermost first
+        rounds = set(_ROUND.findall(name))
         if len(rounds) > 1:
             return ""
         if rounds:

@@ -22,7 +22,7 @@ class Must:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Print the demands; 0, as they are no finding."""
+    """Run `python -m compliance rules`: print the demands. Returns 0, as they are no finding."""
     demands = musts()
     if options.json:
         print(json.dumps({"musts": [asdict(must) for must in demands]}, indent=2))
@@ -32,15 +32,22 @@ def command(options: argparse.Namespace) -> int:
 
 
 def musts() -> list[Must]:
-    """The demands in the order of the text."""
+    """Return the demands in the order of the text."""
     return [Must(**row) for row in read_rules("musts.yaml")]
 
 
 def as_text(demands: list[Must], ruleset: Ruleset) -> str:
-    """Return the demands as text, below the sections of the training rules that make them.
+    """Return the demands as text, each below the section of the training rules that makes it.
 
-    Below each stand its checks, and what they do not see. Of a strict rule that the ruleset does not have in force this
-    is said. The last line counts the demands with and without a check.
+    For instance:
+
+        System and framework
+          "The same system and framework must be used for a submission result set" [0.7 1.0 6.0]
+              same-configuration, system-description (others' logs name no system)
+
+    The square brackets have the versions of the rules that make the demand. The line below it names its checks, and
+    says what they do not see. A check that comes into force only after `ruleset` is shown with its first ruleset. The
+    last line counts the demands with and without a check.
     """
     lines: list[str] = []
     section = ""
@@ -49,15 +56,17 @@ def as_text(demands: list[Must], ruleset: Ruleset) -> str:
             section = must.section
             lines.append(section)
         why = f" ({must.why})" if must.why else ""
-        checks = ", ".join(_in_words(check, ruleset) for check in must.checks) or NO_CHECK
+        checks = ", ".join(_check_in_words(check, ruleset) for check in must.checks) or NO_CHECK
         lines.append(f'  "{must.must}" [{must.stands}]')
         lines.append(f"      {checks}{why}")
-    held = sum(bool(must.checks) for must in demands)
-    lines.append(f"{len(demands)} demands, {held} with a check, {len(demands) - held} with none")
+    with_check = sum(bool(must.checks) for must in demands)
+    without_check = len(demands) - with_check
+    lines.append(f"{len(demands)} demands, {with_check} with a check, {without_check} with none")
     return "\n".join(lines) + "\n"
 
 
-def _in_words(check: str, ruleset: Ruleset) -> str:
+def _check_in_words(check: str, ruleset: Ruleset) -> str:
+    """Return the name of a check, with the first ruleset that has it where that comes after `ruleset`."""
     rule = ruleset.strict.get(check)
     if rule is not None and not rule.in_force:
         return f"{check} (from {rule.since} on)"
@@ -65,7 +74,7 @@ def _in_words(check: str, ruleset: Ruleset) -> str:
 
 
 def known_checks() -> set[str]:
-    """The names that a demand may give: strict rules, keys of any ruleset."""
+    """Return the names that a demand may give: strict rules, keys of any ruleset."""
     names: set[str] = set(load(versions()[-1]).strict)
     for version in versions():
         names |= keys(version)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from compliance.check import LoggedRun, Report, check_file
+from compliance.logged_run import is_number
 from compliance.official import convergence
 from compliance.official.rule_files import benchmarks
 from compliance.rules import FINDINGS_PER_RULE, Benchmark, Finding, Ruleset, StrictRule, breach, note, verdict
@@ -32,11 +33,15 @@ _DIFFERENCES_SHOWN = 3  # of the configuration of a run
 
 
 def expand(paths: Sequence[Path]) -> list[Path]:
-    """Return the logs that `paths` name: a file itself, of a folder its result_*.txt in the order of their numbers.
+    """Return the logs that `paths` name: each file itself, and of a folder its result_*.txt, sorted by their numbers.
 
-    Raises ValueError for a path that is not there, a folder without logs and a file named twice.
+    `[old.txt, runs/]` -> `[old.txt, runs/result_0.txt, runs/result_1.txt]`
+
+    Raises ValueError for a path that is not there, a folder without logs, and a log that is named twice, be it by a
+    link. A link that leads nowhere is returned: reading it says so.
     """
-    logs: dict[Path, Path] = {}
+    logs: list[Path] = []
+    resolved_logs: set[Path] = set()
     for path in paths:
         if not path.exists() and not path.is_symlink():
             raise ValueError(f"{path}: no such file: check the path")
@@ -46,14 +51,15 @@ def expand(paths: Sequence[Path]) -> list[Path]:
         if not named_logs:
             raise ValueError(f"{path}: no result_*.txt in this folder; name its logs, or give `audit` the tree")
         for log in named_logs:
-            if log.resolve() in logs:
+            if log.resolve() in resolved_logs:
                 raise ValueError(f"{log}: named twice")
-            logs[log.resolve()] = log
-    return list(logs.values())
+            resolved_logs.add(log.resolve())
+            logs.append(log)
+    return logs
 
 
 def by_number(log: Path) -> tuple[int, str]:
-    """Return the key by which result_10.txt comes after result_9.txt."""
+    """Return the sort key by which result_10.txt comes after result_9.txt: the shorter name first."""
     return len(log.name), log.name
 
 
@@ -68,13 +74,16 @@ def check_logs(
     hashed: bool = False,
     by: str | None = None,
 ) -> list[Report]:
-    """Check logs, and the runs of each submission against each other. Return a report a log, in their order.
+    """Check logs, and the runs of each submission against each other. Return a report for each log, in their order.
 
-    `benchmark` is what the logs must be of, `system` a system description that they must agree with. `official` runs
-    mlperf-logging's checker on each log, to show its verdict and messages beside ours. `receipt` writes the verdict
-    into a file beside the log, and `hashed` adds the log's SHA-256 to its report. `by` is the verdict that counts,
-    official or strict; None is strict for logs of this project and official for others. Raises ValueError for wrong
-    use.
+    - `benchmark` is the one that all logs must be of; None allows any.
+    - `system` is the file of a system description that the logs must agree with.
+    - `official` runs mlperf-logging's checker on a log; its verdict and messages are added to the report.
+    - `receipt` writes each log's verdict and SHA-256 into a file beside it.
+    - `hashed` adds the log's SHA-256 to its report, as `receipt` does.
+    - `by` is the verdict that counts, official or strict. None is strict for logs of this project, official for others.
+
+    Raises ValueError for a benchmark without rules and a file that is no system description.
     """
     if benchmark is not None and benchmark not in benchmarks(ruleset.version):
         having_rules = ", ".join(benchmarks(ruleset.version))
@@ -84,8 +93,8 @@ def check_logs(
     reports = []
     for report in check_between(checked, ruleset):
         if description is not None:
-            differs = compare_description(report.run, description, ruleset.strict["system-description"])
-            report = report.with_findings(differs)
+            contradictions = compare_description(report.run, description, ruleset.strict["system-description"])
+            report = report.with_findings(contradictions)
         if official:
             report = _with_official_verdict(report, ruleset, official)
         if receipt or hashed:
@@ -128,80 +137,81 @@ def check_between(checked: Sequence[Report], ruleset: Ruleset) -> list[Report]:
 def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     """Return the reports in groups, one for each submission, in the order of the submissions' first logs.
 
-    A log joins the group of an earlier log that states the same benchmark, division, organisation and platform, blanks
-    and case left out. Failing that, it joins the group of the first earlier log of the same benchmark in the same
-    folder: a run does not become another submission's by a name that is spelt otherwise.
+    A log joins the group of an earlier log that states the same benchmark, division, organisation and platform, in
+    upper or lower case and with any blanks. Where there is none, it joins the group of the first earlier log of the
+    same benchmark in the same folder: a run does not become another submission's by a name that is spelt otherwise.
     """
     groups: list[list[Report]] = []
-    group_of_names: dict[tuple[str, ...], list[Report]] = {}
-    group_of_folder: dict[tuple[str, Path], list[Report]] = {}
+    group_by_names: dict[tuple[str, ...], list[Report]] = {}
+    group_by_folder: dict[tuple[str, Path], list[Report]] = {}
     for report in checked:
         names = tuple(" ".join(name.casefold().split()) for name in submission_of(report.run))
         benchmark = names[0]
-        folder_key = (benchmark, report.path.parent)
-        if names in group_of_names:
-            group = group_of_names[names]
-        elif folder_key in group_of_folder:
-            group = group_of_folder[folder_key]
+        benchmark_in_folder = (benchmark, report.path.parent)
+        if names in group_by_names:
+            group = group_by_names[names]
+        elif benchmark_in_folder in group_by_folder:
+            group = group_by_folder[benchmark_in_folder]
         else:
             group = []
             groups.append(group)
         group.append(report)
-        group_of_names.setdefault(names, group)
-        group_of_folder.setdefault(folder_key, group)
+        group_by_names.setdefault(names, group)
+        group_by_folder.setdefault(benchmark_in_folder, group)  # the folder's first log stays the one to join
     return groups
 
 
 def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield a breach for each seed of a run that an earlier run of the submission has, too; of one run the first ten.
 
-    Open runs of benchmarks that this project has not are passed over: the rules expect no seed of them.
+    A run may repeat a seed of its own. Open runs of benchmarks that are none of this project's are passed over: the
+    rules expect no seed of them. So are seeds that the texts of the round do not ask to differ.
     """
     rule = ruleset.strict["seeds-differ"]
-    first_with_seed: dict[tuple[str, ...], Report] = {}
+    first_run_by_seed: dict[tuple[str, ...], Report] = {}
     for report in members:
         benchmark = report.run.text(schema.SUBMISSION_BENCHMARK)
         is_closed = report.run.text(schema.SUBMISSION_DIVISION) == "closed"
         if benchmark not in ruleset.benchmarks and not is_closed:
             continue
-        shared = 0
+        shared_seeds = 0
         for seed in report.run.kept[schema.SEED.key]:
             key = seed_key(seed, ruleset, benchmark)
             if key is None:
                 continue
-            first = first_with_seed.setdefault(key, report)
-            is_shared = first is not report
-            if not is_shared:
+            first_run = first_run_by_seed.setdefault(key, report)
+            if first_run is report:
                 continue
-            shared += 1
-            if shared <= FINDINGS_PER_RULE:
-                actual = f"seed {printable(seed.value, 60)} is that of {printable(first.path.name)} too"
+            shared_seeds += 1
+            if shared_seeds <= FINDINGS_PER_RULE:
+                actual = f"seed {printable(seed.value, 60)} is that of {printable(first_run.path.name)} too"
                 yield BlamedRun(report, breach(rule, actual, line=seed.line))
 
 
 def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield each run of a submission that is the same run as one before it, and many runs that end at one accuracy.
+    """Yield a breach for each run of a submission that looks like a copy of an earlier one.
 
-    Of the runs before it the first one that is the same is named.
+    It names the first such earlier run, and what the two have in common, as in `its times are those of result_0.txt`.
+    Of ResNet, runs of which too many end at one accuracy are blamed as well.
     """
     rule = ruleset.strict["runs-differ"]
     for position, report in enumerate(members):
         line = report.run.evaluations[0].line if report.run.evaluations else None
-        for other in members[:position]:
-            shared = _what_is_shared(report.run, other.run, ruleset)
+        for earlier in members[:position]:
+            shared = _what_is_shared(report.run, earlier.run, ruleset)
             if shared:
-                actual = f"{shared} those of {printable(other.path.name)}"
+                actual = f"{shared} those of {printable(earlier.path.name)}"
                 yield BlamedRun(report, breach(rule, actual, line=line))
-                break
+                break  # one earlier run is enough
     if members[0].run.text(schema.SUBMISSION_BENCHMARK) == "resnet":
         yield from _runs_at_one_accuracy(members, rule)
 
 
 def _what_is_shared(run: LoggedRun, other: LoggedRun, ruleset: Ruleset) -> str:
-    """Say what shows that two runs are the same one, such as `its times are`; empty where nothing does."""
-    ours = run.text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
-    shared = shared_mark(run, other, ours=ours)
-    if shared or not ours:
+    """Return what shows that two runs are the same one, such as `its times are`; empty where nothing does."""
+    is_ours = run.text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
+    shared = shared_mark(run, other, ours=is_ours)
+    if shared or not is_ours:
         return shared
     least_power = ruleset.strict["runs-differ"].bounds["equal_intervals"]
     return resemblance(run, other, least_power) or _hosts_at_once(run, other)
@@ -218,7 +228,7 @@ def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterat
 
 
 def _hosts_at_once(run: LoggedRun, other: LoggedRun) -> str:
-    """Say on which host of their headers two runs trained at one time; others' logs name no host."""
+    """Say on which host of their headers two runs trained at one time; empty if on none. Others' logs name no host."""
     hosts = {str(node.get("host")) for node in hardware_nodes(run)}
     hosts &= {str(node.get("host")) for node in hardware_nodes(other)}
     if hosts and _start_before_end(run, other) and _start_before_end(other, run):
@@ -234,10 +244,11 @@ def _start_before_end(run: LoggedRun, other: LoggedRun) -> bool:
 
 
 def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield each run whose configuration is not that of the submission's first run, with what differs.
+    """Yield a finding for each run whose configuration is not that of the submission's first run.
 
-    A hyperparameter that differs breaks `same-hyperparameters` where that rule holds for both runs; any other
-    difference breaks `same-configuration`, which only warns.
+    It says what differs, three values at most. If a hyperparameter is among them, the finding breaks the rule
+    `same-hyperparameters`, provided that this rule holds for both runs. Otherwise it breaks `same-configuration`, which
+    only warns.
     """
     first = members[0]
     wanted = _configuration(first.run)
@@ -248,35 +259,44 @@ def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> It
             continue
         shown = []
         for name in differing[:_DIFFERENCES_SHOWN]:
-            value = printable(json.dumps(actual.get(name)), 60)  # blanks show
-            of_first = printable(json.dumps(wanted.get(name)), 60)
-            shown.append(f"{printable(name)} is {value}, in {printable(first.path.name)} {of_first}")
+            value = _shown_setting(actual.get(name))
+            value_of_first = _shown_setting(wanted.get(name))
+            shown.append(f"{printable(name)} is {value}, in {printable(first.path.name)} {value_of_first}")
         if len(differing) > _DIFFERENCES_SHOWN:
             shown.append(f"and {len(differing) - _DIFFERENCES_SHOWN} more")
 
+        hyperparameters_differ = any(_is_hyperparameter(name) for name in differing)
         rule = ruleset.strict["same-hyperparameters"]
-        are_tuned = any(_is_hyperparameter(name) for name in differing)
-        if not (are_tuned and _holds_for(rule, report.run) and _holds_for(rule, first.run)):
+        if not hyperparameters_differ or not _holds_for(rule, report.run) or not _holds_for(rule, first.run):
             rule = ruleset.strict["same-configuration"]
         yield BlamedRun(report, breach(rule, "; ".join(shown), line=report.run.lines.get(differing[0])))
 
 
+def _shown_setting(value: object) -> str:
+    """Return a value as JSON of up to 60 characters, in which blanks around a text show: `"O2 "`."""
+    return printable(json.dumps(value), 60)
+
+
 def _configuration(run: LoggedRun) -> JsonObject:
-    """Return the values that must be the same in all runs of a submission, by name; hyperparameters first."""
-    tuned: JsonObject = {}
+    """Return the values that must be the same in all runs of a submission, by name; hyperparameters first.
+
+    The others are sections of the header, its settings, and events of the submission and the data set. Left out are the
+    names of the nodes and the settings that each run has of its own, such as SEED.
+    """
+    hyperparameters: JsonObject = {}
     others: JsonObject = {f"header {section}": run.headers.get(section) for section in _SAME_SECTIONS}
     nodes = hardware_nodes(run)
-    if nodes:  # any nodes of the same kind will do
+    if nodes:  # the runs may be on different nodes of the same kind
         others["header hardware"] = [_without_host(node) for node in nodes]
-    for name, value in run.section(schema.CONFIG).items():
+    for name, setting in run.section(schema.CONFIG).items():
         if name not in _SETTINGS_OF_A_RUN:
-            others[f"config {name}"] = value.get("value") if isinstance(value, dict) else value
+            others[f"config {name}"] = setting.get("value") if isinstance(setting, dict) else setting
     for key, value in run.values.items():
         if _is_hyperparameter(key):
-            tuned[key] = value
+            hyperparameters[key] = value
         elif key.startswith("submission_") or key in _OF_A_CONFIGURATION:
             others[key] = value
-    return tuned | others
+    return hyperparameters | others
 
 
 def _without_host(node: Mapping[str, Any]) -> JsonObject:
@@ -296,16 +316,19 @@ def _holds_for(rule: StrictRule, run: LoggedRun) -> bool:
 
 
 def _against_reference_points(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
-    """Yield what the reference convergence points (RCPs) say against the runs of one closed submission.
+    """Yield what the reference convergence points say against the runs of one closed submission.
 
-    A point has the hyperparameters of the reference at one global batch, and the epochs to the target that it took.
-    The hyperparameters of each run are compared with those of its point. Whether the runs converged too fast is tested
-    over all of them together, so the finding of that test is yielded for each run. An open submission, and one of a
-    benchmark without such points, yields nothing: the check of each log has a note on it.
+    Such a point has the hyperparameters with which the reference of MLPerf trained at one global batch, and the epochs
+    that it took to the target. The hyperparameters of each run are compared with those of the point at its batch.
+    Whether the runs converged too fast is tested over all of them together, so the finding of that test is yielded for
+    each.
+
+    An open submission, and one of a benchmark without such points, yields nothing: the check of each log has a note
+    that these rules were not applied.
     """
-    run = members[0].run  # all runs of a submission state the same benchmark and division
-    benchmark = ruleset.benchmarks.get(run.text(schema.SUBMISSION_BENCHMARK))
-    is_closed = run.of(schema.SUBMISSION_DIVISION).value == "closed"
+    first_run = members[0].run  # all runs of a submission state the same benchmark and division
+    benchmark = ruleset.benchmarks.get(first_run.text(schema.SUBMISSION_BENCHMARK))
+    is_closed = first_run.of(schema.SUBMISSION_DIVISION).value == "closed"
     if benchmark is None or not benchmark.reference_points or not is_closed:
         return
     test = convergence_test(members, ruleset)
@@ -324,7 +347,11 @@ def _against_reference_points(members: Sequence[Report], ruleset: Ruleset) -> It
 def _finding_of_test(
     test: ConvergenceTest, members: Sequence[Report], benchmark: Benchmark, rule: StrictRule
 ) -> Finding | None:
-    """Return the breach of a failed convergence test, or a note why it was not applied; None where the runs pass."""
+    """Return the breach of a failed convergence test, or a note why it was not applied; None where the runs pass.
+
+    It is not applied to runs of different global batches, to more or fewer runs than a submission of the benchmark has,
+    and where the tool has no points or cannot read a log.
+    """
     batches = {report.run.global_batch for report in members}
     if len(batches) > 1:  # same-hyperparameters blames the run whose batch differs
         return note(rule, "not applied: the runs have different global_batch_size")
@@ -338,23 +365,25 @@ def _finding_of_test(
 def _other_hyperparameters(
     run: LoggedRun, points: Sequence[convergence.ReferencePoint], rule: StrictRule
 ) -> list[Finding]:
-    """Return a finding for each hyperparameter of a run that is not that of the reference point of its global batch.
+    """Return a finding for each hyperparameter of a run that differs from the reference's at the same global batch.
 
-    Where no point has the run's batch and optimizer, the only finding is a note that says so.
+    `points` are the reference's, at most one for a batch. Where none has the run's batch, or the one that does has
+    another optimizer, the only finding is a note that says so. Hyperparameters that the log does not state are passed
+    over.
     """
     batch = run.values.get("global_batch_size")
     optimizer = run.values.get("opt_name")
-    of_batch = [point.hyperparameters for point in points if point.global_batch == batch]
-    if not of_batch:
+    hyperparameters_by_batch = {point.global_batch: point.hyperparameters for point in points}
+    if not is_number(batch) or batch not in hyperparameters_by_batch:
         return [note(rule, f"not applied: no reference point at a global batch of {printable(batch, 30)}")]
-    wanted = of_batch[0]
+    wanted = hyperparameters_by_batch[batch]
     if wanted["optimizer"] != optimizer:
         return [note(rule, f"not applied: the reference point is of {wanted['optimizer']}")]
     findings = []
     for name, value in wanted.items():
         key = f"{optimizer}_{name}"
-        # the references count decay steps in iterations, logs in iterations or epochs
-        if run.values.get(key, value) != value and not name.endswith("decay_steps"):
+        is_comparable = not name.endswith("decay_steps")  # in iterations; a log may count them in epochs
+        if is_comparable and key in run.values and run.values[key] != value:
             actual = f"{key} is {printable(run.values[key], 30)}; the reference point has {value}"
             findings.append(breach(rule, actual, line=run.lines.get(key)))
     return findings
@@ -364,10 +393,10 @@ def _other_hyperparameters(
 
 
 def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialChecker) -> Report:
-    """Run mlperf-logging's checker on a report's log, and return the report with its verdict and messages.
+    """Run mlperf-logging's checker on a report's log, and return the report with that tool's verdict and messages.
 
-    The report's own official verdict is what this project says that checker would say. Where it says otherwise, a
-    breach of `official-disagrees` is added.
+    The report already has the verdict that the tool should come to by this project's reading of its rules. Where the
+    tool comes to the other one, a breach of the rule `official-disagrees` is added.
     """
     passed, messages = official(report.path, ruleset.version, report.run.text(schema.SUBMISSION_BENCHMARK))
     rule = ruleset.strict["official-disagrees"]

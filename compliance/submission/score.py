@@ -120,25 +120,26 @@ def nearest_the_median(
 ) -> tuple[Sequence[Report], str]:
     """Return the runs that are scored, and a line that says how they were chosen, which is empty if all are scored.
 
-    Where there are more runs than a submission has, they are put in the order of their start. The rules then score the
-    consecutive runs whose score is the median of all such sets (see `median_set`). `by` is the verdict that drops runs.
+    All are scored where there are no more than a submission of the benchmark has. Of more runs the rules score as many
+    consecutive ones, by their start: of all such sets, the set whose score is the median. A set without a score counts
+    as infinitely slow. `by` is the verdict that drops runs, as in `score_runs`.
     """
     benchmark = checked[0].run.text(schema.SUBMISSION_BENCHMARK)
     wanted = mlperf.submission_runs(benchmark, ruleset.version)
     if wanted is None or len(checked) <= wanted.runs:
         return checked, ""
 
-    def minutes(runs: Sequence[Report]) -> float:
-        """Return the score of some of the runs; infinite where they have none."""
-        scored = score_runs(runs, ruleset, by).minutes
-        return math.inf if scored is None else scored
+    def score_of_set(runs: Sequence[Report]) -> float:
+        """Return the minutes of some of the runs; infinite where they have no score."""
+        minutes = score_runs(runs, ruleset, by).minutes
+        return math.inf if minutes is None else minutes
 
     ordered = sorted(checked, key=_start_and_name)
-    return median_set(ordered, wanted.runs, minutes)
+    return median_set(ordered, wanted.runs, score_of_set)
 
 
 def _start_and_name(report: Report) -> tuple[float, str]:
-    """Return the key by which runs are put in the order of their start."""
+    """Return the sort key that puts runs in the order of their start; those without one come first."""
     return report.run.start_ms or 0, report.path.name
 
 
@@ -214,64 +215,67 @@ class _Judged(NamedTuple):
 def _judge_runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _Judged:
     """Return each run with the rules that drop it, and the broken rules that forbid a strict score.
 
-    `by` is the verdict: strict drops a run for each error, official for those of mlperf-logging's checker. A run may
-    only be dropped because it did not converge, so any other error forbids a strict score. The test of convergence is
-    about all runs together, and drops none.
+    `by` is the verdict that drops a run: `strict` for any error, `official` for the errors of mlperf-logging's checker.
+    The rules allow to drop a run only because it did not converge, so an error of any other kind forbids a strict
+    score. The test of convergence (`rcp-convergence`) is about all runs together, and drops none.
     """
     runs = []
     faults: set[str] = set()
     for report in check_between(checked, ruleset):
-        dropping: set[str] = set()
+        broken_rules: set[str] = set()
         for finding in report.findings:
             if finding.severity != "error" or finding.rule == "rcp-convergence":
                 continue
             if finding.rule not in NOT_CONVERGED:
                 faults.add(finding.rule)
             if by == "strict" or finding.official:
-                dropping.add(finding.rule)
-        read = report.run.as_tools_read
-        runs.append(
-            ScoredRun(
-                file=report.file,
-                minutes=read.minutes if by == "official" else report.run.minutes,
-                epochs=None if read.to_target == convergence.NOT_CONVERGED else read.to_target,
-                broken_rules=tuple(sorted(dropping)),
-            )
+                broken_rules.add(finding.rule)
+        by_tools = report.run.as_tools_read
+        run = ScoredRun(
+            file=report.file,
+            minutes=by_tools.minutes if by == "official" else report.run.minutes,
+            epochs=None if by_tools.to_target == convergence.NOT_CONVERGED else by_tools.to_target,
+            broken_rules=tuple(sorted(broken_rules)),
         )
+        runs.append(run)
     return _Judged(runs, faults)
 
 
 def _mean(minutes: Sequence[float], dropped: int, runs: SubmissionRuns) -> _Mean:
-    """Return the olympic mean, in which dropped runs are the slowest; the plain mean of too few runs."""
+    """Return the olympic mean, without the fastest and the slowest runs; the plain mean of too few runs.
+
+    `minutes` are those of the runs that count. The `dropped` runs, which do not, are taken for the slowest ones. The
+    mean is None where more are dropped than the benchmark allows, and where no run counts.
+    """
     least = 2 * runs.dropped + 1
     olympic = len(minutes) + dropped >= least
     reduction = "olympic mean" if olympic else f"mean (an olympic mean takes {least} runs)"
     if dropped > runs.dropped or not minutes:
         return _Mean(minutes=None, reduction=reduction, olympic=olympic)
-    counted = sorted(minutes)
+    averaged = sorted(minutes)
     if olympic:
-        counted = counted[runs.dropped : len(counted) - (runs.dropped - dropped)]
-    return _Mean(minutes=sum(counted) / len(counted), reduction=reduction, olympic=olympic)
+        slowest_to_leave_out = runs.dropped - dropped
+        averaged = averaged[runs.dropped : len(averaged) - slowest_to_leave_out]
+    return _Mean(minutes=sum(averaged) / len(averaged), reduction=reduction, olympic=olympic)
 
 
 def _problem_of_runs(runs: Sequence[ScoredRun], dropped: int, mean: _Mean, submission: SubmissionRuns) -> str:
-    """Return why there are no runs left to score; empty if there are.
+    """Return why there is no mean of the runs: too many of them do not count, or none is left; empty if there is one.
 
-    `dropped` of the runs do not count, of which `submission` says how many may be. The message names their rules.
+    `dropped` is how many runs do not count, and `submission.dropped` how many may. The message names the rules that the
+    runs break.
     """
-    if dropped > submission.dropped:
-        broken_rules: set[str] = set()
-        for run in runs:
-            broken_rules.update(run.broken_rules)
-        shown_rules = ", ".join(sorted(broken_rules))
-        allowed = _allowed_to_drop(submission)
-        problem = f"{dropped} runs fail their check ({shown_rules}); a submission may drop {allowed}"
-        if "weights_initialization" in shown_rules:
-            problem += "; today's tool asks for MXNet's names of tensors, so the round may have published a score"
-        return problem
-    if mean.minutes is None:
-        return "no run is left"
-    return ""
+    if dropped <= submission.dropped:
+        return "no run is left" if mean.minutes is None else ""
+    broken_rules: set[str] = set()
+    for run in runs:
+        broken_rules.update(run.broken_rules)
+    shown_rules = ", ".join(sorted(broken_rules))
+    allowed = _allowed_to_drop(submission)
+    problem = f"{dropped} runs fail their check ({shown_rules}); a submission may drop {allowed}"
+    if "weights_initialization" in shown_rules:
+        problem += "; today's tool asks for MXNet's names of tensors, so the round may have published a score"
+    return problem
 
 
 def _problem_of_faults(faults: set[str], submission: SubmissionRuns) -> str:
@@ -287,7 +291,11 @@ def _allowed_to_drop(submission: SubmissionRuns) -> str:
 
 
 def _problem_of_convergence(test: ConvergenceTest, enough_runs: bool, by: str) -> str:
-    """Return why a failed test of convergence forbids a score; empty where it does not."""
+    """Return why a failed test of convergence forbids a score; empty where it does not.
+
+    It does if the test was made and the submission has all of its runs. A test that could not be made, as the runs have
+    different batches, forbids a strict score alone.
+    """
     if test.result is None:
         return f"failed: {test.reason}" if by == "strict" else ""
     return "fails the test against the reference convergence points" if enough_runs else ""
@@ -306,7 +314,10 @@ def _run_in_words(run: ScoredRun, unit: str) -> str:
 
 
 def as_text(score: Score) -> str:
-    """Return the score as text, with its runs, its name and the notes that must be shown with it."""
+    """Return the score as text: what was scored, a line for each run, how the score was made, and the score.
+
+    Without a score the last line says why. With one, the notes follow that must be shown with it.
+    """
     batch = score.global_batch or "not stated"
     lines = [f"{score.benchmark}, {score.division}, global batch {batch}, by the {score.by} rules"]
     lines.append(f"  result: {score.standing.name}")

@@ -28,30 +28,31 @@ class Candidate:
 
 
 def unusual(candidates: Sequence[Candidate]) -> dict[int, float]:
-    """Return the places of the candidates that converged unusually soon, each with the chance of that.
+    """Return the candidates that converged so soon that chance hardly explains it: their indices, with the chances.
 
     A candidate is compared with the runs of other organisations in its group, if these are as many as its own or more.
-    Its chance is multiplied by the number of candidates that are compared, as each of them could be unusual by
-    accident.
+    Its chance is then multiplied by the number of candidates that are compared, as each of them could be unusual by
+    accident (Bonferroni's correction). Chances above 5 % are left out.
     """
     groups: defaultdict[Hashable, list[Candidate]] = defaultdict(list)
     for candidate in candidates:
         groups[candidate.group].append(candidate)
-    chances: dict[int, float] = {}
-    for place, candidate in enumerate(candidates):
+    chance_by_index: dict[int, float] = {}
+    for index, candidate in enumerate(candidates):
         others = _runs_of_others(candidate, groups[candidate.group])
         if candidate.to_target and len(others) >= len(candidate.to_target):
-            chances[place] = chance_of_sooner(candidate.to_target, others)
+            chance_by_index[index] = chance_of_sooner(candidate.to_target, others)
 
     unusual_chances = {}
-    for place, chance in chances.items():
-        corrected = min(1.0, chance * len(chances))
+    for index, chance in chance_by_index.items():
+        corrected = min(1.0, chance * len(chance_by_index))
         if corrected <= UNUSUAL:
-            unusual_chances[place] = corrected
+            unusual_chances[index] = corrected
     return unusual_chances
 
 
 def _runs_of_others(candidate: Candidate, group: Sequence[Candidate]) -> list[float]:
+    """Return the epochs (or samples) to the target of the runs of other organisations in a group."""
     runs: list[float] = []
     for other in group:
         if other.organisation != candidate.organisation:
@@ -60,23 +61,25 @@ def _runs_of_others(candidate: Candidate, group: Sequence[Candidate]) -> list[fl
 
 
 def chance_of_sooner(runs: Sequence[float], others: Sequence[float]) -> float:
-    """Return the chance of a random choice of as many runs to reach the target as soon as `runs` did, or sooner.
+    """Return the chance by which randomly chosen runs reach the target as soon as `runs` did, or sooner.
 
-    Both arguments have the epochs (or samples) that each run took. This is a Monte Carlo permutation test: from `runs`
-    and `others` together as many are drawn 5,000 times, and the draws are counted whose sum is no larger than that of
-    `runs`. After 200 draws it ends where the chance is clearly large. The runs themselves count as one draw, so that
-    the chance is never 0 and the test is valid for any number of draws.
+    Both arguments have the epochs (or samples) that each run took. This is a Monte Carlo permutation test: 5,000 times,
+    as many runs as in `runs` are drawn from `runs` and `others` together. The chance is the share of the draws whose
+    sum is no larger than that of `runs`.
+
+    Only 200 draws are made where the chance is clearly large by then. `runs` themselves count as one draw, so that the
+    chance is never 0 and the test is valid for any number of draws. The same runs always give the same chance.
     """
-    draw = random.Random(_SEED)
+    generator = random.Random(_SEED)
     pool = [*runs, *others]
     observed = sum(runs)
     draws = 1  # `runs` themselves
-    as_soon = 1
+    draws_as_soon = 1
     while draws <= _ALL_DRAWS:
         draws += 1
-        if sum(draw.sample(pool, len(runs))) <= observed:
-            as_soon += 1
-        is_clear = as_soon / draws > _CLEAR
-        if draws == _FIRST_DRAWS + 1 and is_clear:
+        if sum(generator.sample(pool, len(runs))) <= observed:
+            draws_as_soon += 1
+        is_clearly_large = draws_as_soon / draws > _CLEAR
+        if draws == _FIRST_DRAWS + 1 and is_clearly_large:
             break
-    return as_soon / draws
+    return draws_as_soon / draws

@@ -4,6 +4,7 @@ The machine says what no log has. Fields that neither has must be given by `--se
 """
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -32,7 +33,11 @@ _SECTOR_BYTES = 512  # in which sys/block counts, whatever the sectors of the di
 
 
 def command(options: argparse.Namespace) -> int:
-    """Run `python -m compliance system`. Raises ValueError if a field is unknown, naming all that are."""
+    """Run `python -m compliance system`: write a system description, and print its fields.
+
+    They are found in the log and, if it was written on this machine, in the machine; a field given by --set replaces
+    what was found. Raises ValueError where the file exists, a field is in neither place, or a value is invalid.
+    """
     out: Path = options.out
     if out.exists() and not options.force:
         raise ValueError(f"{out}: exists; --force replaces it")
@@ -64,7 +69,10 @@ def _given(settings: Sequence[str]) -> dict[str, str]:
 
 
 def _found(log: Path, system_name: str) -> dict[str, str]:
-    """Return the fields that the log says, and those that this machine says where the log was written on it."""
+    """Return the fields that the log states, and those of this machine if the log was written on it.
+
+    Where both have a field, the log's counts.
+    """
     run = check_file(log, load("4.0.0")).run
     found = {"system_name": system_name, **dict.fromkeys(NOTES, "")} | from_log(run)
     hosts = [machine.get("host") for machine in hardware_nodes(run)]
@@ -74,7 +82,12 @@ def _found(log: Path, system_name: str) -> dict[str, str]:
 
 
 def _refuse_invalid(fields: Mapping[str, str]) -> None:
-    """Raise ValueError for a description that lacks a field, or that the official tools cannot take."""
+    """Raise ValueError for a description that lacks a field, or that the official tools cannot take.
+
+    These want one of a few words for some fields, and whole numbers for others. The message for missing fields names
+    all of them. A text that holds half of a surrogate pair, as from the bytes of another encoding, cannot be written as
+    UTF-8.
+    """
     missing = [name for name in FIELDS if name not in fields]
     if missing:
         raise ValueError(
@@ -93,13 +106,13 @@ def _refuse_invalid(fields: Mapping[str, str]) -> None:
 
 
 def from_log(run: LoggedRun) -> dict[str, str]:
-    """Return the fields of a system description that a log says, by their names; its hardware is the first node's.
+    """Return the fields of a system description that a log states, by their names; its hardware is the first node's.
 
-    Fields that the log does not say, or says are not stated, are left out.
+    Fields that the log does not state, or for which it has the words "not stated", are left out.
     """
     summary = run.summary
     nodes = hardware_nodes(run)
-    machine: Node = nodes[0] if nodes else {}
+    first_node: Node = nodes[0] if nodes else {}
     fields: dict[str, object] = {
         "submitter": run.of(schema.SUBMISSION_ORG).value,
         "division": run.of(schema.SUBMISSION_DIVISION).value,
@@ -107,24 +120,28 @@ def from_log(run: LoggedRun) -> dict[str, str]:
     }
     if summary:
         fields["framework"] = summary.framework
-    if machine.get("cpu"):
-        fields["host_processor_model_name"] = str(machine["cpu"])
-    if machine.get("memory_gib"):
-        fields["host_memory_capacity"] = f"{machine['memory_gib']} GiB"
+    if first_node.get("cpu"):
+        fields["host_processor_model_name"] = str(first_node["cpu"])
+    if first_node.get("memory_gib"):
+        fields["host_memory_capacity"] = f"{first_node['memory_gib']} GiB"
     packages = [f"{name} {version}" for name, version in run.section(schema.PACKAGES).items()]
     if packages:
         fields["other_software_stack"] = "; ".join(packages)
     digest = run.section(schema.SOURCE).get("image_digest")
     if digest:
         fields["sw_notes"] = f"image {digest}"
-    fields |= _size_and_accelerators(run, machine)
+    fields |= _size_and_accelerators(run, first_node)
     return {name: value for name, value in fields.items() if isinstance(value, str) and value != NOT_STATED}
 
 
-def _size_and_accelerators(run: LoggedRun, machine: Node) -> dict[str, str]:
-    """Return the number of nodes, and the accelerators of one; of a machine without GPUs, that there are none."""
+def _size_and_accelerators(run: LoggedRun, first_node: Node) -> dict[str, str]:
+    """Return the fields for the number of nodes, and for the accelerators of a node, as far as the log states them.
+
+    A node without GPUs has 0 accelerators, and each field that describes them (`accelerator_...`) is empty. The model
+    and the memory are those of the node's first GPU.
+    """
     fields = {}
-    gpus = gpu_names(machine)
+    gpus = gpu_names(first_node)
     summary = run.summary
     if summary and 0 < summary.nodes < MOST_DEVICES and summary.devices < MOST_DEVICES:
         fields["number_of_nodes"] = str(summary.nodes)
@@ -132,17 +149,20 @@ def _size_and_accelerators(run: LoggedRun, machine: Node) -> dict[str, str]:
             fields["accelerators_per_node"] = str(summary.devices // summary.nodes)
     if gpus:
         fields["accelerator_model_name"] = gpus[0]
-        card = machine["gpus"][0]
+        card = first_node["gpus"][0]
         if isinstance(card, dict) and card.get("memory_gib"):
             fields["accelerator_memory_capacity"] = f"{card['memory_gib']} GiB"
-    elif "gpus" in machine:
+    elif "gpus" in first_node:  # an empty list; a log that does not list GPUs at all says nothing of them
         fields["accelerators_per_node"] = "0"
         fields |= {name: "" for name in FIELDS if name.startswith("accelerator_")}
     return fields
 
 
 def from_machine(root: Path) -> dict[str, str]:
-    """Return the fields that no log has and this machine says: /proc, /sys and /etc below `root`, and the driver."""
+    """Return the fields that no log states: from /proc, /sys and /etc below `root`, and from the driver of the GPUs.
+
+    Fields that cannot be found out are left out.
+    """
     fields = _processor(root) | _storage(root) | _network(root) | _accelerators()
     release = _read(root / "etc/os-release") or ""
     system = re.search(r'^PRETTY_NAME="?(.*?)"?$', release, re.MULTILINE)
@@ -160,7 +180,12 @@ def _read(path: Path) -> str | None:
 
 
 def _processor(root: Path) -> dict[str, str | None]:
-    """Return the processor's fields; nothing where /proc/cpuinfo does not say which socket each CPU is on."""
+    """Return the fields that describe the processors of this machine, as the files below `root` state them.
+
+    Empty where /proc/cpuinfo does not say which socket each CPU is on. A CPU is what the system runs a thread on, so a
+    core has one or two of them: their number is stated for a virtual machine alone. One socket is connected to no
+    other, so its interconnect is an empty text. A field that is not known is None or left out.
+    """
     cpus = _cpus(root)
     cores = {(cpu.get("physical id"), cpu.get("core id")) for cpu in cpus}
     sockets = {cpu.get("physical id") for cpu in cpus}
@@ -206,13 +231,13 @@ def _caches(root: Path) -> list[str]:
 def _storage(root: Path) -> dict[str, str | None]:
     """Return the type and the capacities of the disks that are built in, as the fields of a system description.
 
-    They are read from sys/block below `root`. The type is known of NVMe disks alone, by their names: what a virtual
-    disk says of itself (`rotational`) means nothing. A field that is not known is None.
+    They are read from sys/block below `root`. The type is known only where all disks are NVMe ones, by their names:
+    what a virtual disk says of itself (`rotational`) means nothing. A field that is not known is None.
     """
     capacities = {}
     for disk in sorted((root / "sys/block").glob("*")):
         sectors = int(_read(disk / "size") or 0)
-        is_device = (disk / "device").exists()
+        is_device = (disk / "device").exists()  # and no loop device or other disk of software
         is_built_in = _read(disk / "removable") == "0"
         if is_device and is_built_in and sectors:
             capacities[disk.name] = f"{sectors * _SECTOR_BYTES / 1e9:.0f} GB"
@@ -226,57 +251,73 @@ def _storage(root: Path) -> dict[str, str | None]:
 
 
 def _network(root: Path) -> dict[str, str | None]:
-    """Return the active InfiniBand ports and network cards, counted by their kind and rate."""
-    links: Counter[str] = Counter()
+    """Return the field with the active InfiniBand ports and network cards, such as `2x Ethernet 25 Gb/s`.
+
+    They are counted by their kind and rate, as the files below `root` state them. Cards that state no rate are left
+    out, such as virtual ones. The field is None where there is nothing to count.
+    """
+    counts: Counter[str] = Counter()
     for port in (root / "sys/class/infiniband").glob("*/ports/*"):
         rate = _read(port / "rate")
-        if rate and "ACTIVE" in (_read(port / "state") or ""):
-            links[f"InfiniBand or RoCE {rate}"] += 1
+        state = _read(port / "state") or ""
+        if rate and "ACTIVE" in state:
+            counts[f"InfiniBand or RoCE {rate}"] += 1
     for card in (root / "sys/class/net").glob("*"):
-        speed = _read(card / "speed")
-        if (card / "device").exists() and speed and speed.isdecimal():
-            links[f"Ethernet {int(speed) / 1000:g} Gb/s"] += 1
-    shown = ", ".join(f"{count}x {name}" for name, count in sorted(links.items()))
-    return {"host_networking": shown or None}
+        megabits_per_s = _read(card / "speed")
+        is_device = (card / "device").exists()  # and no bridge or other card of software
+        if is_device and megabits_per_s and megabits_per_s.isdecimal():
+            counts[f"Ethernet {int(megabits_per_s) / 1000:g} Gb/s"] += 1
+    if not counts:
+        return {"host_networking": None}
+    return {"host_networking": ", ".join(f"{count}x {name}" for name, count in sorted(counts.items()))}
 
 
 def _accelerators() -> dict[str, str | None]:
-    """Return what NVML says of this machine's first GPU; nothing where there is no driver, or no package to ask it by.
+    """Return the fields of a system description that the driver knows of this machine's first GPU.
 
-    A laptop has neither. Fields that NVML leaves open must be given by `--set`.
+    Empty where there is no GPU, no driver, or no package (pynvml) to ask it by. Fields that the driver does not know
+    are left out. A single GPU is connected to no other, so its interconnect is an empty text.
     """
     try:
         import pynvml
     except ModuleNotFoundError:
         return {}
 
-    unanswered = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)  # the second where a driver is older than pynvml
-
-    def ask(question: Callable[..., Any], *about: Any) -> Any:
-        """Return NVML's answer; None where it has none."""
-        try:
-            return question(*about)
-        except unanswered:
-            return None
-
+    errors = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)  # the second where a driver is older than pynvml
     try:
         pynvml.nvmlInit()
-    except unanswered:
+    except errors:
         return {}
     try:
-        card = ask(pynvml.nvmlDeviceGetHandleByIndex, 0)
-        if card is None:
-            return {}
-        generation = ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, card)
-        width = ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, card)
-        clock_mhz = ask(pynvml.nvmlDeviceGetMaxClockInfo, card, pynvml.NVML_CLOCK_SM)
-        fields: dict[str, str | None] = {}
-        if generation is not None and width is not None:
-            fields["accelerator_host_interconnect"] = f"PCIe gen {generation} x{width}"
-        if clock_mhz is not None:
-            fields["accelerator_frequency"] = f"{clock_mhz} MHz (highest)"
-        if ask(pynvml.nvmlDeviceGetCount) == 1:  # nothing to connect
-            fields |= {"accelerator_interconnect": "", "accelerator_interconnect_topology": ""}
-        return fields
+        return _fields_of_first_gpu(pynvml, functools.partial(_answer_or_none, errors))
     finally:
-        ask(pynvml.nvmlShutdown)
+        _answer_or_none(errors, pynvml.nvmlShutdown)
+
+
+def _answer_or_none(errors: tuple[type[Exception], ...], question: Callable[..., Any], *about: Any) -> Any:
+    """Return the answer of a function of pynvml to `question(*about)`; None where it raises one of the errors."""
+    try:
+        return question(*about)
+    except errors:
+        return None
+
+
+def _fields_of_first_gpu(pynvml: Any, ask: Callable[..., Any]) -> dict[str, str | None]:
+    """Return the fields that describe the first GPU; empty without one.
+
+    `ask` calls a function of the module `pynvml`, and returns None where the driver has no answer.
+    """
+    card = ask(pynvml.nvmlDeviceGetHandleByIndex, 0)
+    if card is None:
+        return {}
+    generation = ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, card)
+    width = ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, card)
+    clock_mhz = ask(pynvml.nvmlDeviceGetMaxClockInfo, card, pynvml.NVML_CLOCK_SM)
+    fields: dict[str, str | None] = {}
+    if generation is not None and width is not None:
+        fields["accelerator_host_interconnect"] = f"PCIe gen {generation} x{width}"
+    if clock_mhz is not None:
+        fields["accelerator_frequency"] = f"{clock_mhz} MHz (highest)"
+    if ask(pynvml.nvmlDeviceGetCount) == 1:  # nothing to connect it to
+        fields |= {"accelerator_interconnect": "", "accelerator_interconnect_topology": ""}
+    return fields

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from compliance import mlperf
 from compliance.check import check_file
 from compliance.rules import Ruleset, load, verdict
-from compliance.submission import package
+from compliance.submission import committed_code, package
 from compliance.submission.description import read_description
 from compliance.submission.group import SubmittedBenchmark
 from compliance.submission.official_answers import official_answers
@@ -33,8 +33,7 @@ TABLE = "results.json"
 PACKAGES = "packages"
 SIGNATURE = f"{HASHES}.sig"
 NAMESPACE = "paddle-reference"  # of the signatures: ssh-keygen(1), -n
-# The keys of the lines that a time to train and its quality are made of.
-_QUOTED = (schema.RUN_START.key, schema.EVAL_ACCURACY.key, schema.RUN_STOP.key)
+_SCORING_KEYS = (schema.RUN_START.key, schema.EVAL_ACCURACY.key, schema.RUN_STOP.key)
 _OF_MANIFEST = (
     "organisation",
     "system",
@@ -55,7 +54,11 @@ _OF_SYSTEM = {  # column: field of the description
 
 
 def command(options: argparse.Namespace) -> int:
-    """Run `python -m compliance verify`. Returns 1 where a check fails; raises ValueError for another folder."""
+    """Run `python -m compliance verify` on a package, or on a published folder; print the verdict on each check.
+
+    Returns 1 where a check fails. Raises ValueError for a folder that is neither, and for a package with --signers, as
+    only a published folder is signed.
+    """
     folder: Path = options.folder
     if (folder / TABLE).is_file():
         answers = verify_site(folder, options.signers, ask_official=options.official)
@@ -87,12 +90,13 @@ class _Stated(NamedTuple):
 
 
 def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
-    """Check the package at `folder` anew, and return a verdict for each check that was made.
+    """Check the package at `folder` again, and return a verdict for each check that was made.
 
-    Nothing in `folder` is written or trusted. The checks end where the next one cannot be made: at strange files, an
-    unreadable manifest or missing files. `ask_official` runs mlperf-logging's tools on a copy, too.
+    Nothing in `folder` is written, and nothing that it states is trusted. The checks end where the next one cannot be
+    made: at files that no package has, a manifest that cannot be read, or missing files. `ask_official` runs
+    mlperf-logging's tools on a copy, too.
     """
-    folder = folder.resolve()  # its name is the organisation's
+    folder = folder.resolve()  # a package's folder has the organisation's name, which "." would not show
     strange = strange_files(folder)
     if strange:
         return strange
@@ -111,10 +115,11 @@ def verify(folder: Path, *, ask_official: bool = False) -> list[Verdict]:
 
 
 def _read_manifest(folder: Path) -> _Stated:
-    """Read the manifest of the package at `folder`, and return it with what it states for the other checks.
+    """Read the manifest of the package at `folder`. Return it with the system, benchmark and ruleset that it names.
 
-    Nothing of it is checked but its form: the system's name, and a benchmark that its ruleset scores. Raises
-    ValueError, KeyError or OSError for a manifest of another form.
+    These three are checked: the system's name must be one that a folder may have, and the ruleset must have the
+    benchmark. Whether the manifest's figures are true is left to other checks. Raises ValueError, KeyError or OSError
+    for a manifest that cannot be read, or names no such three.
     """
     manifest = read_description(folder / MANIFEST)
     system = str(manifest["system"])
@@ -129,33 +134,36 @@ def _read_manifest(folder: Path) -> _Stated:
 
 
 def _wanted_files(stated: _Stated) -> set[str]:
-    """Return the files that a package must have, without its code."""
+    """Return the names of the files that a package must have, without those of its code."""
     return {HASHES, MANIFEST, REPORT, f"systems/{stated.system}.json", *(str(log) for log in stated.logs)}
 
 
 def _check_contents(folder: Path, code: str, stated: _Stated) -> list[Verdict]:
-    """Return a failed verdict for each file that a package lacks, or has and must not have.
+    """Return a failed verdict for each file that a package must have and lacks, or has and must not have.
 
-    The code, in the folder `code`, is compared elsewhere. A run may have a log of the framework beside its own.
+    Files in the folder `code` are left out, as they are compared elsewhere. A run may, but need not, have a log of the
+    framework (`result_0.stderr`) beside its own.
     """
     wanted = _wanted_files(stated)
     optional = {str(log.with_suffix(FRAMEWORK_LOG)) for log in stated.logs}
-    files: set[str] = set()
+    present: set[str] = set()
     for name in package.files_below(folder):
         if not name.startswith(f"{code}/") and name not in optional:
-            files.add(name)
+            present.add(name)
     answers = []
-    for name in sorted(files ^ wanted):  # in one of the two alone
-        problem = "is missing" if name in wanted else "is nothing that a package holds"
-        answers.append(judged("contents", False, f"{name} {problem}"))
+    for name in sorted(wanted | present):
+        if name not in present:
+            answers.append(judged("contents", False, f"{name} is missing"))
+        elif name not in wanted:
+            answers.append(judged("contents", False, f"{name} is nothing that a package holds"))
     return answers
 
 
 def _check_figures(folder: Path, stated: _Stated, ask_official: bool) -> list[Verdict]:
-    """Return verdicts on the logs, and on whether the manifest and the report are the ones that the logs give.
+    """Return verdicts on a package's logs, and on whether its manifest and its report follow from the logs.
 
-    The logs are checked anew, and both files are made anew from them. `ask_official` adds the answers of
-    mlperf-logging's tools. Where the package cannot be made again, the only verdict says why.
+    The logs are checked again, and both files are computed again and compared with those of the package. `ask_official`
+    adds the answers of mlperf-logging's tools. Where the files cannot be computed, the only verdict says why.
     """
     checked = [check_file(folder / log, stated.ruleset) for log in stated.logs]
     try:
@@ -191,18 +199,19 @@ def _difference(wanted: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
 
 
 def _check_code(folder: Path, commit: str) -> list[Verdict]:
-    """Compare the package's code, in `folder`, with the files of the commit that its logs name.
+    """Compare the package's code, in `folder`, with the files of the commit that its manifest names.
 
-    Return a failed verdict for each file that differs, or one good verdict where none does.
+    Return a failed verdict for each file that differs, is missing or is not of the commit; or one good verdict where
+    there is none. Where the commit cannot be had, the only verdict says why the code was not compared.
     """
     try:
-        files = package.code_of(commit)
+        files = committed_code.code_of(commit)
     except ValueError as error:
         return [_code_not_compared(folder, error)]
     wanted = {name: file.content for name, file in files.items()}
     present = {}
     for name, path in package.files_below(folder).items():
-        present[name] = path.read_bytes() if name in wanted else b""  # an unwanted file is not read
+        present[name] = path.read_bytes() if name in wanted else b""  # no need to read a file that is not wanted
 
     problems = Problems(
         unwanted=f"is none of commit {commit}",
@@ -223,20 +232,21 @@ def _code_not_compared(folder: Path, error: ValueError) -> Verdict:
     """
     if not (folder / "run_and_time.sh").is_file():
         return judged("code", False, "there is no run_and_time.sh")
-    is_commit_missing = isinstance(error, package.UnknownCommitError)
+    is_commit_missing = isinstance(error, committed_code.UnknownCommitError)
     message = f"not compared: {printable(str(error), 500)}"
     return judged("code", False, message, bad=FATAL if is_commit_missing else UNKNOWN)
 
 
 def _check_hashes(folder: Path) -> list[Verdict]:
-    """Compare the hashes of the package's files with those that it lists in the file HASHES.
+    """Compare the hashes of the package's files with those that its file SHA256SUMS lists.
 
-    Return a failed verdict for each file that is not listed, is missing or was altered, or one good verdict.
+    Return a failed verdict for each file that is not listed, is missing or was altered. Where there is none, the only
+    verdict is good if SHA256SUMS also has the right order and form.
     """
     listed = read_stated(folder / HASHES)
     computed = hashes(folder).encode()
     if listed == computed:
-        files = computed.count(b"\n")  # a line a file
+        files = computed.count(b"\n")  # one line for each file
         return [judged(HASHES, True, f"{files} files; the id of the package is {sha256(folder / HASHES)}")]
     problems = Problems(unwanted="is not listed", missing="is missing", altered="was altered")
     differences = judge_differences(HASHES, hash_by_name(listed), hash_by_name(computed), problems)
@@ -249,10 +259,14 @@ def _check_hashes(folder: Path) -> list[Verdict]:
 
 
 def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = False) -> list[Verdict]:
-    """Check a published folder anew, and return the verdicts: on its signature, hashes, packages, table and page.
+    """Check a published folder again. Return verdicts on its signature, hashes, packages, table, page and other files.
 
-    `signers` is a file of allowed signers (ssh-keygen(1)); without it the signature shows only that some key signed.
-    A verdict on a package has its folder as its place. After a fatal verdict the table and the page are not looked at.
+    `signers` is a file of allowed signers (see ssh-keygen(1)). Without it the signature shows only that somebody signed
+    the folder. `ask_official` runs mlperf-logging's tools on a copy of each package. The verdicts on a package have its
+    folder in their field `where`.
+
+    The only verdicts are those on files that no package has, if there are any. After a fatal verdict on the signature,
+    the hashes or a package, neither table and page nor other files are looked at.
     """
     folder = folder.resolve()
     strange = strange_files(folder)
@@ -288,18 +302,20 @@ def _check_site_hashes(folder: Path) -> Verdict:
 
 
 def pages_of(root: Path) -> dict[str, str]:
-    """Return the table of the packages in a published folder, and its page, each as the text of a file by its name.
+    """Return the texts of two files about the packages in a published folder: a table in JSON, and a page in HTML.
 
-    The page needs no other file; its script only sorts. MLPerf results and others are sorted apart, and are in tables
-    of their own: they must not be compared.
+    They come as `{"results.json": ..., "index.html": ...}`. The page needs no other file. MLPerf results come first,
+    and the page has them in a table of their own, as they must not be compared with others.
     """
     results = []
     for file in sorted((root / PACKAGES).glob(f"*/*/{MANIFEST}")):
+        package_folder = file.parent
         manifest = json.loads(file.read_text(encoding="utf-8"))
-        description = read_description(file.parent / "systems" / f"{manifest['system']}.json")
-        results.append(_published(root, file.parent, manifest, description))
+        description = read_description(package_folder / "systems" / f"{manifest['system']}.json")
+        results.append(_published(root, package_folder, manifest, description))
     results.sort(key=_place_in_table)
-    notes = mlperf.notes_in_order(itertools.chain.from_iterable(result.footnotes for result in results))
+    notes_of_all = itertools.chain.from_iterable(result.footnotes for result in results)
+    notes = mlperf.notes_in_order(notes_of_all)  # each once
     page = package.rendered(
         "site.html",
         results=[result.row | result.of_page for result in results],
@@ -319,10 +335,10 @@ class _Published:
 
 
 def _published(root: Path, folder: Path, manifest: JsonObject, description: JsonObject) -> _Published:
-    """Return the result of the package in `folder`, below the published folder `root`, for its table and its page.
+    """Return the result of the package in `folder`, as the table and the page of the published folder `root` show it.
 
-    The row has the figures of the package's manifest and the machine of its system description. The page shows each
-    run in addition, with the lines of its log that the time and the quality come from.
+    The table's row has figures of the package's `manifest`, and the machine by its system `description`. The page shows
+    more: each run, with the lines of its log that its time and quality come from, and the whole description.
     """
     result = manifest["result"]
     runs = manifest["runs"]
@@ -340,7 +356,7 @@ def _published(root: Path, folder: Path, manifest: JsonObject, description: Json
         **{column: description[field] for column, field in _OF_SYSTEM.items()},
     }
     of_page = {
-        "each": [run | {"lines": _lines(folder / run["file"])} for run in runs],
+        "each": [run | {"lines": _scoring_lines(folder / run["file"])} for run in runs],
         "description": {name: value for name, value in description.items() if value},
     }
     return _Published(row=row, of_page=of_page, footnotes=manifest["footnotes"])
@@ -352,11 +368,14 @@ def _place_in_table(result: _Published) -> tuple[bool, list[Any]]:
     return not result.footnotes, [row[name] for name in ("benchmark", "division", "minutes")]
 
 
-def _lines(log: Path) -> list[tuple[int, str]]:
-    """Return number and text of the log's lines that its time and its quality are made of."""
+def _scoring_lines(log: Path) -> list[tuple[int, str]]:
+    """Return the number and the text of each line of a log that its time to train or its quality comes from.
+
+    These are the lines with a run_start, eval_accuracy or run_stop.
+    """
     wanted = set()
     for entry in read_log(log):
-        if isinstance(entry, Event) and entry.key in _QUOTED:
+        if isinstance(entry, Event) and entry.key in _SCORING_KEYS:
             wanted.add(entry.line)
     lines = []
     with log.open(encoding="utf-8", errors="replace") as stream:
@@ -367,9 +386,10 @@ def _lines(log: Path) -> list[tuple[int, str]]:
 
 
 def signed(folder: Path, signers: Path | None) -> Verdict:
-    """Check the signature of a published folder's hashes. Return the verdict, which says who signed them.
+    """Check the signature of a published folder's SHA256SUMS. Return the verdict, which says who signed it.
 
-    `signers` is a file of allowed signers. Without it nobody vouches for the key, and the signature may be missing.
+    `signers` is a file of allowed signers: a missing signature is then fatal, and so is one of anybody else. Without
+    `signers` a signature only has to fit the file, and a missing one is no failure.
     """
     signature = folder / SIGNATURE
     if not signature.is_file():
@@ -380,9 +400,9 @@ def signed(folder: Path, signers: Path | None) -> Verdict:
         if signers is None:
             answer = ssh_keygen("check-novalidate", "-n", NAMESPACE, "-s", str(signature), data=data)
             return judged(SIGNATURE, True, f"{answer} (nobody vouches for the key: give --signers)")
-        who = ssh_keygen("find-principals", "-s", str(signature), "-f", str(signers)).splitlines()[0]
-        of_signer = ("-s", str(signature), "-f", str(signers), "-I", who)
-        answer = ssh_keygen("verify", "-n", NAMESPACE, *of_signer, data=data)
+        by_signers = ("-s", str(signature), "-f", str(signers))
+        signer = ssh_keygen("find-principals", *by_signers).splitlines()[0]
+        answer = ssh_keygen("verify", "-n", NAMESPACE, *by_signers, "-I", signer, data=data)
     except ValueError as error:
         return judged(SIGNATURE, False, str(error))
     return judged(SIGNATURE, True, answer)

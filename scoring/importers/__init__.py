@@ -222,7 +222,7 @@ def _override_by_options(table: Table, options: dict[str, int | None]) -> tuple[
             continue
         if logged is not None:  # put first: of many problems only the first are shown
             table.problems.insert(0, f"line {logged.line}: the log says {field} {logged.value}, the options {value}")
-        table.said[field] = Fact(value, 0)
+        table.said[field] = Fact(value, 0)  # no line of the log states it
         changed.append(field)
     return tuple(changed)
 

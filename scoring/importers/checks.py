@@ -19,7 +19,7 @@ REFUSED = 1.5  # a factor that no pause explains: one of the two is wrong
 AGREES = 0.02  # share by which two ways may differ beyond what their print rounds off
 CLOCK_AGREES = 0.05  # share by which two clocks may differ: evaluations that no line marks lie between epochs
 PAUSE = 1.5  # a gap between two rows longer than this factor is an evaluation, a checkpoint or a stall
-STAMP_S = 2.0  # two stamps of whole seconds may be off by so much together
+TWO_STAMPS_S = 2.0  # two stamps of whole seconds may be off by so much together
 EPOCHS_AND_RUN = "epochs against the run's time"  # the check that a warning about the run's time would repeat
 CLOCKS = (  # checks that set a figure against another clock: a record with one of these has a second clock
     "time",
@@ -56,7 +56,7 @@ def has_second_clock(record: Record) -> bool:
 def _check_of_ratio(
     what: str, first: str, second: str, *, ratio: float, rounding: float = 0.0, refusable: bool = True
 ) -> Check:
-    """Return the check of two figures, which `first` and `second` give in words and `ratio` as one over the other.
+    """Return the check named `what` of two figures, which are given in words and by their ratio, one over the other.
 
     The two agree where the ratio is 1 within CLOCK_AGREES for the checks of CLOCKS, and within AGREES for others. Where
     they lie apart by more than a factor of REFUSED the check refuses a figure, if it is `refusable`. The printed digits
@@ -154,8 +154,8 @@ def _check_time_stamps(record: Record) -> Check | None:
 
     has_whole_seconds = all(gap.clock_s == int(gap.clock_s) for gap in gaps)
     digit_s = 1.0 if has_whole_seconds else 0.01
-    longest_ratio = PAUSE * max(1.0, _usual_ratio(gaps, digit_s))
-    kept = [gap for gap in gaps if gap.clock_s <= longest_ratio * gap.row_s + 2 * digit_s]
+    usual_ratio = max(1.0, _usual_ratio(gaps, digit_s))  # of a gap by the clock to the later row's own time
+    kept = [gap for gap in gaps if gap.clock_s <= PAUSE * usual_ratio * gap.row_s + 2 * digit_s]  # of two stamps
     if not kept:
         return None
 
@@ -198,13 +198,14 @@ def _excess_s(gap: Gap) -> float:
 def _check_pauses(record: Record) -> Check | None:
     """Compare the time between the rows' stamps, pauses included, with the rows' own times, within epochs.
 
-    Returns None where the stamps' time is not the longer one, but for what stamps of whole seconds leave open, and for
-    fewer than two gaps between rows. Pauses are shown but refuse no figure, as a figure of throughput leaves them out.
+    Returns None for fewer than two gaps between rows, and where the stamps' time is not clearly longer: by more than
+    two clocks may differ (CLOCK_AGREES) and two stamps may be off (TWO_STAMPS_S). Pauses are shown but refuse no
+    figure, as a figure of throughput leaves them out.
     """
     gaps = _gaps_of_training(record)
     rows_s = math.fsum(gap.row_s for gap in gaps)
     stamps_s = math.fsum(gap.clock_s for gap in gaps)
-    has_pauses = stamps_s - STAMP_S > (1 + CLOCK_AGREES) * rows_s
+    has_pauses = stamps_s - TWO_STAMPS_S > (1 + CLOCK_AGREES) * rows_s  # the first and the last stamp may be off
     if len(gaps) < 2 or not has_pauses:
         return None
 
@@ -294,8 +295,8 @@ def _check_counted_images(record: Record) -> Check | None:
 def _check_printed_rates(record: Record) -> Check | None:
     """Compare the rates that rows print with the rows' images over their seconds, as epochs of MLPerf logs have both.
 
-    The printed rates are averaged over time, which by a row's rate is its images over the rate. Returns None where no
-    row has both, and where the rates are those of one device.
+    The printed rates are averaged over time: by its printed rate a row took images / rate seconds. Returns None where
+    no row has a rate, images and seconds, and where the rates are those of one device.
     """
     rows = [window for window in record.windows if window.printed_rate and window.images and window.seconds]
     if record.rate_scope != "global" or not rows:

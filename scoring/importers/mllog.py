@@ -80,10 +80,10 @@ class MLLog(Table):
                 epoch.printed_rate = None
             says_its_speed = epoch.seconds is not None or epoch.printed_rate is not None
             if says_its_speed and not has_step_windows:
-                self.add(epoch)
+                self.add_window(epoch)
         if not self.windows:
             for block in self._windows_of_blocks(samples):
-                self.add(block)
+                self.add_window(block)
 
     def _take_entry(self, entry: Entry) -> None:
         """Take one entry of the log: an event, a section of the header, or a problem, a line that cannot be read.
@@ -92,14 +92,14 @@ class MLLog(Table):
         begins. A `step_window` event becomes a window at once and is dropped, so that a long run is held only once.
         """
         if isinstance(entry, Problem):
-            self.problem(f"line {entry.line}: {entry.message}")
+            self.note_problem(f"line {entry.line}: {entry.message}")
             return
 
         name = entry.section if isinstance(entry, Header) else entry.key
         if name in _OPENING:
-            self.lines.begin(entry.line)
+            self.lines.begin_run(entry.line)
         if name == schema.RUN_START.key:
-            self.lines.row(entry.line)
+            self.lines.note_row(entry.line)
 
         events = self.events
         events.take(entry)
@@ -124,7 +124,7 @@ class MLLog(Table):
 
         environment = headers.get(schema.ENVIRONMENT.name)
         if environment and "NULL_GPU" in (table_or_none(environment.value) or {}):
-            self.problem(
+            self.note_problem(
                 f"line {environment.line}: null GPUs, which compute nothing: no figure of this run means anything"
             )
 
@@ -139,7 +139,7 @@ class MLLog(Table):
             return
         stated = table_or_none(summary.value)
         if stated is None:
-            self.problem(f"line {summary.line}: run_summary without a table of values")
+            self.note_problem(f"line {summary.line}: run_summary without a table of values")
             return
 
         self.header.setdefault("run_summary", stated)
@@ -164,9 +164,8 @@ class MLLog(Table):
         self._set_from_event("batch_of_all", first.get(schema.GLOBAL_BATCH_SIZE.key), positive_whole)
         self._set_from_event("platform", first.get(schema.SUBMISSION_PLATFORM.key), text_or_none)
         self._set_from_event("benchmark", first.get(schema.SUBMISSION_BENCHMARK.key), text_or_none)
-        self._set_from_event(
-            "model", first.get(schema.SUBMISSION_BENCHMARK.key), text_or_none
-        )  # where no run_summary names it
+        # The benchmark is the model too, unless run_summary has named one.
+        self._set_from_event("model", first.get(schema.SUBMISSION_BENCHMARK.key), text_or_none)
         self._set_from_event("train_samples", events.last.get(schema.TRAIN_SAMPLES.key), positive_whole)
         self._set_from_event("eval_samples", events.last.get(schema.EVAL_SAMPLES.key), positive_whole)
         self._set_from_event("division", first.get(schema.SUBMISSION_DIVISION.key), text_or_none)
@@ -178,7 +177,7 @@ class MLLog(Table):
             self.set_once(f"{name}_s", mark.time_ms / 1000, mark.line)
             self.set_once("status", text_or_none(mark.status), mark.line)
         for mark in marks[1:]:
-            self.problem(f"line {mark.line}: {name} again, first on line {marks[0].line}")
+            self.note_problem(f"line {mark.line}: {name} again, first on line {marks[0].line}")
 
     def _set_from_event(self, name: str, event: Event | None, read: Callable[[Any], object]) -> None:
         """Set the fact `name` to the value of an event as `read` makes it; without the event nothing is set."""
@@ -191,11 +190,11 @@ class MLLog(Table):
         It is no problem where the event has no such value, or one that is NaN, as a loss may be.
         """
         result = read(value)
-        is_nan = isinstance(value, float) and value != value
+        is_nan = isinstance(value, float) and value != value  # NaN alone is not equal to itself
         if result is None and value is not None and not is_nan:
             shown = repr(value)
             shown = shown if len(shown) <= 40 else f"{shown[:40]}..."
-            self.problem(f"line {event.line}: {event.key}: {name} is {shown}, which cannot be read")
+            self.note_problem(f"line {event.line}: {event.key}: {name} is {shown}, which cannot be read")
         return result
 
     def _add_step_window(self, logged: Event, rank_times: schema.RankTimes | None) -> None:
@@ -210,7 +209,7 @@ class MLLog(Table):
         seconds = self._readable(logged, "time_s", table.get("time_s"), positive_amount)
         if steps is None or seconds is None:
             missing = "steps or time" if isinstance(logged.value, dict) else "a table of values"
-            self.problem(f"line {logged.line}: step_window without {missing}")
+            self.note_problem(f"line {logged.line}: step_window without {missing}")
             return
 
         images = self._readable(logged, "images", table.get("images"), positive_amount)
@@ -230,7 +229,7 @@ class MLLog(Table):
             power_w=self._readable(logged, "power_w", table.get("power_w"), real),
             rank_times=rank_times,
         )
-        self.add(window)
+        self.add_window(window)
         if images is None:
             self._without_images.append(window)
 

@@ -23,7 +23,7 @@ class RowBatch:
         low = math.ceil(self._low)
         return low if low == math.floor(self._high) else None
 
-    def read(self, line: int, printed_rate: str | None, printed_time: str | None) -> None:
+    def narrow(self, line: int, printed_rate: str | None, printed_time: str | None) -> None:
         """Narrow the range of possible batches by one row's rate and step time, both as printed on `line`.
 
         The batch is rate x time, as exact as the printed digits: a time of `0.25` may be 0.245 to 0.255. What lies
@@ -44,7 +44,7 @@ class RowBatch:
         self._high = min(self._high, product + slack)
         self._line = self._line or line
 
-    def finish(self, said: dict[str, Fact], checks: list[Check]) -> None:
+    def set_batch(self, said: dict[str, Fact], checks: list[Check]) -> None:
         """Set `batch_per_device` in `said`, what the log states, to the batch that the rows tell, if they tell one.
 
         A configuration may state the batch too. Then a check of whether the two agree is added to `checks`, and where

@@ -143,7 +143,7 @@ class QuotedLine(NamedTuple):
     line: int
 
 
-def at_line(run: ReportedRun, line: int | None, shown: str | None = None) -> Inline:
+def link_to_line(run: ReportedRun, line: int | None, shown: str | None = None) -> Inline:
     """Return `shown` (or the line's number) as a link to the quoted line; plain text where no line is known."""
     if line is None or not 1 <= line <= run.record.lines:
         return shown or ""
@@ -152,19 +152,19 @@ def at_line(run: ReportedRun, line: int | None, shown: str | None = None) -> Inl
     return Text(text=shown, run=run.number, line=line)
 
 
-def lines_of(run: ReportedRun) -> Inline:
+def links_to_figure_lines(run: ReportedRun) -> Inline:
     """Return links to the first and the last line that a run's figure comes from; empty without a figure."""
     if run.figure is None:
         return ""
-    return between(run, run.figure.first_line, run.figure.last_line)
+    return links_to_lines(run, run.figure.first_line, run.figure.last_line)
 
 
-def between(run: ReportedRun, first: int, last: int) -> Inline:
+def links_to_lines(run: ReportedRun, first: int, last: int) -> Inline:
     """Return links to the first and the last of several lines; one link where they are one line."""
-    start = at_line(run, first, f"{first}")
+    start = link_to_line(run, first, f"{first}")
     if first == last:
         return start
-    return [start, "–", at_line(run, last, f"{last}")]
+    return [start, "–", link_to_line(run, last, f"{last}")]
 
 
 def run_link(run: ReportedRun) -> Text:
@@ -189,17 +189,17 @@ def field(run: ReportedRun, name: str, shown: str | None = None) -> Inline:
         return [shown, Text(text=" (from the command line)", look="small")]
     if record.described_by and name in FROM_DESCRIPTION:
         return [shown, Text(text=f" ({record.described_by})", look="small")]
-    return at_line(run, record.field_lines.get(name), shown)
+    return link_to_line(run, record.field_lines.get(name), shown)
 
 
-def quoted(block: object) -> Iterator[QuotedLine]:
+def linked_lines(block: object) -> Iterator[QuotedLine]:
     """Yield each log line that a block of the page links to, or any block within it, within a list of blocks too."""
     if isinstance(block, Text):
         if block.run is not None and block.line is not None:
             yield QuotedLine(block.run, block.line)
     elif is_dataclass(block):
         for part in fields(block):
-            yield from quoted(getattr(block, part.name))
+            yield from linked_lines(getattr(block, part.name))
     elif isinstance(block, list | tuple):
         for part in block:
-            yield from quoted(part)
+            yield from linked_lines(part)

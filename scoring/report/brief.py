@@ -11,9 +11,9 @@ from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure.score import Score
 from scoring.record import nodes_of, section
 from scoring.report import blocks, plots
-from scoring.report.blocks import NOT_SAID, Cell, Inline, Table, Text, at_line, field
+from scoring.report.blocks import NOT_SAID, Cell, Inline, Table, Text, field, link_to_line
 from scoring.report.content import NOT_LOGGED, Group, Report, ReportedRun
-from scoring.report.text import counted, four_digits, interval, number
+from scoring.report.text import counted, four_digits, interval_in_words, number
 
 MOST_NAMED = 8  # systems in the title
 COMMIT_DIGITS = 12
@@ -23,7 +23,7 @@ STATUSES = {OK: ("✓", "ok"), WARNING: ("!", "warning"), FATAL: ("✕", "fatal"
 STATUSES[NO_STATUS] = ("–", "not applicable")
 
 
-def of_all(texts: Sequence[str]) -> str:
+def first_ones_in_words(texts: Sequence[str]) -> str:
     """Return the texts of the first systems in one, and how many more there are."""
     named = list(texts[:MOST_NAMED])
     if len(texts) > MOST_NAMED:
@@ -45,14 +45,14 @@ def _with_unit(value: float, unit: str) -> str:
     return f"{number(value)} {unit}"
 
 
-def of_group(group: Group, text: str) -> Inline:
+def link_to_runs(group: Group, text: str) -> Inline:
     """Return a number of a group's runs as a link to its source: the lines of one run, or the table of several."""
     if len(group.runs) > 1:
         return Text(text=text, href="runs")
     run = group.runs[0]
     if run.figure is None:
         return text
-    return at_line(run, run.figure.first_line, text)
+    return link_to_line(run, run.figure.first_line, text)
 
 
 # ---- what ran, when and where
@@ -100,7 +100,7 @@ def _dates(runs: Sequence[ReportedRun]) -> Inline:
     """
     starts = []
     for run in runs:
-        start = run.preamble.get("start_s", NOT_LOGGED)
+        start = run.preamble.get("start_s", NOT_LOGGED)  # the time of the log's first event
         if start.line is not None and _day(start.value):
             starts.append(_Start(start.value, start.line, run))
     starts.sort(key=_time_and_line)
@@ -108,11 +108,10 @@ def _dates(runs: Sequence[ReportedRun]) -> Inline:
     link_of_day: dict[str, Inline] = {}  # a later start on the same day replaces the link
     for start_of_run in starts:
         day = _day(start_of_run.unix_s)
-        link_of_day[day] = at_line(start_of_run.run, start_of_run.line, day)
+        link_of_day[day] = link_to_line(start_of_run.run, start_of_run.line, day)
     links = list(link_of_day.values())
     if len(links) > 2:
-        first, last = links[0], links[-1]
-        links = [first, last]
+        links = [links[0], links[-1]]  # the first and the last day
     return _joined(links, " to ") or NOT_SAID
 
 
@@ -134,7 +133,7 @@ def _organisation(run: ReportedRun) -> Inline:
     organisation = run.preamble.get("submission_org", NOT_LOGGED)
     if not organisation.value:
         return NOT_SAID
-    return at_line(run, organisation.line, visible(organisation.value, 80))
+    return link_to_line(run, organisation.line, visible(organisation.value, 80))
 
 
 def _commit(run: ReportedRun) -> Inline:
@@ -145,7 +144,7 @@ def _commit(run: ReportedRun) -> Inline:
     commit = str(source["commit"])[:COMMIT_DIGITS]
     if source.get("dirty"):
         commit += " with uncommitted changes"
-    return at_line(run, run.header_lines.get("source"), commit)
+    return link_to_line(run, run.header_lines.get("source"), commit)
 
 
 def _joined(items: Sequence[Inline], between: str) -> list[Inline]:
@@ -173,7 +172,7 @@ def hardware(run: ReportedRun) -> Inline:
     shown = "; ".join(visible(text, 160) for text in (platform.value, devices) if text)
     if not shown:
         return ""
-    return at_line(run, platform.line or run.header_lines.get("hardware"), shown)
+    return link_to_line(run, platform.line or run.header_lines.get("hardware"), shown)
 
 
 # ---- the tiles
@@ -211,11 +210,11 @@ def _figure_tile(group: Group, score: Score, name_before_text: str) -> Tile:
     """Return the tile of a figure, with its interval."""
     bounds = score.interval_method
     if score.interval_95:
-        bounds = f"{interval(score.interval_95)} ({score.interval_method})"
+        bounds = f"{interval_in_words(score.interval_95)} ({score.interval_method})"
     doubt = ""
     if score.one_clock and score.protocol.figure == "throughput":
         doubt = " One clock: nothing else in the log confirms the times."
-    figure = of_group(group, number(score.value))
+    figure = link_to_runs(group, number(score.value))
     return Tile(figure, score.shown_unit, f"{name_before_text}95 % interval {bounds}.{doubt}")
 
 
@@ -225,7 +224,7 @@ def _runs_tile(group: Group, score: Score) -> Tile:
     if score.spread:
         limits.insert(0, f"standard deviation {number(score.spread)} over {score.spread_over}")
     runs = Text(text=counted(len(score.runs), "run"), href="runs")
-    return Tile(runs, "", of_group(group, "; ".join(limits)))
+    return Tile(runs, "", link_to_runs(group, "; ".join(limits)))
 
 
 def _time_tile(group: Group) -> Tile | None:
@@ -261,7 +260,7 @@ def _quality_tile(group: Group) -> Tile | None:
     worst = min(evaluated, key=_final_quality)
     final = worst.record.quality[-1]
     which = "final" if len(evaluated) == 1 else f"lowest final of {len(evaluated)} runs"
-    return Tile(at_line(worst, final.line, four_digits(final.value)), "", f"{final.name}, {which}")
+    return Tile(link_to_line(worst, final.line, four_digits(final.value)), "", f"{final.name}, {which}")
 
 
 def _final_quality(run: ReportedRun) -> float:
@@ -304,18 +303,18 @@ def _cells_of_run(run: ReportedRun, unit: str) -> list[Cell]:
         Cell("batch a device", field(run, "batch_per_device"), numeric=True),
         Cell("precision", field(run, "precision")),
         Cell("windows", _windows(run), numeric=True),
-        Cell("log lines", blocks.lines_of(run)),
+        Cell("log lines", blocks.links_to_figure_lines(run)),
         Cell("log", run.record.file),
     ]
 
 
 def _cells_of_group(group: Group) -> list[Cell]:
     """Return the row of a system."""
-    bounds = interval(group.score.interval_95) if group.score else ""
+    bounds = interval_in_words(group.score.interval_95) if group.score else ""
     return [
         Cell("system and shape", group.name),
-        Cell("figure", of_group(group, figure_of(group)), numeric=True),
-        Cell("95 % interval", of_group(group, bounds)),
+        Cell("figure", link_to_runs(group, figure_of(group)), numeric=True),
+        Cell("95 % interval", link_to_runs(group, bounds)),
         Cell("runs", Text(text=str(len(group.runs)), href="runs"), numeric=True),
         Cell("note", group.problem or ""),
     ]
@@ -334,14 +333,14 @@ def _figure(run: ReportedRun, unit: str) -> Inline:
     """Return a run's figure with its unit, as a link to its first line."""
     if run.figure is None:
         return "no figure"
-    return at_line(run, run.figure.first_line, _with_unit(run.figure.value, unit))
+    return link_to_line(run, run.figure.first_line, _with_unit(run.figure.value, unit))
 
 
 def _windows(run: ReportedRun) -> Inline:
     """Return how many windows a run's figure comes from, as a link to the first of them."""
     if run.figure is None:
         return "no figure"
-    return at_line(run, run.figure.first_line, str(run.figure.windows))
+    return link_to_line(run, run.figure.first_line, str(run.figure.windows))
 
 
 def _where(warning: Verdict, run_by_file: Mapping[str, ReportedRun]) -> Inline:
@@ -352,4 +351,4 @@ def _where(warning: Verdict, run_by_file: Mapping[str, ReportedRun]) -> Inline:
         return ""
     if line is None:
         return blocks.run_link(run)
-    return [blocks.run_link(run), ", ", at_line(run, line)]
+    return [blocks.run_link(run), ", ", link_to_line(run, line)]

@@ -14,10 +14,10 @@ from scoring.figure.standing import standing_of
 from scoring.figure.window_warnings import over_median
 from scoring.record import Record, Window
 from scoring.report import blocks, plots, quality
-from scoring.report.blocks import Block, Cell, Figure, Inline, Paragraph, Section, Text, at_line, field, run_link
-from scoring.report.brief import figure_of, of_group
+from scoring.report.blocks import Block, Cell, Figure, Inline, Paragraph, Section, Text, field, link_to_line, run_link
+from scoring.report.brief import figure_of, link_to_runs
 from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, values_of
-from scoring.report.text import bounds, four_digits, interval, number, percent
+from scoring.report.text import four_digits, interval_in_words, number, percent, range_in_words
 
 SHOWN_VALUES = 400  # of a curve
 NAMED_TIMES = 5  # times to train in the gist
@@ -54,8 +54,8 @@ def _time_to_train(run: ReportedRun) -> Inline:
     if run.record.run_time_s is None:
         return NOT_MEASURED
     lines = run.record.field_lines
-    start = at_line(run, lines.get("run_start_s"), "run_start")
-    stop = at_line(run, lines.get("run_stop_s"), "run_stop")
+    start = link_to_line(run, lines.get("run_start_s"), "run_start")
+    stop = link_to_line(run, lines.get("run_stop_s"), "run_stop")
     return [field(run, "run_stop_s", _run_time(run.record)), ", ", start, " to ", stop]
 
 
@@ -74,7 +74,7 @@ def _training_share(run: ReportedRun) -> Inline:
     seconds: list[float] = values_of(windows, "seconds")
     if not run_s or run_s <= 0 or len(seconds) != len(windows) or not seconds:
         return NOT_MEASURED
-    return at_line(run, windows[0].line, percent(math.fsum(seconds) / run_s))
+    return link_to_line(run, windows[0].line, percent(math.fsum(seconds) / run_s))
 
 
 class _Curve(NamedTuple):
@@ -95,9 +95,9 @@ class _Curve(NamedTuple):
         """Return the values alone."""
         return [value for _, value in self.points]
 
-    def value(self, at: int) -> Inline:
-        """Return the value of an index, as a link to its line."""
-        return at_line(self.run, self.windows[at].line, four_digits(self.values[at]))
+    def linked_value(self, index: int) -> Inline:
+        """Return the value at an index, from 0 or, if negative, from the end, as a link to its line."""
+        return link_to_line(self.run, self.windows[index].line, four_digits(self.values[index]))
 
 
 class _Curves(NamedTuple):
@@ -163,8 +163,8 @@ def _cells_of_loss(curve: _Curve) -> list[Cell]:
     """Return the row of a run in the table of losses."""
     return [
         Cell("run", run_link(curve.run)),
-        Cell("first", curve.value(0), numeric=True),
-        Cell("last", curve.value(-1), numeric=True),
+        Cell("first", curve.linked_value(0), numeric=True),
+        Cell("last", curve.linked_value(-1), numeric=True),
     ]
 
 
@@ -251,7 +251,7 @@ def _most_memory(run: ReportedRun) -> Inline:
             line = window.line
     if line is None:
         return NOT_MEASURED
-    return at_line(run, line, f"{number(most_mib)} MiB")
+    return link_to_line(run, line, f"{number(most_mib)} MiB")
 
 
 def _mean_power(run: ReportedRun) -> Inline:
@@ -259,7 +259,7 @@ def _mean_power(run: ReportedRun) -> Inline:
     watts: list[float] = values_of(run.measured, "power_w")
     if not watts:
         return NOT_MEASURED
-    return [f"{number(statistics.fmean(watts))} W, lines ", blocks.lines_of(run)]
+    return [f"{number(statistics.fmean(watts))} W, lines ", blocks.links_to_figure_lines(run)]
 
 
 def _temperature(run: ReportedRun) -> Inline:
@@ -267,7 +267,7 @@ def _temperature(run: ReportedRun) -> Inline:
     degrees_c = real(run.record.telemetry.get("peak_gpu_temperature_c"))
     if degrees_c is None:
         return NOT_MEASURED
-    return at_line(run, run.record.field_lines.get("telemetry"), f"{number(degrees_c)} °C")
+    return link_to_line(run, run.record.field_lines.get("telemetry"), f"{number(degrees_c)} °C")
 
 
 # MLPerf_Results_Messaging_Guidelines.adoc: "no other proxy power metric should be used"
@@ -278,7 +278,7 @@ def _energy_of_an_image(run: ReportedRun) -> Inline:
     """Return the energy of an image in J, as a link to the line of the first measured window.
 
     It is the sum of power x time over the measured windows, divided by their images. The text is "not measured" where
-    one of the windows does not say all three, or there is none. the guidelines of MLPerf on messages allow no energy
+    one of the windows does not say all three, or there is none. The guidelines of MLPerf on messages allow no energy
     next to an MLPerf result: there a sentence that says so takes its place.
     """
     standing = standing_of([run.record])  # None for a log that is not of MLPerf
@@ -294,7 +294,7 @@ def _energy_of_an_image(run: ReportedRun) -> Inline:
     if not joules:
         return NOT_MEASURED
     joules_per_image = math.fsum(joules) / math.fsum(images)
-    return at_line(run, run.measured[0].line, f"{number(joules_per_image)} J")
+    return link_to_line(run, run.measured[0].line, f"{number(joules_per_image)} J")
 
 
 # ---- variance
@@ -332,7 +332,7 @@ def _cells_of_variance(group: Group, score: Score) -> list[Cell]:
     """Return the row of a system in the table of spreads."""
     return [
         Cell("system", group.name),
-        Cell("figure", of_group(group, figure_of(group)), numeric=True),
+        Cell("figure", link_to_runs(group, figure_of(group)), numeric=True),
         Cell("range of runs", _range(group)),
         Cell("standard deviation", _deviation(group, score)),
         Cell("95 % interval", _interval(group, score)),
@@ -344,7 +344,7 @@ def _cells_of_levels(group: Group, score: Score) -> list[Cell]:
     """Return the row of a system in the table of levels; a level without two values says so, or why it is not known."""
     cells = [Cell("system", group.name)]
     for level in score.levels:
-        cells.append(Cell(f"{level.name}s", of_group(group, level_in_words(level))))
+        cells.append(Cell(f"{level.name}s", link_to_runs(group, level_in_words(level))))
     return cells
 
 
@@ -354,7 +354,7 @@ def _range(group: Group) -> Inline:
     finite = [value for value in figures if math.isfinite(value)]
     if len(finite) < 2:
         return "one run"
-    return of_group(group, bounds(finite))
+    return link_to_runs(group, range_in_words(finite))
 
 
 def _deviation(group: Group, score: Score) -> Inline:
@@ -362,7 +362,7 @@ def _deviation(group: Group, score: Score) -> Inline:
     if score.spread is None:
         return NOT_MEASURED
     share = f" ({percent(score.spread / score.value)} of the figure)" if score.value else ""
-    return of_group(group, f"{number(score.spread)}{share} over {score.spread_over}")
+    return link_to_runs(group, f"{number(score.spread)}{share} over {score.spread_over}")
 
 
 def _interval(group: Group, score: Score) -> Inline:
@@ -370,7 +370,7 @@ def _interval(group: Group, score: Score) -> Inline:
     if score.interval_95 is None:
         return score.interval_method
     method = Text(text=f" {score.interval_method}", look="small")
-    return [of_group(group, interval(score.interval_95)), method]
+    return [link_to_runs(group, interval_in_words(score.interval_95)), method]
 
 
 def _step_quantiles(group: Group) -> Inline:
@@ -382,4 +382,4 @@ def _step_quantiles(group: Group) -> Inline:
         return NOT_MEASURED
     times_s.sort()
     quantiles = [times_s[int(share * len(times_s))] for share in QUANTILES]
-    return of_group(group, " / ".join(number(time_s * 1000) for time_s in quantiles))
+    return link_to_runs(group, " / ".join(number(time_s * 1000) for time_s in quantiles))

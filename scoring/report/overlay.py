@@ -7,7 +7,7 @@ from typing import NamedTuple
 from scoring.report import plots
 from scoring.report.blocks import Figure, Paragraph
 from scoring.report.content import Point, Report, ReportedRun, timeline
-from scoring.report.text import bounds
+from scoring.report.text import range_in_words
 
 MOST_OVERLAID = 16  # runs in one plot: more have no marker and dash of their own
 NO_RATES = "Throughput over time: not shown; the logs have neither rates nor images and seconds (give --batch)."
@@ -33,8 +33,8 @@ def figures(report: Report) -> list[Figure | Paragraph]:
 def _from_zero(report: Report, runs: Sequence[_DrawnRun]) -> Figure | Paragraph:
     """Return a plot of the runs' throughput over time, whose vertical axis starts at 0.
 
-    Runs without rates, or over another axis than the first one with rates, are left out. Where no log has rates, a
-    sentence that says so takes the plot's place.
+    Runs without rates are left out, and so are runs whose axis counts something else (seconds, steps or rows) than that
+    of the first run with rates. Where no log has rates, a sentence that says so takes the plot's place.
     """
     drawn_runs = _with_points_on_one_axis(runs)
     if not drawn_runs:
@@ -116,7 +116,7 @@ def _draw_function(
 
 def _range_of(run: ReportedRun, points: Sequence[Point]) -> str:
     """Return the least and the greatest rate of a run in words."""
-    return f"run {run.number} {bounds(point.images_per_s for point in points)}"
+    return f"run {run.number} {range_in_words(point.images_per_s for point in points)}"
 
 
 def _figure_of_only_system(report: Report) -> float | None:

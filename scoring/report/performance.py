@@ -11,7 +11,7 @@ from scoring.importers.checks import REFUSED
 from scoring.record import Window, nodes_of
 from scoring.report import blocks
 from scoring.report.blocks import Cell, Inline, Table, Text, run_link
-from scoring.report.brief import of_group
+from scoring.report.brief import link_to_runs
 from scoring.report.content import NOT_MEASURED, Group, Report, ReportedRun, values_of
 from scoring.report.text import number, percent
 
@@ -81,9 +81,9 @@ def _step(group: Group, share: float) -> Inline:
     if not times:
         return NOT_MEASURED
     if share == 0.5:
-        return of_group(group, f"{number(statistics.median(times) * 1000)} ms")
+        return link_to_runs(group, f"{number(statistics.median(times) * 1000)} ms")
     at = min(int(share * len(times)), len(times) - 1)
-    return of_group(group, f"{number(times[at] * 1000)} ms")
+    return link_to_runs(group, f"{number(times[at] * 1000)} ms")
 
 
 def _data_wait(group: Group) -> Inline:
@@ -94,7 +94,7 @@ def _data_wait(group: Group) -> Inline:
         if window.data_wait_s is not None and window.seconds:
             waited += window.data_wait_s
             seconds += window.seconds
-    return of_group(group, percent(waited / seconds)) if seconds else NOT_MEASURED
+    return link_to_runs(group, percent(waited / seconds)) if seconds else NOT_MEASURED
 
 
 def _rate_of_a_device(group: Group) -> Inline:
@@ -104,14 +104,14 @@ def _rate_of_a_device(group: Group) -> Inline:
     if score is None or not score.unit.startswith("images/s"):
         return NOT_MEASURED
     if score.unit != "images/s":  # it is that of one device already
-        return of_group(group, number(score.value))
-    return of_group(group, number(score.value / devices)) if devices else DEVICES_NOT_SAID
+        return link_to_runs(group, number(score.value))
+    return link_to_runs(group, number(score.value / devices)) if devices else DEVICES_NOT_SAID
 
 
 def _memory(group: Group) -> Inline:
     """Return the most GPU memory that any window shows, in MiB."""
     used: list[float] = values_of(_measured(group), "gpu_memory_mib")
-    return of_group(group, f"{number(max(used))} MiB") if used else NOT_MEASURED
+    return link_to_runs(group, f"{number(max(used))} MiB") if used else NOT_MEASURED
 
 
 def _slowest_rank_in_words(group: Group) -> Inline:
@@ -128,7 +128,7 @@ def _slowest_rank_in_words(group: Group) -> Inline:
             slowest_of_each_kind.append(slowest)
     if not slowest_of_each_kind:
         return NOT_MEASURED
-    return of_group(group, max(slowest_of_each_kind, key=_share_of).text)
+    return link_to_runs(group, max(slowest_of_each_kind, key=_share_of).text)
 
 
 def _share_of(slowest: SlowestRank) -> float:
@@ -174,7 +174,7 @@ def _efficiency(group: Group, efficiency: float | None) -> Inline:
     """Return the scaling efficiency against the system's smallest size."""
     if efficiency is None:
         return NOT_MEASURED
-    return of_group(group, percent(efficiency) if efficiency <= REFUSED else "no figure: at most 100 %")
+    return link_to_runs(group, percent(efficiency) if efficiency <= REFUSED else "no figure: at most 100 %")
 
 
 def runs_in_order(report: Report) -> Table | None:
@@ -226,4 +226,4 @@ def _hosts(run: ReportedRun) -> Sequence[str]:
 
 def _figure(run: ReportedRun) -> Inline:
     """Return a run's figure, as a link to its first line."""
-    return blocks.at_line(run, run.figure.first_line, number(run.figure.value)) if run.figure else "no figure"
+    return blocks.link_to_line(run, run.figure.first_line, number(run.figure.value)) if run.figure else "no figure"

@@ -245,7 +245,7 @@ def throughput(
         axis: What the points' starts and ends count: "s", "step" or "row". Seconds are shown as s, min or h.
         unit: The unit of the rates.
         value: The figure, drawn as a dashed level; None for none.
-        from_zero: Whether both axes start at 0; if not, the vertical one spans just the rates and the figure.
+        from_zero: Whether the axes start at 0; if not, the vertical one spans just the rates and the figure.
     """
     is_single = len(runs) == 1
     axis_name = axis
@@ -334,7 +334,7 @@ def scaling(
     efficiency. `first_published_look` is the number of the colour and marker of the first published curve: the caller
     gives both plots the same, so that a published curve looks the same in them.
     """
-    drawing.size(3.2)
+    drawing.size(height_inches=3.2)  # higher than other plots, as many curves are drawn
     for look, (label, points) in enumerate(ours):
         drawing.series(look, label, points, linewidth=2.4, markersize=7, zorder=3)
     for look, (label, points) in enumerate(published, start=first_published_look):

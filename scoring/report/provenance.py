@@ -26,8 +26,8 @@ from scoring.report.blocks import (
     Section,
     Table,
     Text,
-    at_line,
     field,
+    link_to_line,
     run_link,
 )
 from scoring.report.content import NOT_MEASURED, Report, ReportedRun
@@ -113,7 +113,7 @@ def _cells_of_finding(run: ReportedRun, finding: Mapping[str, Any]) -> list[Cell
         Cell("run", run_link(run)),
         Cell("severity", str(finding["severity"])),
         Cell("rule", Text(text=str(finding["rule"]), look="code")),
-        Cell("line", at_line(run, finding["line"])),
+        Cell("line", link_to_line(run, finding["line"])),
         Cell("expected", str(finding["expected"])),
         Cell("actual", str(finding["actual"])),
         Cell("what to do", str(finding["fix"])),
@@ -143,12 +143,12 @@ def provenance(report: Report) -> Section:
 
 
 def _header_section(run: ReportedRun, name: str, title: str, first_run: int) -> list[Block]:
-    """Return a section of the header of a run's log, folded, and before `hardware` how its GPUs are linked.
+    """Return a section of the header of a run's log, `name`, as a folded table.
 
     `first_run` is the number of the first run with the same section. If that is another run, a reference to it takes
-    the section's place.
+    the section's place. Before the section `hardware` stand tables of how the GPUs of the nodes are linked.
     """
-    link = at_line(run, run.header_lines.get(name), "header")
+    link = link_to_line(run, run.header_lines.get(name), "header")
     if first_run != run.number:
         return [Paragraph(text=[f"{title}: the same as of run {first_run} (", link, ")."])]
     table: list[Block] = [Paragraph(text=["From the ", link, "."]), _header_table(title, run.record.header[name])]
@@ -172,7 +172,7 @@ def _facts_of_run(run: ReportedRun) -> list[tuple[str, Inline]]:
     ]
     for name in (*FACTS, "mode", "status"):
         facts.append((name.replace("_", " "), field(run, name)))
-    seed = NOT_SAID if run.seed is None else at_line(run, run.seed.line, str(run.seed.value))
+    seed = NOT_SAID if run.seed is None else link_to_line(run, run.seed.line, str(run.seed.value))
     facts.append(("seed", seed))
     facts += _code_facts(run)
     facts += _data_facts(run)
@@ -193,10 +193,10 @@ def _code_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
         has_changes = "yes" if source["dirty"] else "no"
     line = run.header_lines.get("source")
     return [
-        ("commit", at_line(run, line, str(source.get("commit")))),
-        ("uncommitted changes", at_line(run, line, has_changes)),
-        ("lock file SHA-256", at_line(run, line, str(source.get("lock_sha256")))),
-        ("image digest", at_line(run, line, str(source.get("image_digest") or "no image"))),
+        ("commit", link_to_line(run, line, str(source.get("commit")))),
+        ("uncommitted changes", link_to_line(run, line, has_changes)),
+        ("lock file SHA-256", link_to_line(run, line, str(source.get("lock_sha256")))),
+        ("image digest", link_to_line(run, line, str(source.get("image_digest") or "no image"))),
     ]
 
 
@@ -216,7 +216,7 @@ def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
             continue
         what_was_read = "files" if passport.is_exact else "records with more in them than the images"
         shown = f"{passport.files:,} {what_was_read}, {passport.bytes:,} bytes, SHA-256 {passport.sha256}"
-        facts.append((title, at_line(run, line, shown)))
+        facts.append((title, link_to_line(run, line, shown)))
     return facts
 
 
@@ -339,9 +339,9 @@ def reproduce(report: Report, command: Sequence[str]) -> Section:
 def _run_again(run: ReportedRun) -> Paragraph:
     """Return a paragraph with the command that repeats a run: the commit to check out, its variables, and the script.
 
-    The variables are those of the configuration that the user had set in the environment, the system (DGXSYSTEM), and
-    the seed that the run took. Values are quoted for the shell, as a log may hold anything. The text says where the
-    source tree had changes that its commit does not hold.
+    The variables are those of the configuration that the user had set in the environment, but for NOT_REPEATED, the
+    system (DGXSYSTEM), and the seed that the run took. Values are quoted for the shell, as a log may hold anything. The
+    text says where the source tree had changes that its commit does not hold.
     """
     config = config_of(run.record)
     variables = {"DGXSYSTEM": config["DGXSYSTEM"].get("value")}
@@ -406,7 +406,7 @@ def log_lines(report: Report, linked: object) -> Section:
     A line longer than QUOTED_CHARS is cut, and says so.
     """
     linked_lines: dict[int, set[int]] = {run.number: set() for run in report.runs}  # by the run's number
-    for run_number, line in blocks.quoted(linked):
+    for run_number, line in blocks.linked_lines(linked):
         linked_lines[run_number].add(line)
 
     parts = []

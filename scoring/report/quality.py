@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from runlog.text import visible
 from scoring.record import Quality
 from scoring.report import blocks, plots
-from scoring.report.blocks import Cell, Figure, Paragraph, at_line, run_link
+from scoring.report.blocks import Cell, Figure, Paragraph, link_to_line, run_link
 from scoring.report.content import NOT_MEASURED, Report, ReportedRun
 from scoring.report.text import four_digits
 
@@ -92,5 +92,5 @@ def _cells_of_quality(run: ReportedRun, quality: Quality) -> list[Cell]:
         Cell("run", run_link(run)),
         Cell("measure", quality.name),
         Cell("epoch", epoch, numeric=True),
-        Cell("value", at_line(run, quality.line, format(quality.value, ".6g")), numeric=True),
+        Cell("value", link_to_line(run, quality.line, format(quality.value, ".6g")), numeric=True),
     ]

@@ -63,8 +63,8 @@ def page(report: Report, command: Sequence[str]) -> dict[str, Any]:
     quoted_lines = provenance.log_lines(report, list(parts.values()))  # HTML alone shows them
     footnotes = [group.score.footnotes for group in report.groups if group.score]
     return parts | {
-        "title": brief.of_all([group.name for group in report.groups]),
-        "headline": brief.of_all([brief.figure_of(group) for group in report.groups]),
+        "title": brief.first_ones_in_words([group.name for group in report.groups]),
+        "headline": brief.first_ones_in_words([brief.figure_of(group) for group in report.groups]),
         "status": report.verdict.status,
         "verdict": f"{report.verdict.text}.",
         "checks": [ShownCheck.of(check) for check in report.checks],

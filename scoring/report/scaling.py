@@ -36,7 +36,10 @@ class _AllReduce(NamedTuple):
 
 
 def with_step_times(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups with their step times; the all-reduce is separate where some runs are on one device."""
+    """Return the groups, all of one system, each with the parts of its mean step; without them if logs tell no step.
+
+    The all-reduce, the sum of gradients over devices, is a part of its own where some of the runs are on one device.
+    """
     mean_steps = [_mean_step(group) for group in groups]
     one_device_step_s = _step_of_one_device(groups, mean_steps)
     timed = []
@@ -122,10 +125,10 @@ def _mean_step(group: Group) -> _MeanStep | None:
             return _MeanStep(weighted_mean(printed_s, steps_as_weights(windows)), None)
 
     batch = group.record.global_batch
-    has_throughput = group.score is not None and group.score.unit == "images/s" and group.score.value > 0
-    if group.score is not None and has_throughput and batch:
-        return _MeanStep(batch / group.score.value, None)
-    return None
+    score = group.score
+    if not batch or score is None or score.unit != "images/s" or score.value <= 0:
+        return None
+    return _MeanStep(batch / score.value, None)
 
 
 def _mean_of_windows(windows: Sequence[Window]) -> _MeanStep | None:

@@ -12,7 +12,7 @@ from scoring.published.table import Published
 from scoring.record import section
 from scoring.report import blocks, plots
 from scoring.report.blocks import Block, Cell, Figure, Fold, Inline, Paragraph, Section, Table, Text, field
-from scoring.report.brief import of_group
+from scoring.report.brief import link_to_runs
 from scoring.report.content import (
     NOT_MEASURED,
     Curve,
@@ -27,7 +27,7 @@ from scoring.report.content import (
     values_of,
 )
 from scoring.report.overlay import NO_RATES, unit_of_rates
-from scoring.report.text import bounds, interval, number, percent
+from scoring.report.text import interval_in_words, number, percent, range_in_words
 
 SHOWN_PANELS = 6  # plots of one kind; more are folded
 
@@ -52,7 +52,7 @@ def throughput(report: Report) -> Section:
 
     gist = NOT_MEASURED
     if measured_rates:
-        gist = f"measured windows {bounds(measured_rates)} images/s"
+        gist = f"measured windows {range_in_words(measured_rates)} images/s"
     parts = [*_shown_of_plots(figures), *without_rates]
     return Section(key="throughput", title="Throughput over time", gist=gist, blocks=parts)
 
@@ -89,7 +89,9 @@ def _plot_of_run(report: Report, run: ReportedRun, rates_over_time: Timeline) ->
         level = run.figure.value
 
     window_count = sum(len(point.windows) for point in points)
-    caption = f"Run {run.number}: {bounds(point.images_per_s for point in points)} {unit} over {window_count} windows"
+    caption = (
+        f"Run {run.number}: {range_in_words(point.images_per_s for point in points)} {unit} over {window_count} windows"
+    )
     measured_span = _measured_span(points)
     if measured_span:
         caption += f"; measured from {measured_span} {axis}"
@@ -126,7 +128,7 @@ def _cells_of_point(run: ReportedRun, point: Point, axis: str, unit: str) -> lis
     last_step = "" if last.step is None else str(last.step)
     in_unit = "in s" if axis == "s" else f"({axis})"
     return [
-        Cell("lines", blocks.between(run, first.line, last.line)),
+        Cell("lines", blocks.links_to_lines(run, first.line, last.line)),
         Cell("last step", last_step, numeric=True),
         Cell(f"start {in_unit}", _place_on_axis(point.start), numeric=True),
         Cell(f"end {in_unit}", _place_on_axis(point.end), numeric=True),
@@ -178,7 +180,7 @@ def _cells_of_step(group: Group, step: StepTime) -> list[Cell]:
     """Return the row of a shape: its mean step, and the parts of it."""
     return [
         Cell("system", group.name),
-        Cell("step, ms", of_group(group, number(step.total_s * 1000)), numeric=True),
+        Cell("step, ms", link_to_runs(group, number(step.total_s * 1000)), numeric=True),
         Cell("computation and rest, ms", _part(group, step, step.rest_s, ""), numeric=True),
         Cell("all-reduce, ms", _part(group, step, step.all_reduce_s, "not estimated"), numeric=True),
         Cell("data wait, ms", _part(group, step, step.data_wait_s, NOT_MEASURED), numeric=True),
@@ -190,7 +192,7 @@ def _part(group: Group, step: StepTime, seconds: float | None, otherwise: str) -
     """Return a part of a step in milliseconds and as a share; `otherwise` where it is not known."""
     if seconds is None:
         return otherwise
-    return of_group(group, f"{number(seconds * 1000)} ({percent(seconds / step.total_s)})")
+    return link_to_runs(group, f"{number(seconds * 1000)} ({percent(seconds / step.total_s)})")
 
 
 def _all_reduce_note(group: Group, step: StepTime) -> str:
@@ -250,10 +252,10 @@ def _cells_of_scaling(row: ScalingRow) -> list[Cell]:
     return [
         Cell("system", group.name),
         Cell("devices", field(group.runs[0], "devices"), numeric=True),
-        Cell("images/s", of_group(group, number(row.images_per_s)), numeric=True),
-        Cell("speedup", of_group(group, number(row.speedup)), numeric=True),
+        Cell("images/s", link_to_runs(group, number(row.images_per_s)), numeric=True),
+        Cell("speedup", link_to_runs(group, number(row.speedup)), numeric=True),
         Cell("95 % interval", _speedup_interval(row)),
-        Cell("efficiency", of_group(group, _efficiency(row)), numeric=True),
+        Cell("efficiency", link_to_runs(group, _efficiency(row)), numeric=True),
         Cell("runs", Text(text=str(len(group.runs)), href="runs"), numeric=True),
     ]
 
@@ -268,7 +270,7 @@ def _efficiency(row: ScalingRow) -> str:
 def _speedup_interval(row: ScalingRow) -> Inline:
     """Return the interval of a speedup, or why there is none."""
     if row.speedup_95 is not None:
-        return of_group(row.group, interval(row.speedup_95))
+        return link_to_runs(row.group, interval_in_words(row.speedup_95))
     return "base" if row.speedup == 1 else "none"
 
 

@@ -39,7 +39,7 @@ def percent(share: float) -> str:
     return format(share, ".1%")
 
 
-def interval(bounds: tuple[float, float] | None) -> str:
+def interval_in_words(bounds: tuple[float, float] | None) -> str:
     """Return both ends of an interval in words."""
     if bounds is None:
         return "none"
@@ -47,10 +47,10 @@ def interval(bounds: tuple[float, float] | None) -> str:
     return f"{number(low)} to {number(high)}"
 
 
-def bounds(values: Iterable[float]) -> str:
+def range_in_words(values: Iterable[float]) -> str:
     """Return the least and the greatest value in words."""
     ordered = sorted(values)
-    return interval((ordered[0], ordered[-1]))
+    return interval_in_words((ordered[0], ordered[-1]))
 
 
 def counted(count: int, noun: str) -> str:

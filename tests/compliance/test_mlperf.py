@@ -126,7 +126,7 @@ def test_an_unknown_round_or_data_set_is_said() -> None:
     result = standing(_imagenet(ruleset=None))
     assert (result.is_mlperf, result.name) == (None, "Unverified MLPerf(R) Training Closed ResNet")
     result = standing(ResultFacts(benchmark=None, division=None, ruleset=None))
-    assert (result.is_mlperf, result.short, result.footnotes()) == (None, "not known", [])
+    assert (result.is_mlperf, result.status, result.footnotes()) == (None, "not known", [])
 
 
 def test_one_run_that_is_none_makes_the_figure_none() -> None:

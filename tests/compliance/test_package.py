@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from compliance.submission import package
+from compliance.submission import committed_code, package
 from compliance.submission.verify import verify
 from tests import jobs, make_log
 from tests.browser import UNFOLD, Opened, opened  # noqa: F401
@@ -65,7 +65,7 @@ def test_a_published_package_verifies(built, tmp_path: Path, monkeypatch) -> Non
     assert before == {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
     subprocess.run(["git", "init", "--quiet", str(tmp_path / "other")], check=True)
     for repository, status in ((copy, "unknown"), (tmp_path / "other", "fatal")):
-        monkeypatch.setattr(package, "REPOSITORY", repository)
+        monkeypatch.setattr(committed_code, "REPOSITORY", repository)
         [code] = [a for a in verify(copy) if a.check == "code"]
         assert (code.status, "git has no commit" in code.found) == (status, True)
 

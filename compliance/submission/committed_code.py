@@ -1,0 +1,67 @@
+"""The files of a commit of this repository: the code that a package hands in."""
+
+import re
+import stat
+import subprocess
+import tarfile
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
+
+from runlog.text import printable
+
+REPOSITORY = next((p for p in Path(__file__).resolve().parents[2:3] if (p / "systems").is_dir()), Path.cwd())  # a wheel
+LARGEST_BYTES = 50 * 2**20  # of a file; repo_checker of mlperf-logging refuses a larger one
+
+
+class UnknownCommitError(ValueError):
+    """This checkout's history lacks the commit."""
+
+
+class CodeFile(NamedTuple):
+    """The content of a file of a commit, and whether it is executable."""
+
+    content: bytes
+    is_executable: bool
+
+
+def code_of(commit: str) -> dict[str, CodeFile]:
+    """Return the files of a commit of this repository by their names: each file's content, and whether it can be run.
+
+    Hidden files (`.github/ci.yaml`) and names with a blank are left out, as mlperf-logging's repo_checker refuses them.
+    The files come from git's history, so that changes in the checkout do not count.
+
+    Raises UnknownCommitError if this checkout lacks the commit, ValueError if there is no git or no checkout to ask,
+    and for a file that repo_checker refuses: a link, or one of over 50 MiB.
+    """
+    files = {}
+    with tarfile.open(fileobj=BytesIO(_archive_of(commit))) as archive:
+        for member in archive.getmembers():
+            has_refused_name = re.search(r"(^|/)\.| ", member.name)  # hidden, or with a blank
+            if member.isdir() or has_refused_name:
+                continue
+            content = archive.extractfile(member) if member.isfile() else None
+            if content is None or member.size > LARGEST_BYTES:
+                raise ValueError(f"{member.name}: a link or over 50 MB, which repo_checker refuses: leave it out")
+            is_executable = bool(member.mode & stat.S_IXUSR)
+            files[member.name] = CodeFile(content.read(), is_executable)
+    return files
+
+
+def _archive_of(commit: str) -> bytes:
+    """Return the tar archive of a commit that `git archive` makes.
+
+    Raises UnknownCommitError if this checkout lacks the commit, ValueError if there is no git or no checkout to ask.
+    """
+    if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
+        raise ValueError(f"{printable(commit)}: no commit")
+    command = ["git", "-C", str(REPOSITORY), "archive", "--format=tar", commit]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False)
+    except FileNotFoundError:
+        raise ValueError("git is not installed: package on a machine that has it, in a checkout of the code") from None
+    if done.returncode:
+        message = printable(done.stderr.decode("utf-8", "replace").strip())
+        kind = UnknownCommitError if (REPOSITORY / ".git").exists() else ValueError
+        raise kind(f"{REPOSITORY}: git has no commit {commit} ({message}); take a checkout that has it")
+    return done.stdout
