@@ -18,20 +18,22 @@ LOG_CLOSES_S = 1.0  # an error of all ranks is rank 0's to end with: it closes t
 
 
 def main(module: str = "", **options: Any) -> int:
-    """Run this rank's part of the job that the environment describes: training, or `main` of another module.
+    """Run this rank's part of the job that the environment describes, and return its exit status.
 
-    Settings of Paddle and CUDA are put into the environment before they are loaded. `options` go to the module.
+    That part is the `main` of harness/train.py, or of the module named `module`, which is called with the job, with who
+    set each of its values, and with `options`. Before it is loaded, the settings of Paddle and CUDA are put into the
+    environment.
 
-    Returns the exit status: 0; 2 for what a user did wrong (ValueError); 1 for any other error. An error is one line
-    `error: ...` on stderr, and ends all other ranks, too.
+    The status is 0; 2 for what a user did wrong (ValueError); 1 for any other error. An error is one line `error: ...`
+    on stderr, and ends all other ranks, too. The traceback of an unexpected one stands above it.
     """
     try:
         job, origins = env.read()
         env.export(env.runtime(job))
         if job.cluster.device == "gpu":
-            trains = not module  # any other module, as the acceptance, says itself what a GPU cannot do
-            least_gib = _check_gpus(job, precision=trains)
-            env.export({memory.WORKSPACE_LIMIT: str(memory.workspace_limit_mib(least_gib))})
+            is_training = not module  # any other module, as the acceptance, says itself what a GPU cannot do
+            smallest_gib = _check_gpus(job, checks_precision=is_training)
+            env.export({memory.WORKSPACE_LIMIT: str(memory.workspace_limit_mib(smallest_gib))})
         if env.is_rank():
             send_native_output_to_stderr()
         # Imported now: Paddle takes its settings from the environment when it is loaded.
@@ -39,47 +41,52 @@ def main(module: str = "", **options: Any) -> int:
         # mpirun sends SIGTERM to this rank where another one failed; Paddle's handler would print a C++ stack.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         loaded.main(job, origins, **options)
+    except ValueError as error:
+        return _abort(error, 2)
+    except RunError as error:
+        return _abort(error, 1)
     except Exception as error:  # noqa: BLE001 - the boundary of the process: reported whole, then ended
-        if not isinstance(error, ValueError | RunError):
-            traceback.print_exc()
-        return _abort(error, 2 if isinstance(error, ValueError) else 1)
+        traceback.print_exc()
+        return _abort(error, 1)
     return 0
 
 
-AMPERE = 80  # compute capability: the first with TF32
+AMPERE = 80  # compute capability 8.0: the first with TF32
 DRIVER_HANGS = "look for NVRM and Xid in the host's dmesg; where nvidia-smi hangs too restart the host"
-HOPPER = 90  # has cuDNN's fused operations no more
+HOPPER = 90  # compute capability 9.0: the first without cuDNN's fused operations
 
 
-def _check_gpus(job: env.Job, *, precision: bool) -> float:
+def _check_gpus(job: env.Job, *, checks_precision: bool) -> float:
     """Check that this node has the GPUs that the job wants; return the memory of the smallest of them in GiB.
 
-    With `precision` each must be able to compute as the job says, too. Paddle would end the process without a word for
-    a GPU that is not there, and CUDA's libraries would compute in another precision without one.
+    With `checks_precision` each GPU must also be able to compute in the job's precision. Without this check Paddle
+    would end the process without a message for a GPU that is not there, and CUDA's libraries would silently compute in
+    another precision. The memory is infinite where no GPU tells it.
 
-    Raises ValueError where GPUs are absent, or one lacks the job's precision or `resnet_unit`, and RunError where NVML
-    does not answer. The memory is infinite where no GPU tells it.
+    Raises ValueError where there are too few GPUs, or one cannot compute what the job asks for, and RunError where NVML
+    hangs.
     """
     host = socket.gethostname()
-    silence = child.nvml_silence()  # this process would wait for it without an end
-    if silence:
-        raise RunError(f"{host}: {silence}: {DRIVER_HANGS}")
-    with nvidia.opened() as (handles, absence):
+    hanging_call = child.nvml_silence()  # asked in a child, as this process would wait without an end
+    if hanging_call:
+        raise RunError(f"{host}: {hanging_call}: {DRIVER_HANGS}")
+    with nvidia.opened() as (handles, why_some_are_missing):
         if len(handles) < job.cluster.dgxngpu:
-            reason = f" ({absence})" if absence else ""
+            reason = f" ({why_some_are_missing})" if why_some_are_missing else ""
             has = f"{host} has {len(handles)} GPUs{reason}"
             raise ValueError(f"DGXNGPU={job.cluster.dgxngpu}: {has}: set it to fewer, or DEVICE=cpu")
         gpus = [nvidia.gpu_of(handle) for handle in handles[: job.cluster.dgxngpu]]
-    if precision:
+    if checks_precision:
         for gpu in gpus:
             _check_precision(gpu, job, host)
     return min(gpu.memory_gib or math.inf for gpu in gpus)
 
 
 def _check_precision(gpu: nvidia.Gpu, job: env.Job, host: str) -> None:
-    """Raise ValueError where the job asks for TF32 or `resnet_unit`, and a GPU of this host cannot compute it.
+    """Raise ValueError where the job asks for TF32 or the knob `resnet_unit`, and a GPU of `host` cannot compute it.
 
-    A GPU that does not tell its compute capability is taken to have both.
+    `resnet_unit` runs a fused kernel of cuDNN, which takes compute capabilities 8.0 to 8.9. TF32 needs 8.0 or higher. A
+    GPU that does not tell its compute capability is taken to have both.
     """
     capability = gpu.capability or AMPERE
     if job.model.knobs.resnet_unit and not AMPERE <= capability < HOPPER:
@@ -92,6 +99,7 @@ def _check_precision(gpu: nvidia.Gpu, job: env.Job, host: str) -> None:
 
 
 def _abort(error: Exception, code: int) -> int:
+    """Print an error as one line on stderr, have MPI end all other ranks, and return the exit status `code`."""
     from mpi4py import MPI
 
     text = " ".join(str(error).split()) or type(error).__name__

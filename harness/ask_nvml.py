@@ -1,34 +1,34 @@
-"""Asks NVML for the node's GPUs, which a driver that hangs never answers: `harness/child.py` starts `ask_nvml.py`.
+"""Asks NVML for the node's GPUs in a process of its own, as a driver that hangs never answers.
 
-It prints a JSON line before each question and after the last one, and imports nothing of the project.
+`harness/child.py` starts it and reads which call hangs: the last that was announced by a line of JSON. It imports
+nothing of the project.
 """
 
+import contextlib
 import json
 
 
-def say(**answer: object) -> None:
-    """Print a JSON line at once: the next call may never come back."""
-    print(json.dumps(answer), flush=True)
+def announce(call: str) -> None:
+    """Print which function of NVML is called next, as {"call": "nvmlInit"}, at once: the call may never return."""
+    print(json.dumps({"call": call}), flush=True)
 
 
 def main() -> None:
-    """Open NVML and each GPU as the process that asks will do itself, and print a JSON line before each call.
+    """Open NVML and each of the node's GPUs, and announce each call before it is made.
 
-    The last line is thus the call that hangs, where one does. An error is printed too: it is an answer, and the
-    process that asks will get it itself.
+    An error of NVML ends this process in order: NVML has answered, and whoever started this process gets the same error
+    by its own call.
     """
     import pynvml
 
-    say(call="nvmlInit")
-    try:
+    with contextlib.suppress(pynvml.NVMLError):
+        announce("nvmlInit")
         pynvml.nvmlInit()
         for number in range(pynvml.nvmlDeviceGetCount()):
-            say(call=f"nvmlDeviceGetHandleByIndex({number})")
+            announce(f"nvmlDeviceGetHandleByIndex({number})")
             handle = pynvml.nvmlDeviceGetHandleByIndex(number)
-            say(call=f"nvmlDeviceGetMemoryInfo of GPU{number}")
+            announce(f"nvmlDeviceGetMemoryInfo of GPU{number}")
             pynvml.nvmlDeviceGetMemoryInfo(handle)
-    except pynvml.NVMLError as error:
-        say(error=str(error))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Asks a driver or a library in a process of its own, which may hang or die without harm to the one that asks."""
+"""Asks a driver or a library in a child process, which may hang or die without harm to the process that asks."""
 
 import contextlib
+import functools
 import json
 import os
 import select
@@ -12,22 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-END_S = 2.0  # for a killed process to be gone; one that waits inside the kernel stays, and who asks goes on
+END_S = 2.0  # for a killed child to be gone; one that waits inside the kernel stays, and this process goes on
 NVML_S = 30.0  # for a question to NVML, which loads the driver on a GPU in some seconds where persistence is off
 
 
 @dataclass(frozen=True, kw_only=True)
 class Talk:
-    """Everything a child said, and how it ended."""
+    """Everything that a child process printed, and why it did not end in order."""
 
     lines: tuple[str, ...]
-    ended: str  # empty: by itself, with status 0
+    failure: str  # such as "no answer in 20 s"; empty: it ended by itself, with status 0
 
     def answers(self) -> list[dict[str, Any]]:
-        """Return the child's own lines, which are JSON objects; a library's messages stand between them."""
+        """Return the JSON objects among the lines, which are the child's own; a library may print other lines."""
         answers = []
         for line in self.lines:
-            with contextlib.suppress(ValueError):  # a line that a dying process has not ended, or a library's
+            with contextlib.suppress(ValueError):  # no JSON: a library's line, or one cut off as the child died
                 answer = json.loads(line)
                 if isinstance(answer, dict):
                     answers.append(answer)
@@ -35,10 +36,13 @@ class Talk:
 
 
 def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silent_s: float) -> Talk:
-    """Run a script in a process of its own; return the lines that it printed, and how it ended.
+    """Run a script of Python in a child process; return the lines that it printed, and how it failed if it did.
 
-    A process that prints nothing for `silent_s` seconds, or that does not end so long after it closed its output, is
-    killed: it then ended by "no answer in 20 s". Its environment is `environ`, or where that is None this process's.
+    The child's environment is `environ`, or this process's where that is None. A child that prints nothing for
+    `silent_s` seconds is killed, and so is one that closed its output and has not ended as many seconds later.
+
+    The `failure` is one of "no answer in 20 s" (it was killed here), "ended by signal 6 (SIGABRT)", "ended with status
+    1: <its last line>", and empty where the child ended with status 0.
     """
     command = [sys.executable, "-I", str(script), *arguments]
     process = subprocess.Popen(
@@ -52,8 +56,9 @@ def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silen
     output, is_silent = _listen(process.stdout.fileno(), silent_s)
     if is_silent:
         process.kill()
+    wait_s = END_S if is_silent else silent_s
     try:
-        status = process.wait(END_S if is_silent else silent_s)
+        status = process.wait(wait_s)
     except subprocess.TimeoutExpired:
         process.kill()
         is_silent = True
@@ -61,34 +66,43 @@ def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silen
 
     lines = tuple(output.decode(errors="replace").splitlines())
     if is_silent:
-        return Talk(lines=lines, ended=f"no answer in {silent_s:g} s")
+        return Talk(lines=lines, failure=f"no answer in {silent_s:g} s")
     if status < 0:
-        return Talk(lines=lines, ended=f"ended by signal {-status} ({signal.Signals(-status).name})")
+        number = -status
+        return Talk(lines=lines, failure=f"ended by signal {number} ({signal.Signals(number).name})")
     if status > 0:
-        return Talk(lines=lines, ended=f"ended with status {status}: {lines[-1] if lines else 'no message'}")
-    return Talk(lines=lines, ended="")
+        last_line = lines[-1] if lines else "no message"
+        return Talk(lines=lines, failure=f"ended with status {status}: {last_line}")
+    return Talk(lines=lines, failure="")
 
 
 def _listen(descriptor: int, silent_s: float) -> tuple[bytes, bool]:
-    """Read until the other side closes, or is silent for `silent_s` seconds.
+    """Read a pipe until its other side is closed, or nothing comes for `silent_s` seconds.
 
-    Returns what came, and whether it was the silence that ended it.
+    Returns the bytes that came, and whether the reading ended because nothing came.
     """
-    said = b""
+    received = b""
     while True:
-        ready, _, _ = select.select([descriptor], [], [], silent_s)
-        if not ready:
-            return said, True
+        readable, _, _ = select.select([descriptor], [], [], silent_s)
+        if not readable:
+            return received, True
         part = os.read(descriptor, 65536)
-        if not part:
-            return said, False
-        said += part
+        is_closed = not part
+        if is_closed:
+            return received, False
+        received += part
 
 
+@functools.cache  # a node of a fleet asks twice, and NVML_S is long
 def nvml_silence() -> str:
-    """Say which question NVML did not answer in time; empty if it answers, with an error too."""
-    said = talk(Path(__file__).with_name("ask_nvml.py"), environ=None, silent_s=NVML_S)
-    calls = [answer["call"] for answer in said.answers() if "call" in answer]
-    if not calls or not said.ended.startswith(("no answer", "ended by signal")):
+    """Say which call of NVML hung or killed the process that made it; empty where NVML answers, be it by an error.
+
+    A child process makes the calls, once in the life of this process. Without its package pynvml it makes none, and
+    the answer is empty, too.
+    """
+    child = talk(Path(__file__).with_name("ask_nvml.py"), environ=None, silent_s=NVML_S)
+    calls = [answer["call"] for answer in child.answers() if "call" in answer]
+    has_hung_or_died = child.failure.startswith(("no answer", "ended by signal"))
+    if not calls or not has_hung_or_died:
         return ""
-    return f"NVML has not answered {calls[-1]}: {said.ended}"
+    return f"NVML has not answered {calls[-1]}: {child.failure}"

@@ -14,21 +14,24 @@ from harness import encoded
 from harness.decoder import Decoder
 from harness.job import Job
 from harness.passport import Contents, contents_of, notes_on, passport
+from harness.processes import STDERR
 from runlog.errors import RunError
 from runlog.schema import as_json
 
 SAMPLED = 16  # samples of each part that are decoded
 PARTS = ("train", "val")
-STDERR = 2  # its file descriptor
 Facts = dict[str, Any]
 
 
 def facts(job: Job) -> dict[str, Facts]:
     """Return what a job's data set holds, by part ("train" and "val"), as the doctor of tools/ prints it.
 
-    A part that a run would fail to find has an `error` alone. Any other has its number of samples, its passport (a
-    digest of names, sizes and labels), and sentences that a user should read (`notes`). Some of its samples, chosen by
-    the job's seed, are decoded for a test, and `undecodable` says what is wrong with the first bad one, or is empty.
+    A part that a run would fail to find has an `error` alone. Any other part has:
+    - `name`, which tells how its samples are kept, and `samples`, how many there are
+    - `passport`, a digest of names, sizes and labels
+    - `decoded`, how many samples were decoded for a test, chosen by the job's seed
+    - `undecodable`, what is wrong with the first bad one of these; empty where all are good
+    - `notes`, sentences that a user should read; what is said of both parts together is among those of "train"
     """
     data_module = importlib.import_module(f"{job.model.package}.data")
     by_part: dict[str, Facts] = {}
@@ -41,17 +44,18 @@ def facts(job: Job) -> dict[str, Facts]:
             by_part[part] = {"error": str(error)}
             continue
         seed = max(job.course.seed, 0)  # SEED=-1, "any", is taken as 0 here
-        tested = _numbers_to_test(len(samples), seed)
+        tested = _choose_samples(len(samples), seed)
+        undecodable = _first_undecodable(samples, tested) or _first_label_fault(data_module, samples, tested)
         by_part[part] = {
             "name": f"{part} ({samples.form})",
             "samples": len(samples),
             "passport": as_json(passport(contents[part])),
             "decoded": len(tested),
-            "undecodable": _first_fault(samples, tested) or _first_label_fault(data_module, samples, tested),
+            "undecodable": undecodable,
             "notes": list(samples.notes),
         }
     has_both_parts = len(contents) == len(PARTS)
-    if has_both_parts:
+    if has_both_parts:  # what is to be said of the two together, as of a file that is in both, stands with the training
         by_part["train"]["notes"] += notes_on(contents["train"], contents["val"])
     return by_part
 
@@ -61,17 +65,18 @@ def _show_on_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _numbers_to_test(count: int, seed: int) -> list[int]:
-    """Return the numbers of up to SAMPLED of `count` samples: the first, the last and others by the seed."""
+def _choose_samples(count: int, seed: int) -> list[int]:
+    """Return the sorted numbers of up to SAMPLED of `count` samples: the first, the last and others by the seed."""
     drawn = np.random.default_rng(seed).choice(count, min(count, SAMPLED), replace=False)
     chosen = [0, count - 1, *drawn.tolist()]
     return sorted(dict.fromkeys(chosen[:SAMPLED]))
 
 
-def _first_fault(samples: Any, chosen: list[int]) -> str:
-    """Say which of the chosen samples is the first that cannot be decoded, and why; empty if all can be.
+def _first_undecodable(samples: Any, chosen: list[int]) -> str:
+    """Say which file of the chosen samples is the first that cannot be decoded, and why; empty if all can be.
 
-    Each file is checked to be whole, and decoded by DALI as training would decode it on a CPU.
+    Each file is checked to be whole, and decoded by DALI as training would decode it on a CPU. A sample that cannot
+    even be read is reported in the same way. `chosen` are the samples' numbers.
     """
     decoder = Decoder("cpu", None)
     with _quiet_stderr():
@@ -81,7 +86,7 @@ def _first_fault(samples: Any, chosen: list[int]) -> str:
             except (RunError, OSError) as error:
                 return str(error)
             for name, content in files:
-                fault = encoded.fault(content) or decoder.fault(content)
+                fault = encoded.fault(content) or decoder.fault(content)  # cut off, or refused by DALI
                 if fault:
                     return f"{name}: {fault}"
     return ""
@@ -90,8 +95,8 @@ def _first_fault(samples: Any, chosen: list[int]) -> str:
 def _first_label_fault(data_module: Any, samples: Any, chosen: list[int]) -> str:
     """Say what is wrong with the first of the chosen samples whose label is no class; empty if there is none.
 
-    Only a workload whose labels are files (segmentation) has a function `label_fault` in its `data_module`. For any
-    other there is nothing to do here: its labels are numbers, all checked when its list or its records were read.
+    Only a workload whose labels are files, as in segmentation, has a function `label_fault` in its `data_module`. Any
+    other has numbers for labels, all of which were checked when its list or its records were read: the text is empty.
     """
     label_fault = getattr(data_module, "label_fault", None)
     if label_fault is None:

@@ -19,9 +19,9 @@ class Decoder:
         self._pipeline: Any = None
 
     def fault(self, content: bytes) -> str:
-        """Say why DALI does not decode `content`; an empty text where it does."""
+        """Say why DALI cannot decode the encoded image `content`; return an empty text where it can."""
         if self._pipeline is None:
-            self._pipeline = self._built()
+            self._pipeline = self._build_pipeline()
         self._pipeline.feed_input("encoded", [np.frombuffer(content, dtype=np.uint8)])
         try:
             self._pipeline.run()
@@ -30,10 +30,11 @@ class Decoder:
             return reason(str(error))
         return ""
 
-    def _built(self) -> Any:
-        """Build and return a DALI pipeline that decodes one encoded image at a time, and outputs its shape and pixels.
+    def _build_pipeline(self) -> Any:
+        """Build a DALI pipeline that takes one encoded image at a time, and outputs its shape and its pixels.
 
-        Its operators are those with which the workloads' own pipelines begin, so that it fails where they would.
+        The workloads' own pipelines begin with the same two operators, a look at the shape and the decoder, so that
+        this one fails at an image exactly where they would.
         """
         from nvidia.dali import Pipeline, fn, types
 
@@ -48,7 +49,7 @@ class Decoder:
         with pipeline:
             encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
             shape = fn.peek_image_shape(encoded)
-            device = "mixed" if self._device == "gpu" else "cpu"
+            device = "mixed" if self._device == "gpu" else "cpu"  # mixed: from the host's memory to the GPU's
             image = fn.decoders.image(encoded, device=device, output_type=types.RGB)
             pipeline.set_outputs(shape, image)
         pipeline.build()

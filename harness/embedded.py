@@ -30,11 +30,14 @@ class Digits(NamedTuple):
     evaluation: list[int]
 
 
-def make(folder: Path, write: Callable[[Path], None]) -> Path:
-    """Make a data set's folder by calling `write` with it, unless it is there already, and return it.
+def make_once(folder: Path, write: Callable[[Path], None]) -> Path:
+    """Make the folder of an embedded data set, unless it is there already, and return it.
 
-    It is written under another name beside it and renamed when it is whole, so that several processes, of several hosts
-    too, may make it at once. Raises ValueError where the folder cannot be written.
+    `write` is called with a temporary folder beside it, and fills that with the files. The temporary folder is then
+    renamed to `folder`. So the folder is whole from the moment it is there, and several processes, of several hosts
+    too, may make it at once.
+
+    Raises ValueError where the folder cannot be written.
     """
     if folder.is_dir():
         return folder
@@ -44,7 +47,7 @@ def make(folder: Path, write: Callable[[Path], None]) -> Path:
             partial = Path(temporary) / folder.name
             partial.mkdir()
             write(partial)
-            _rename(partial, folder)
+            _rename_unless_there(partial, folder)
     except OSError as error:
         raise ValueError(
             f"{folder}: cannot write the embedded data set ({error}): free the disk or set DATADIR"
@@ -52,7 +55,7 @@ def make(folder: Path, write: Callable[[Path], None]) -> Path:
     return folder
 
 
-def _rename(partial: Path, folder: Path) -> None:
+def _rename_unless_there(partial: Path, folder: Path) -> None:
     """Give the finished folder its name; another process may have been first, with the same files."""
     try:
         partial.rename(folder)
@@ -62,10 +65,12 @@ def _rename(partial: Path, folder: Path) -> None:
 
 
 def digits() -> Digits:
-    """Return the handwritten digits of `digits.txt`, by their numbers, and which of them are for training.
+    """Return the images and labels of the handwritten digits of `digits.txt`, and which of them are for training.
 
-    A line of the file is `part number label pixels`, as `train 1346 3 008ggc00...`: each of the 64 letters is the grey
-    level of a pixel, a digit of base 17. The numbers of a part are returned in the order of the lines.
+    A line of the file is `part number label pixels`, as `train 1346 3 008ggc00...`. The part is train or val. Each of
+    the 64 characters of the pixels is the grey level of one pixel, a digit of base 17 from 0 to g.
+
+    Images and labels are in the order of their numbers, and the numbers of each part in the order of the file's lines.
     """
     numbers_of: dict[str, list[int]] = {"train": [], "val": []}
     label_of: dict[int, int] = {}
@@ -77,7 +82,7 @@ def digits() -> Digits:
         number = int(number_text)
         numbers_of[part].append(number)
         label_of[number] = int(label)
-        pixels_of[number] = [int(level, LEVELS) for level in levels]
+        pixels_of[number] = [int(level, LEVELS) for level in levels]  # LEVELS is the base of the digits
 
     numbers = range(len(label_of))
     images = np.array([pixels_of[number] for number in numbers], dtype=np.float64)

@@ -67,10 +67,11 @@ def fault(content: bytes) -> str:
 def _jpeg_fault(content: bytes) -> str:
     """Say why a JPEG is not whole, or is of a kind that is not decoded; return an empty text where it is whole.
 
-    The segments are gone through to the end marker of the first picture, which must follow a scan (its pixels). A
-    thumbnail lies inside a segment and is skipped with it; further pictures behind the end marker are not looked at.
+    The segments are gone through up to the end marker of the first picture, which must come after a scan: the part that
+    holds the pixels. A thumbnail lies inside a segment and is skipped with it. Further pictures behind the end marker
+    are not looked at. Where the picture has one scan alone, the end marker is searched from the end of the file.
     """
-    is_one_pass = False  # the picture has one scan, not several as a progressive JPEG
+    is_one_pass = False  # set by the picture's frame: it has one scan, not several as a progressive JPEG
     has_scan = False
     for segment in _segments(content):
         if segment.kind == END_OF_IMAGE:
@@ -83,14 +84,15 @@ def _jpeg_fault(content: bytes) -> str:
         if segment.kind == START_OF_SCAN:
             has_scan = True
             if is_one_pass and _ends_with_marker(content, segment.end):
-                return ""
+                return ""  # without a search through all of its pixels
     return f"{TRUNCATED}: no end marker follows its data"
 
 
 def _segment_fault(segment: Segment, content: bytes, has_scan: bool) -> str:
-    """Say why a segment of the JPEG `content` cannot stand where it does; return an empty text where it can.
+    """Say why a segment of the JPEG `content` is damaged, cut off or not supported; empty where it is in order.
 
-    `has_scan` says whether a scan came before it.
+    A frame, the segment that holds the picture's size, must have 8 bits a channel. A marker that begins another picture
+    is a fault, too: the file was cut and a second one follows. `has_scan` tells whether pixels came before the segment.
     """
     if segment.kind == START_OF_IMAGE:
         return f"{TRUNCATED}: another picture begins at byte {segment.start}, before its end marker"
@@ -113,10 +115,10 @@ def _segment_fault(segment: Segment, content: bytes, has_scan: bool) -> str:
 
 
 def _ends_with_marker(content: bytes, scan_start: int) -> bool:
-    """Tell whether an end marker lies among the last bytes of a JPEG whose only scan begins at `scan_start`.
+    """Tell whether an end marker lies among the last JPEG_TAIL bytes of a JPEG whose only scan begins at `scan_start`.
 
-    Within a scan FF is followed by 00 or a restart, so such a marker is the picture's own. To search through the whole
-    scan would take 20 times as long.
+    Within a scan FF is followed by 00 or a restart, so an end marker there is the picture's own. To search through the
+    whole scan would take 20 times as long.
     """
     tail_start = max(scan_start, len(content) - JPEG_TAIL)
     return content.rfind(JPEG_END, tail_start) >= 0
@@ -125,29 +127,35 @@ def _ends_with_marker(content: bytes, scan_start: int) -> bool:
 def _segments(content: bytes) -> Iterator[Segment]:
     """Yield the segments of a JPEG behind its start marker, until no further marker follows.
 
-    A segment is a marker (FF and its kind), two bytes of length, which count themselves, and its content; the markers
-    of a picture's start and end stand alone. The next marker is searched from a segment's end on, which skips the
-    pixels that follow a scan's segment. A length that is cut off counts as LEAST_SEGMENT, so that the segment ends
-    beyond the file.
+    A segment is a marker (FF and a byte for its kind), two bytes of length, and its content. The markers of a picture's
+    start and end stand alone, without length and content. The next marker is searched from a segment's end on, which
+    skips the pixels that follow the segment of a scan.
     """
-    position = len(JPEG_START)
-    marker = JPEG_MARKER.search(content, position)
+    marker = JPEG_MARKER.search(content, len(JPEG_START))
     while marker is not None:
         start = marker.start()
         kind = content[start + 1]
-        stands_alone = kind in (START_OF_IMAGE, END_OF_IMAGE)
-        length = 0
-        if not stands_alone:
-            length_bytes = content[start + 2 : start + LEAST_SEGMENT]
-            is_cut_off = len(length_bytes) < 2
-            length = LEAST_SEGMENT if is_cut_off else int.from_bytes(length_bytes, "big")
-        position = start + 2 + length
-        yield Segment(kind, start, position)
-        marker = JPEG_MARKER.search(content, position)
+        marker_end = start + 2
+        is_marker_alone = kind in (START_OF_IMAGE, END_OF_IMAGE)
+        length = 0 if is_marker_alone else _segment_length(content, marker_end)
+        end = marker_end + length
+        yield Segment(kind, start, end)
+        marker = JPEG_MARKER.search(content, end)
+
+
+def _segment_length(content: bytes, start: int) -> int:
+    """Return the length of a JPEG's segment behind its marker, which two bytes from `start` on tell.
+
+    They count themselves. Where the file ends before or within them the length is one that goes beyond its end.
+    """
+    length_bytes = content[start : start + 2]
+    if len(length_bytes) < 2:
+        return LEAST_SEGMENT
+    return int.from_bytes(length_bytes, "big")
 
 
 def jpeg_size(content: bytes) -> tuple[int, int] | None:
-    """Find height and width in pixels in the head of a JPEG; None where it does not say them."""
+    """Return height and width in pixels of a JPEG, by the frame before its pixels; None where it has no whole frame."""
     for segment in _segments(content):
         if segment.kind in FRAMES and segment.start + 9 <= len(content):
             height, width = struct.unpack_from(">HH", content, segment.start + 5)
@@ -192,7 +200,7 @@ def png_chunks(content: bytes) -> Iterator[PngChunk]:
 
 
 def _webp_fault(content: bytes) -> str:
-    """Compare a WebP file's length with the one in its head."""
+    """Say that a WebP file is shorter than its head says; return an empty text where it is not."""
     (length,) = struct.unpack_from("<I", content, 4)
     if len(content) < 8 + length:
         return f"{TRUNCATED}: it has {len(content)} bytes of {8 + length}"
@@ -200,7 +208,10 @@ def _webp_fault(content: bytes) -> str:
 
 
 def _fault_by_decoding(content: bytes) -> str:
-    """Decode an image of a rarer kind by Pillow, which refuses a truncated one."""
+    """Say why Pillow cannot decode an image of a rarer kind, such as a truncated one; empty where it can.
+
+    It is empty, too, where Pillow does not know the kind: DALI may.
+    """
     try:
         with Image.open(io.BytesIO(content)) as opened:
             opened.load()

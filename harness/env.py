@@ -42,8 +42,9 @@ def names() -> list[str]:
 def read(environ: Mapping[str, str] = os.environ) -> tuple[Job, Origins]:
     """Return the job that the environment describes, and for each of its variables the value and who set it.
 
-    The second is {VARIABLE: {"value": ..., "origin": ...}}. Some variables also have a name for one workload alone, as
-    RN50_BATCHSIZE. A variable that is not set, or empty where a number is wanted, has its default.
+    The second is as {"BATCHSIZE": {"value": 16, "origin": "config_DGX1.sh"}}. A variable that is not set has its
+    default, and so has one that is empty where a number is wanted. BATCHSIZE and RECIPE may also be set for one
+    workload alone, as RN50_BATCHSIZE, which serves where the general name is not set or empty.
 
     Raises ValueError for a value that is no number, out of range, none of the choices, not of its form, or at odds with
     another.
@@ -56,7 +57,7 @@ def read(environ: Mapping[str, str] = os.environ) -> tuple[Job, Origins]:
         if text is None or (not text and setting.is_number):
             origins[name] = {"value": setting.default, "origin": "harness/env.py"}
             continue
-        value = setting.parse(text)
+        value = setting.parse(text)  # which checks it
         origins[name] = {"value": value, "origin": _origin(setting, value, accepted_names, environ)}
 
     job = job_of(**{name: entry["value"] for name, entry in origins.items()})
@@ -65,7 +66,7 @@ def read(environ: Mapping[str, str] = os.environ) -> tuple[Job, Origins]:
 
 
 def _text_of(accepted_names: list[str], environ: Mapping[str, str]) -> str | None:
-    """Return the first of these variables that is not empty, else the text of the first; None where that is not set."""
+    """Return the text of the first of these variables that is not empty, else that of the first; None if not set."""
     for name in accepted_names:
         if environ.get(name):
             return environ[name]
@@ -73,7 +74,11 @@ def _text_of(accepted_names: list[str], environ: Mapping[str, str]) -> str | Non
 
 
 def _origin(setting: Setting, value: str | int, accepted_names: list[str], environ: Mapping[str, str]) -> str:
-    """Name who set a value that the environment holds: the user, the system's config file, or a script of ours."""
+    """Name who set a value that the environment holds under one of its `accepted_names`.
+
+    It is "environment" for the user, else the name of the system's config file, else launch/trials.sh, which may change
+    a default, else this file. `resolve` has left the names of the first two; an environment without them is the user's.
+    """
     by_user = environ.get("JOB_FROM_USER", "").split()
     by_config = environ.get("JOB_FROM_CONFIG", "").split()
     if "JOB_FROM_USER" not in environ or not set(by_user).isdisjoint(accepted_names):
@@ -88,9 +93,10 @@ def _origin(setting: Setting, value: str | int, accepted_names: list[str], envir
 def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment with the variables that the system's file, `config_<DGXSYSTEM>.sh`, adds to it.
 
-    What the file has for one workload and precision alone, as RN50_AMP_O2_STRATEGY, is taken as the general variable,
-    STRATEGY, unless the user set that. JOB_FROM_USER and JOB_FROM_CONFIG note the names of the variables that each of
-    the two set. An environment that has these was resolved before, and is returned as it is.
+    A variable of the file for one workload and precision alone, as RN50_AMP_O2_STRATEGY, also sets the general one,
+    STRATEGY, unless the user set that. Two more variables are added: JOB_FROM_USER lists the names of the variables
+    that the user set, JOB_FROM_CONFIG of those that the file set. An environment that has these was resolved before:
+    it is returned as it is.
 
     Raises ValueError where there is no such file, or bash refuses it.
     """
@@ -101,22 +107,22 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
     workload = resolved.get("WORKLOAD") or SETTINGS["WORKLOAD"].default
     precision = resolved.get("PRECISION") or SETTINGS["PRECISION"].default
-    prefix = f"{workload}_{precision}_".upper()  # RN50_AMP_O2_
+    prefix = f"{workload}_{precision}_".upper()  # as RN50_AMP_O2_
     for name, value in list(resolved.items()):
-        general_name = name.removeprefix(prefix)  # STRATEGY
+        general_name = name.removeprefix(prefix)  # as STRATEGY
         is_for_this_job = general_name != name
         if is_for_this_job and not environ.get(general_name):
             resolved[general_name] = value
 
     by_user = [name for name in names() if name in environ]
-    by_config = [name for name in resolved if name not in environ]
+    by_config = [name for name in resolved if name not in environ]  # the general names added above, too
     resolved["DGXSYSTEM"] = system
     set_by_whom = {"JOB_FROM_USER": " ".join(by_user), "JOB_FROM_CONFIG": " ".join(by_config)}
     return dict(environ) | resolved | set_by_whom
 
 
 def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return all variables of a shell that began with `environ` and has run a system's file, `config_<system>.sh`.
+    """Run a system's file, `config_<system>.sh`, by bash in the environment `environ`; return all variables after it.
 
     Variables that bash sets by itself, as PWD, are left out. Raises ValueError where there is no such file, or bash
     refuses it.
@@ -125,13 +131,14 @@ def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str
     if not config.is_file():
         systems = sorted(path.stem.removeprefix("config_") for path in ROOT.glob("config_*.sh"))
         raise ValueError(f"DGXSYSTEM={system}: there is no config_{system}.sh; there are: {', '.join(systems)}")
+    # "_" is the script's name, $0, and the file is $1. A NUL ends each variable, as a value may hold a line feed.
     command = ["bash", "-euc", 'source "$1" >/dev/null; env -0', "_", str(config)]
     done = subprocess.run(command, env=dict(environ), cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ValueError(f"{config.name}: {done.stderr.strip() or 'bash refuses it'}: correct the file")
 
     variables = {}
-    for entry in done.stdout.split("\0"):  # NAME=value, as `env -0` prints each
+    for entry in done.stdout.split("\0"):  # each is NAME=value, but the last, which is empty
         name, _, value = entry.partition("=")
         if name and name not in OF_THE_SHELL:
             variables[name] = value
@@ -139,9 +146,7 @@ def _variables_after_config(system: str, environ: Mapping[str, str]) -> dict[str
 
 
 def of_system(**variables: str) -> Job:
-    """Return the job of these variables alone over their system's config file. Raises ValueError as `resolve` and
-    `read` do.
-    """
+    """Return the job of these variables and their system's config file alone. Raises as `resolve` and `read` do."""
     job, _ = read(resolve({"PATH": os.defpath} | variables))
     return job
 
@@ -161,16 +166,18 @@ def refusal(**changed: str) -> str:
 
 
 SIMILARITY = 0.88  # by difflib's ratio
-LEAST_LETTERS = 6  # near a shorter name (MODE, HOSTS) there are others' names (MODEL, HOST)
+LEAST_LETTERS = 6  # of a name for which others are taken as misspelt
 
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:
     """Return a warning for each variable of the environment whose name looks like a misspelt one of the job's.
 
-    Such a name is one of the job's in another case (batchsize), or a long name much like it (BATCHSZIE). Nothing reads
-    the variable, so that the user's setting would be lost. The warning does not show its value, which may be a secret.
+    That is a name in another case, as batchsize, or one much like a longer name, as BATCHSZIE. Nothing reads such a
+    variable, so the user's setting would be lost without a word. The warning does not show its value, which may be a
+    secret.
     """
     variables = names()
+    # Names much like a short one, as MODE or HOSTS, may be other programs' own, as MODEL or HOST.
     long_names = [name for name in variables if len(name) >= LEAST_LETTERS]
     warnings = []
     for name in environ:
@@ -198,8 +205,9 @@ def _warnings_on_data(job: Job) -> list[str]:
 def runtime(job: Job) -> dict[str, str]:
     """Return the variables that Paddle and its libraries should find in this rank's environment when they are loaded.
 
-    They are the number of threads, the GPU of this rank, how it computes FP32, and what the workload's traits add for
-    the device. Each has the reason beside it.
+    They are the number of threads and how much Paddle prints; on a GPU also which GPU is this rank's and how FP32 is
+    computed; on a CPU also what MKL needs on this processor. Then come those that the workload's traits
+    (`paddle_<workload>/traits.py`) name for the device. Nothing is set here: `export` does that.
     """
     threads = str(job.cluster.threads_per_rank)
     settings = {
@@ -295,24 +303,32 @@ def table() -> str:
 def _exports_of_node(environ: Mapping[str, str], added: Mapping[str, str], origins: Origins) -> dict[str, str]:
     """Return the variables that run_and_time.sh exports on a node.
 
-    They are what the system's file has `added`, every value of the job (`origins`), the names of the variables that
-    mpirun hands to the ranks (JOB_FORWARDED), of those that hold secrets (JOB_SECRETS), and, on one node, of those
-    that the shell should unset (JOB_DROPPED).
+    They are those that the system's file has `added` to the environment, every value of the job (`origins`), and three
+    lists of names: JOB_FORWARDED of the variables that mpirun hands to the ranks, JOB_SECRETS of those that the shell
+    unsets as they hold secrets, and JOB_DROPPED of those that it unsets on one node, which NCCL's network needs none
+    of. The last is left out where it would be empty.
     """
     settings = {name: str(entry["value"]) for name, entry in origins.items()}
     nodes = int(settings["DGXNNODES"])
     forwarded = {*settings, "JOB_FROM_USER", "JOB_FROM_CONFIG", *handed_on(environ, nodes=nodes)}
-    lists = {"JOB_FORWARDED": " ".join(sorted(forwarded)), "JOB_SECRETS": secrets(environ)}
-    return {**added, **settings, **lists, **dropped(environ, nodes)}
+    return {
+        **added,
+        **settings,
+        "JOB_FORWARDED": " ".join(sorted(forwarded)),
+        "JOB_SECRETS": secrets(environ),
+        **dropped(environ, nodes),  # JOB_DROPPED
+    }
 
 
 def _exports_of_launcher(before: Mapping[str, str], added: Mapping[str, str], job: Job) -> dict[str, str]:
     """Return the variables by which a launcher starts the job on its nodes.
 
-    They are the container's settings that the system's file has `added`, the number of nodes, the device, and in
-    JOB_GIVEN the names of the variables that it hands to the nodes. These are the ones that the user set (`before` the
-    file was read), those of CUDA's and other libraries, and Open MPI's own. What the file sets is not handed on:
-    run_and_time.sh reads it on each node.
+    They are the container's settings (CONT_...) that the system's file has `added`, the number of nodes, the device,
+    and two lists of names: JOB_GIVEN of the variables that the launcher hands to the nodes, and JOB_SECRETS of those
+    that hold secrets.
+
+    Handed to the nodes are the job's variables that the environment had `before` the file was read, those of CUDA's and
+    other libraries, and Open MPI's own. What the file sets is not handed on: run_and_time.sh reads it on each node.
     """
     container_settings = {name: value for name, value in added.items() if name.startswith("CONT_")}
     handed_to_nodes = {name for name in names() if name in before}
@@ -327,7 +343,7 @@ def _exports_of_launcher(before: Mapping[str, str], added: Mapping[str, str], jo
 
 
 def _arguments() -> argparse.Namespace:
-    """Read the command line."""
+    """Read the command line of `python -m harness.env`: which form of the job is printed, exactly one of four."""
     says = "Print the job that this environment and its system's config file describe: `python -m harness.env`."
     parser = argparse.ArgumentParser(prog="python -m harness.env", description=says)
     form = parser.add_mutually_exclusive_group(required=True)
@@ -360,8 +376,8 @@ class _Described(NamedTuple):
 def _describe(*, is_users: bool, asks_program: bool) -> _Described:
     """Return the job that this process's environment and its system's config file describe, after all checks of it.
 
-    `is_users` says that the environment is as a user has set it, and not what a launcher or run_and_time.sh has
-    resolved: those have made the user's checks already, and set RESULT_FILE themselves. With `asks_program` the
+    `is_users` says that the environment is as a user has set it. Any other comes from a launcher or run_and_time.sh,
+    which checked what the user set before they resolved it, and set RESULT_FILE themselves. With `asks_program` the
     training program may refuse the job, too, for which the packages of launch/setup.sh must be there.
 
     Raises ValueError where a check fails.
@@ -382,6 +398,7 @@ def _print_exports(args: argparse.Namespace, described: _Described) -> None:
 
     A NUL byte follows each, as a value may hold a line feed.
     """
+    # What the system's config file has set or changed.
     added = {name: value for name, value in described.environ.items() if os.environ.get(name) != value}
     if args.launch:
         exports = _exports_of_launcher(os.environ, added, described.job)
@@ -394,14 +411,15 @@ def _print_exports(args: argparse.Namespace, described: _Described) -> None:
 def main() -> int:
     """Print the job that this environment and its system's config file describe: `python -m harness.env`.
 
-    Returns the exit status: 2, with an error on stderr, where they describe no job. Warnings go to stderr, too.
+    The form is that of the option: --json, --shell or --launch; --table prints the variables that may be set instead.
+    Warnings and notes go to stderr. Returns the exit status: 0, or 2 with an error on stderr where the job is wrong.
     """
     args = _arguments()
     if args.table:
         print(table())
         return 0
 
-    is_users = "JOB_FROM_CONFIG" not in os.environ  # which `resolve` sets
+    is_users = "JOB_FROM_CONFIG" not in os.environ  # `resolve` has set it in a launcher's
     has_packages = importlib.util.find_spec("numpy") is not None  # a launcher's host need not have them
     try:
         described = _describe(is_users=is_users, asks_program=has_packages and not args.launch)

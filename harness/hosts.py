@@ -8,9 +8,9 @@ from runlog import named_files
 
 
 def hosts_of_file(path: Path) -> list[str]:
-    """Return the hosts that a host file names, in its order.
+    """Return the names of the hosts that the user's HOSTFILE at `path` lists, in its order.
 
-    The file has a host in each line, as Open MPI takes it: the line `node1 slots=8  # rack 2` gives `node1`. Empty
+    A line names one host by its first word: `node1 slots=8  # rack 2` -> `node1`. What follows is for Open MPI. Empty
     lines and comments are passed over.
 
     Raises ValueError where the file cannot be read, names no host, or has a line whose first word is no host's name.
@@ -43,7 +43,7 @@ def _text_of_file(path: Path) -> str:
 
 
 def counted(hosts: list[str]) -> str:
-    """Return how many hosts there are, in words."""
+    """Return how many hosts there are in words, as "1 node" or "4 nodes"."""
     return "1 node" if len(hosts) == 1 else f"{len(hosts)} nodes"
 
 
@@ -56,9 +56,10 @@ def named_twice(hosts: list[str]) -> str:
 
 
 def hosts_of_cluster(cluster: ClusterSettings) -> list[str]:
-    """Return the names of the job's nodes, the first node first; none where neither variable is set.
+    """Return the names of the job's nodes, the first node first: those in HOSTFILE, else those in HOSTS.
 
-    Raises ValueError where HOSTFILE cannot be read, names a host twice, or not as many as DGXNNODES.
+    The list is empty where neither variable is set. Raises ValueError where HOSTFILE cannot be read, names a host
+    twice, or not as many as DGXNNODES. HOSTS is checked elsewhere (harness/refusals.py).
     """
     if not cluster.hostfile:
         return [host for host in cluster.hosts.split(",") if host]

@@ -68,9 +68,10 @@ class Setting:
         return isinstance(self.default, int)
 
     def parse(self, text: str) -> str | int:
-        """Return the value that a text gives this variable: a whole number, or the text itself.
+        """Return the value of this variable by the text that a user has set: a whole number, or the text itself.
 
-        Raises ValueError, with the variable's name and what it must be, for a text that it cannot have.
+        Raises ValueError, with the variable's name and what it must be, for a text that is no number where one is
+        wanted, is none of the choices, or has not the form that the variable wants.
         """
         if self.is_number:
             return self._number(text)
@@ -84,6 +85,7 @@ class Setting:
         return text
 
     def _number(self, text: str) -> int:
+        """Return the whole number that a text is. Raises ValueError where it is none, or out of bounds."""
         if not re.fullmatch(r"-?\d{1,18}", text):
             raise ValueError(f"{self.variable}={text!r}: must be a whole number ({self.doc})")
         value = int(text)
@@ -104,11 +106,11 @@ def _setting(
     most: int | None = None,
     form: Form | None = None,
 ) -> Any:
-    """Return a dataclass field of a job's settings: its default, and as metadata what is known of its variable.
+    """Return a field for a dataclass of settings, with all that is known of the environment variable that sets it.
 
     The variable is called like the field, in capitals, unless `variable` says otherwise. `doc` explains it to users.
     `choices` are the only texts allowed, `least` and `most` bound a number, and `form` is the form of a text; what is
-    left out allows anything.
+    left out allows anything. All of it but the default is in the field's metadata, where `_settings` reads it.
     """
     metadata = {"doc": doc, "variable": variable, "choices": choices, "least": least, "most": most, "form": form}
     return field(default=default, metadata=metadata)
@@ -295,7 +297,7 @@ class CheckpointSettings:
         "minutes between two checkpoints; 0: none by time", 15, variable="CHECKPOINT_MINUTES", least=0
     )
     keep: int = _setting("checkpoints kept, the newest", 2, variable="CHECKPOINT_KEEP", least=1)
-    folder: str = _setting("folder of the checkpoints; empty: beside the log", "", variable="CHECKPOINT_DIR")
+    folder: str = _setting("folder of the checkpoints; empty: next to the log", "", variable="CHECKPOINT_DIR")
     resume: str = _setting(
         "`auto`: resume from the last good checkpoint; `no`: start afresh", "no", choices=("no", "auto")
     )
@@ -359,9 +361,9 @@ GROUPS: dict[str, Any] = {
 
 
 def _settings() -> dict[str, Setting]:
-    """Return every setting of a job by its variable, as SEED, read off the fields of the dataclasses in GROUPS.
+    """Return every setting of a job by the name of its environment variable, as "SEED".
 
-    The fields were made by `_setting`, whose metadata say the rest.
+    They are read off the fields of the dataclasses in GROUPS, which `_setting` has made with the rest as metadata.
     """
     by_variable = {}
     for group, dataclass_of_group in GROUPS.items():
@@ -387,17 +389,18 @@ SETTINGS = _settings()
 def job_of(**values: Any) -> Job:
     """Return the job in which these variables have these values and all others their defaults.
 
-    Names may be in small letters, as `job_of(batchsize=4, SEED=1)`. Raises KeyError for a name that is no variable.
+    Names may be in small letters, as `job_of(batchsize=4, SEED=1)`. Values are taken as they are, without a check.
+    Raises KeyError for a name that is no variable.
     """
-    values_of: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}  # by group and field
+    values_by_group: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}  # and by field
     for name, value in values.items():
         setting = SETTINGS[name.upper()]
-        values_of[setting.group][setting.name] = value
+        values_by_group[setting.group][setting.name] = value
 
-    parts = {}
-    for group, settings in GROUPS.items():
-        parts[group] = settings(**values_of[group])
-    return Job(**parts)
+    groups = {}
+    for group, dataclass_of_group in GROUPS.items():
+        groups[group] = dataclass_of_group(**values_by_group[group])
+    return Job(**groups)
 
 
 def with_values(job: Job, **values: Any) -> Job:

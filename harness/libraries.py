@@ -25,20 +25,25 @@ MKL_AVX512 = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}  # what
 
 
 def mkl_settings(proc_cpuinfo: str) -> dict[str, str]:
-    """Settings that make MKL take its fast path on an AMD CPU, by the text of /proc/cpuinfo: 5 is AVX2, 7 AVX-512."""
+    """Return the variables that make MKL take its fast path on an AMD CPU, by the text of /proc/cpuinfo; else none."""
     if "AuthenticAMD" not in proc_cpuinfo:
         return {}
-    flags = proc_cpuinfo.partition("\nflags")[2].partition("\n")[0].split()
-    return {"MKL_DEBUG_CPU_TYPE": "7" if MKL_AVX512.issubset(flags) else "5"}
+    _, _, from_flags = proc_cpuinfo.partition("\nflags")
+    flags, _, _ = from_flags.partition("\n")
+    has_avx512 = MKL_AVX512.issubset(flags.split())
+    return {"MKL_DEBUG_CPU_TYPE": "7" if has_avx512 else "5"}  # 7: AVX-512, 5: AVX2
 
 
 def of_network(environ: Mapping[str, str]) -> list[str]:
-    """Names of the variables that choose NCCL's network; a job of one node is started without them."""
+    """List the variables that choose NCCL's network between nodes; a job of one node is started without them."""
     return [name for name in environ if name.startswith(NCCL_NETWORK)]
 
 
 def dropped(environ: Mapping[str, str], nodes: int) -> dict[str, str]:
-    """JOB_DROPPED, the names that `load_job` of launch/common.sh unsets for a job of one node; nothing for others."""
+    """Return JOB_DROPPED, the names that `load_job` of launch/common.sh unsets; nothing where it would be empty.
+
+    These are the variables of NCCL's network, for a job of one node.
+    """
     names = of_network(environ)
     if nodes > 1 or not names:
         return {}
@@ -46,9 +51,10 @@ def dropped(environ: Mapping[str, str], nodes: int) -> dict[str, str]:
 
 
 def handed_on(environ: Mapping[str, str], *more: str, nodes: int) -> list[str]:
-    """Names of the variables that go to other nodes and into containers, by FORWARDED and the prefixes `more`.
+    """List the libraries' variables that go to other nodes and into containers.
 
-    No secret is among them, nor for a job of one node (`nodes`) what chooses NCCL's network.
+    Their names begin with one of FORWARDED, or of the further prefixes `more`. No secret is among them, nor what
+    chooses NCCL's network where the job has one node (`nodes`).
     """
     left_out = of_network(environ) if nodes == 1 else []
     names = []
@@ -59,5 +65,8 @@ def handed_on(environ: Mapping[str, str], *more: str, nodes: int) -> list[str]:
 
 
 def secrets(environ: Mapping[str, str]) -> str:
-    """Names of the secrets, which `load_job` of launch/common.sh unsets: no process of a job has them."""
+    """Return the names of the variables that hold secrets, with spaces between.
+
+    `load_job` of launch/common.sh unsets them, so that no process of a job has them.
+    """
     return " ".join(name for name in environ if SECRET.search(name) and name.isidentifier())

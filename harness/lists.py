@@ -20,8 +20,9 @@ class Line(NamedTuple):
 def lines(list_file: Path) -> list[Line]:
     """Return the lines of a list file that are not blank, each with its place, as "train_list.txt:7", for messages.
 
-    File names are kept as the bytes that they are on the disk, UTF-8 or not. Raises ValueError where every line is
-    blank, or the file is UTF-16 or no text.
+    Blanks at a line's ends are taken off. A line may hold names that are no UTF-8: they come as `os.fsdecode` has them,
+    by which such a file can be opened. Raises ValueError where every line is blank, or the file is UTF-16 or no text,
+    and OSError where it cannot be read.
     """
     named_files.refuse_no_file(list_file)
     content = list_file.read_bytes().removeprefix(UTF8_MARK)
@@ -40,7 +41,7 @@ def lines(list_file: Path) -> list[Line]:
 
 
 def _is_utf16(content: bytes) -> bool:
-    """Tell whether bytes that begin with a mark of UTF-16 are a text of it."""
+    """Tell whether bytes that begin with a mark of UTF-16 are UTF-16: they decode, to a text without NUL."""
     try:
         text = content.decode("utf-16")
     except UnicodeDecodeError:
@@ -67,26 +68,27 @@ class Folders:
         self._faults: dict[str, dict[str, str]] = {}  # by folder and name: why an entry is no file, or ""
 
     def has(self, path: str) -> bool:
-        """Tell whether there is a file of this path."""
+        """Tell whether there is a file at a path, absolute or relative to the root."""
         return not self.fault(path)
 
     def fault(self, path: str) -> str:
         """Say why a path, absolute or relative to the root, is no file; an empty text where it is one."""
         folder, slash, name = path.rpartition("/")
-        if slash and not folder:
+        is_in_root_folder = bool(slash) and not folder  # as /a.jpg
+        if is_in_root_folder:
             folder = "/"
         if folder not in self._faults:
             self._faults[folder] = self._faults_in(self._root / folder)
         return self._faults[folder].get(name, "is absent")
 
     def relative(self, path: str) -> str:
-        """Return a path of a list as one relative to the root, as `/data/val/1.jpg` below /data becomes `val/1.jpg`.
+        """Return a path that a list names as one relative to the root: `/data/val/1.jpg` below /data -> `val/1.jpg`.
 
-        A list that was written on Windows has backslashes: they become slashes if that names a file, and the path as
-        it is does not. A path that lies elsewhere is returned as it is.
+        A path that is not below the root, or is relative already, stays as it is. A list that was written on Windows
+        has backslashes: they become slashes if the path with slashes is a file, and nothing is at the path as it is.
         """
-        root = f"{os.fspath(self._root)}/"
-        path = path.removeprefix(root)
+        prefix = f"{os.fspath(self._root)}/"
+        path = path.removeprefix(prefix)
         if "\\" in path and self.fault(path) == "is absent":
             with_slashes = path.replace("\\", "/")
             if self.has(with_slashes):
@@ -95,7 +97,7 @@ class Folders:
 
     @staticmethod
     def _faults_in(folder: Path) -> dict[str, str]:
-        """Return, for each name in a folder, why it is no file, or an empty text where it is one.
+        """Return for each name in a folder why it is no file, as "is a folder, not a file"; empty where it is one.
 
         A folder that is absent has no names.
         """

@@ -40,9 +40,9 @@ class ReaderConfig:
     ) -> "ReaderConfig":
         """Return how a rank reads its images, by the job's settings.
 
-        It reads batches of `batch` images in the workload's format `image`, with as many threads as THREADS says or,
-        where that is 0, its share of the node's cores. Rank n of a node (`local_rank`) uses the node's GPU n. `seed` is
-        the run's.
+        It reads batches of `batch` images in the workload's format `image`, by DATA_THREADS threads of the CPU; where
+        that is 0, by as many as the rank computes with. Rank n of a node (`local_rank`) decodes on the node's GPU n,
+        where the job has GPUs. `seed` is the run's.
         """
         return cls(
             batch=batch,
@@ -64,11 +64,11 @@ class Batch:
     ids: Array  # [N] sample numbers
 
 
-class _Read(NamedTuple):
+class _BatchBeingRead(NamedTuple):
     """A batch that a thread reads."""
 
     ids: Array  # [N] sample numbers
-    inputs: "Future[tuple[Any, ...]]"  # of the pipeline
+    inputs: "Future[tuple[Any, ...]]"  # what the thread gives the pipeline when it is done
 
 
 class Loader(ABC):
@@ -77,21 +77,23 @@ class Loader(ABC):
     def __init__(
         self, samples: Any, plan: Plan, pipeline: Callable[..., Any], reader: ReaderConfig, **settings: Any
     ) -> None:
-        """Build the pipeline; nothing is read yet.
+        """Build the DALI pipeline that decodes the batches; nothing is read yet.
 
-        `plan` says which of the `samples` are in each batch. `pipeline` is the workload's DALI pipeline function: it
-        gets this loader as its source, the reader's device, threads and batch, and the `settings`.
+        `samples` is a part of a data set, and `plan` says which samples are in each batch. `pipeline` is the workload's
+        function that makes a DALI pipeline: it is given `_next_inputs` as the source of its inputs, the device, format,
+        threads and batch size of the `reader`, and the `settings`, which are the workload's own.
         """
         self._samples = samples
         self._plan = plan
         self._reader = reader
         self._device_id = reader.device_id if reader.device == "gpu" else None
-        self._reads: deque[_Read] = deque()  # batches that threads are reading
-        self._fed: deque[Array] = deque()  # sample numbers of the batches inside the pipeline
-        self._into: dict[str, Any] = {}  # tensors of the device that batches are written to, by name
+        # A batch is first read by a thread, then inside the pipeline, which is fed some batches ahead, then returned.
+        self._being_read: deque[_BatchBeingRead] = deque()
+        self._ids_in_pipeline: deque[Array] = deque()  # sample numbers of each batch
+        self._written_to: dict[str, Any] = {}  # tensors of the device that batches are written to, by name
         self._pool = ThreadPoolExecutor(max_workers=PREFETCH_BATCHES, thread_name_prefix="read")
         self._pipeline = pipeline(
-            source=self._feed,
+            source=self._next_inputs,
             device=reader.device,
             image=reader.image,
             **settings,
@@ -107,32 +109,35 @@ class Loader(ABC):
         """Return what the pipeline's external source takes for these samples; runs in a thread of its own."""
 
     def _batch(self, outputs: Any, ids: Array) -> Batch:
-        """Make a step's feed of the pipeline's outputs."""
-        named = zip(("image", "label", "valid"), outputs, strict=False)
-        fed = {name: to_feed(output, self._device_id, self._into.get(name)) for name, output in named}
+        """Return a batch of the pipeline's outputs: image, label and, in an evaluation, valid."""
+        named_outputs = zip(("image", "label", "valid"), outputs, strict=False)  # a training has no valid
+        fed = {name: to_feed(output, self._device_id, self._written_to.get(name)) for name, output in named_outputs}
         return Batch(ids=ids, **fed)
 
     def write_to(self, tensors: dict[str, Any]) -> None:
-        """Writes the batches that follow to these tensors of the device, by name."""
-        self._into = tensors
+        """Have the batches that follow written to these tensors of the device, by name."""
+        self._written_to = tensors
 
-    def _feed(self) -> tuple[Any, ...]:
-        """Return the inputs of the pipeline for the next batch of the plan; DALI calls this.
+    def _next_inputs(self) -> tuple[Any, ...]:
+        """Return what the pipeline is to decode for the next batch of the plan; DALI calls this.
 
-        The batches after it are read meanwhile by threads, PREFETCH_BATCHES of them at a time. Raises StopIteration,
-        as DALI wants it, at the end of the plan.
+        First as many of the next batches are begun to be read by threads that PREFETCH_BATCHES are under way. Then this
+        waits for the first of them, and notes that its samples are inside the pipeline.
+
+        Raises StopIteration, as DALI wants it, at the end of the plan.
         """
-        while len(self._reads) < PREFETCH_BATCHES:
+        while len(self._being_read) < PREFETCH_BATCHES:
             planned = next(self._plan, None)
             if planned is None:
                 break
             epoch, ids, valid = planned
-            self._reads.append(_Read(ids, self._pool.submit(self._read, epoch, ids, valid)))
-        if not self._reads:
+            inputs = self._pool.submit(self._read, epoch, ids, valid)
+            self._being_read.append(_BatchBeingRead(ids, inputs))
+        if not self._being_read:
             raise StopIteration
-        read = self._reads.popleft()
-        self._fed.append(read.ids)
-        return read.inputs.result()
+        first = self._being_read.popleft()
+        self._ids_in_pipeline.append(first.ids)
+        return first.inputs.result()
 
     def __iter__(self) -> "Loader":
         return self
@@ -143,15 +148,18 @@ class Loader(ABC):
         except OSError as error:  # of a file that was there when the run began
             raise RunError(f"{named_files.explain(error)}; restore the data set, then RESUME=auto goes on") from error
         except RuntimeError as error:
-            if memory.OF_DALI.search(str(error)):
+            if memory.DALI_ERROR.search(str(error)):  # out of memory
                 raise MemoryError(str(error)) from error
             raise RunError(self._culprit(error)) from error
-        return self._batch(outputs, self._fed.popleft())
+        return self._batch(outputs, self._ids_in_pipeline.popleft())
 
     def _culprit(self, error: RuntimeError) -> str:
-        """Find the file that the pipeline could not decode, by the same decoder; say it in one line."""
+        """Say in one line which file the pipeline could not decode, or where none is found, what DALI says.
+
+        All files inside the pipeline are decoded one by one, by the same decoder, up to the first that fails.
+        """
         single = decoder.Decoder(self._reader.device, self._device_id)
-        for ids in self._fed:
+        for ids in self._ids_in_pipeline:
             for number in ids:
                 for name, content in self._samples.encoded(int(number)):
                     fault = encoded.fault(content) or single.fault(content)
@@ -160,7 +168,7 @@ class Loader(ABC):
         return f"the input pipeline failed: {decoder.reason(str(error))}"
 
     def close(self) -> None:
-        """Ends the reading threads."""
+        """End the reading threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -177,7 +185,10 @@ def require_whole(name: str, content: bytes) -> None:
 
 
 def inputs(source: Any, kinds: Sequence[tuple[Any, int]]) -> Any:
-    """Return what `source` gives a DALI pipeline, of these types and numbers of dimensions."""
+    """Return the nodes of a DALI pipeline that a function `source` feeds, one for each of its outputs.
+
+    `kinds` has DALI's type and the number of dimensions of each output.
+    """
     from nvidia.dali import fn
 
     types, ndim = map(list, zip(*kinds, strict=True))
@@ -185,13 +196,15 @@ def inputs(source: Any, kinds: Sequence[tuple[Any, int]]) -> Any:
 
 
 def noise(rng: np.random.Generator, shape: tuple[int, ...], *, half: bool) -> Array:
-    """Images of a synthetic batch."""
+    """Return normally distributed random numbers, for the images of a synthetic batch: FP16 with `half`, else FP32."""
     return rng.standard_normal(shape, dtype=np.float32).astype(np.float16 if half else np.float32)
 
 
 def resident(batch: Batch, place: Any) -> Batch:
-    """A synthetic batch on the device, where a GPU's pipeline leaves its own: fed again and again, it would otherwise
-    be copied there at each step, which a real run does not wait for.
+    """Return a synthetic batch with its arrays as tensors of the device `place`, where a real run's batches are.
+
+    The batch is fed again and again: from the host's memory it would be copied at each step, which a real run does not
+    wait for.
     """
     import paddle
 
@@ -204,9 +217,10 @@ def resident(batch: Batch, place: Any) -> Batch:
 def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
     """Return an output of a DALI pipeline in the form in which Paddle's executor is fed.
 
-    On a CPU, where `device_id` is None, that is a NumPy array of DALI's own buffer, good until the next batch. On a GPU
-    it is a Paddle tensor, to which the device copies the output: the tensor `into`, from which a captured step reads at
-    a fixed address, or a new one where that is None. The copy may still be under way when this returns.
+    On a CPU, where `device_id` is None, that is a NumPy array in DALI's own buffer, good until the next batch. On a GPU
+    it is a Paddle tensor on that device, to which the output is copied. The tensor is `into` where that is given, as a
+    step that was captured as a CUDA graph reads at a fixed address; else it is a new one. The copy may still be under
+    way when this returns: what is computed on Paddle's stream waits for it.
     """
     dense = output.as_tensor()
     if device_id is None:
@@ -216,7 +230,7 @@ def to_feed(output: Any, device_id: int | None, into: Any = None) -> Any:
 
     tensor = paddle.base.core.LoDTensor() if into is None else into
     tensor._set_dims(dense.shape())
-    # On Paddle's stream, as DALI's own iterator does: the copy does not wait, and the step must come after it.
+    # The copy is queued on Paddle's stream, as by DALI's own iterator, so that the step comes after it.
     stream = paddle.device.cuda.current_stream(device_id).cuda_stream
     feed_ndarray(dense, tensor._mutable_data(paddle.CUDAPlace(device_id), to_paddle_type(dense)), stream)
     return tensor

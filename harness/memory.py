@@ -31,40 +31,46 @@ SMALL_WORKSPACE_MIB = 1000
 BESIDE_MIB = 1280
 MARGIN = 0.03  # of a card's memory that should be left, as it gets scattered
 
-PREFETCH_BATCHES = 3  # that an input pipeline holds ready
+PREFETCH_BATCHES = 3  # batches that an input pipeline holds ready, and that are read ahead of it
 PIPELINES = 2  # of training and of evaluation, both from the start
 PINNED_BUFFERS = 2  # of the host for each thread of nvJPEG: DALI fills one while the other is copied
 CHANNELS = 4  # of an image that is fed, at most
 
 
 def workspace_limit_mib(card_gib: float) -> int:
-    """Workspace that cuDNN may take for a convolution on a GPU of this memory, where nobody set it."""
+    """Return the MiB of workspace that cuDNN may take for a convolution on a GPU with `card_gib` GiB of memory."""
     return SMALL_WORKSPACE_MIB if card_gib < SMALL_CARD_GIB else WORKSPACE_MIB
 
 
 def program_mib(job: Job) -> float | None:
     """Estimate the MiB that the job's training program takes of each GPU; return None where nothing is known of it.
 
-    The workload's traits have peaks at some numbers of images computed at once. Between these the estimate is
-    interpolated; beyond the largest it grows in proportion. Images of another size count in proportion to their pixels.
+    The workload's traits have the peaks that were measured at some numbers of images computed at once. Between these
+    the estimate is interpolated. Below the least number it is that number's peak; above the largest it grows in
+    proportion to the images. Images of another size count in proportion to their pixels.
+
+    Nothing is known of a workload or a precision that was not measured, of a recipe with other crops than the measured
+    ones, and of Paddle's automatic mode (STRATEGY=auto), which builds another program.
     """
     model = job.model
-    memory = model.traits.memory
-    if memory is None or model.knobs.auto or model.recipe in memory.other_recipes:
+    measured = model.traits.memory
+    if measured is None or model.knobs.auto or model.recipe in measured.other_recipes:
         return None
     precision = "fp32" if model.precision == "tf32" else model.precision  # the same program
-    mib_by_images = memory.mib.get(precision)
-    if mib_by_images is None:
+    peak_by_images = measured.mib.get(precision)
+    if peak_by_images is None:
         return None
 
-    images = model.batchsize / model.knobs.gradient_merge
+    images = model.batchsize / model.knobs.gradient_merge  # an update is computed in so many parts
     if model.image_size:
-        images *= model.image_size**2 / memory.crop_pixels
-    interpolated = float(np.interp(images, list(mib_by_images), list(mib_by_images.values())))
-    most_images = max(mib_by_images)
+        images *= model.image_size**2 / measured.crop_pixels
+    measured_images = sorted(peak_by_images)  # as np.interp needs them; it returns the end's peak beyond an end
+    peaks_mib = [peak_by_images[count] for count in measured_images]
+    interpolated_mib = float(np.interp(images, measured_images, peaks_mib))
+    most_images = measured_images[-1]
     if images > most_images:
-        return interpolated * (images / most_images)
-    return interpolated
+        return interpolated_mib * (images / most_images)
+    return interpolated_mib
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +78,8 @@ class InputMemory:
     """Memory of the input pipelines of one rank on a GPU."""
 
     device_mib: float
-    pinned_mib: float  # of the host
-    words: str  # how it comes about
+    pinned_mib: float  # of the host, pinned: the GPU copies from there
+    words: str  # what it is for, as "2 pipelines of 4 threads"
 
 
 NO_INPUT = InputMemory(device_mib=0.0, pinned_mib=0.0, words="no pipeline")
@@ -83,38 +89,41 @@ def input_memory(job: Job) -> InputMemory:
     """Estimate what the two input pipelines of a rank (training and evaluation) take of its GPU and of the host.
 
     Each decoder thread reserves buffers for the largest image of the data set, on the GPU and in the host's pinned
-    memory ("padding", as DALI calls it). On the GPU each pipeline also keeps PREFETCH_BATCHES batches ready.
+    memory; DALI calls them its padding. On the GPU each pipeline also keeps PREFETCH_BATCHES batches ready.
 
-    Returns NO_INPUT on a CPU, for synthetic data, and for a workload whose traits say nothing of memory.
+    Returns NO_INPUT on a CPU, for synthetic data, and for a workload whose memory was not measured.
     """
     model = job.model
     decoder = model.traits.decoder
-    peaks = model.traits.memory
-    if job.cluster.device != "gpu" or job.data.kind == "synthetic" or peaks is None:
+    measured = model.traits.memory
+    if job.cluster.device != "gpu" or job.data.kind == "synthetic" or measured is None:
         return NO_INPUT
     threads = job.data.threads or job.cluster.threads_per_rank
-    pixels = model.image_size**2 or peaks.crop_pixels  # IMAGE_SIZE=0: the recipe's crop
+    pixels = model.image_size**2 or measured.crop_pixels  # IMAGE_SIZE=0: the recipe's crop
     value_bytes = 2 if model.precision in HALF_PRECISIONS else 4
     ready_bytes = PREFETCH_BATCHES * model.batchsize * pixels * CHANNELS * value_bytes
 
-    # What DALI reserves at least; more where it decodes files that may hold large images.
+    # DALI reserves as much at least, and more where it decodes files that may hold large images.
     device_bytes_per_thread = LEAST_DEVICE_PADDING
     pinned_bytes_per_thread = LEAST_HOST_PADDING
-    images = ""
+    images_in_words = ""
     if decoder is not None and job.data.folder:
         width, height = largest_image(job, decoder)
         device_bytes_per_thread = decoder.device_padding(width, height)
         pinned_bytes_per_thread = decoder.host_padding(width, height)
-        images = f", images to {width} x {height} pixels"
+        images_in_words = f", images to {width} x {height} pixels"
     return InputMemory(
         device_mib=PIPELINES * (threads * device_bytes_per_thread + ready_bytes) / MIB,
         pinned_mib=PIPELINES * PINNED_BUFFERS * threads * pinned_bytes_per_thread / MIB,
-        words=f"{PIPELINES} pipelines of {threads} threads{images}",
+        words=f"{PIPELINES} pipelines of {threads} threads{images_in_words}",
     )
 
 
 def largest_image(job: Job, decoder: DecoderMemory) -> tuple[int, int]:
-    """Return width and height of the largest image of DATADIR; the usual data set's where its sizes are not written."""
+    """Return the largest width and the largest height of the images of DATADIR, by its files PART.sizes.json.
+
+    Where one of these is absent or damaged they are those of the workload's usual data set.
+    """
     widths, heights = [], []
     for part in ("train", "val"):
         try:
@@ -128,36 +137,38 @@ def largest_image(job: Job, decoder: DecoderMemory) -> tuple[int, int]:
 
 # ---- what Paddle says when it ran out
 # What Paddle 2.6.2 says of itself (as a MemoryError), and what it passes on of CUDA and its libraries (as an OSError).
-_OF_A_CPU = re.compile(r"Fail to alloc memory of (?P<bytes>\d+) size")
-_OF_A_GPU = re.compile(
+_PADDLE_ON_CPU = re.compile(r"Fail to alloc memory of (?P<bytes>\d+) size")
+_PADDLE_ON_GPU = re.compile(
     r"Out of memory error on GPU (?P<gpu>\d+)\. Cannot allocate (?P<asked>\S+) memory on GPU \d+, (?P<held>\S+) memory "
     r"has been allocated and available memory is only (?P<free>\S+)\.\s"
 )
 # DALI's words, within those of the operator that it passes on as a RuntimeError.
-OF_DALI = re.compile(r"Can't allocate (?P<bytes>\d+) bytes on (host|device (?P<gpu>\d+))")
-_OF_A_LIBRARY = re.compile(r"CUDA error\(2\), out of memory|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED")
-# C++'s words for an amount that it cannot take: also for a wrong one, of which memory has enough.
-_OF_CPP = ("std::bad_alloc", "std::bad_array_new_length")
+DALI_ERROR = re.compile(r"Can't allocate (?P<bytes>\d+) bytes on (host|device (?P<gpu>\d+))")
+_CUDA_LIBRARY = re.compile(r"CUDA error\(2\), out of memory|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED")
+# What C++ says where it cannot allocate: also for an amount that is wrong, however much memory is left.
+_CPP_ERRORS = ("std::bad_alloc", "std::bad_array_new_length")
 
 
 @contextlib.contextmanager
 def explained(batchsize: int) -> Iterator[None]:
-    """Raise a RunError of one line in place of what Paddle, CUDA, NumPy or C++ raises when memory is short.
+    """Raise a RunError of one line in place of the error that comes where memory ran out inside this context.
 
-    The line says what the run was doing, which memory is short, and what to lower: `batchsize`, the images of a device,
-    if it has more than one. Paddle raises MemoryError for its own memory, and OSError for that of CUDA's libraries; any
-    other OSError passes as it is.
+    The line says what the run was doing, which memory is short, and what to lower: BATCHSIZE where a device computes
+    more than one image (`batchsize`). For an error of C++ that names no amount it does not say what to lower.
+
+    Such an error is a MemoryError, of Paddle, DALI or NumPy, or an OSError with the words of a library of CUDA. Any
+    other error passes as it is.
     """
     try:
         yield
     except (MemoryError, OSError) as error:
         text = str(error)
-        is_of_memory = isinstance(error, MemoryError) or _OF_A_LIBRARY.search(text) is not None
-        if not is_of_memory:
+        is_out_of_memory = isinstance(error, MemoryError) or _CUDA_LIBRARY.search(text) is not None
+        if not is_out_of_memory:
             raise
         doing = WATCHDOG.doing
-        where = _short_memory(text)
-        if text in _OF_CPP:
+        where = _exhausted_memory(text)
+        if text in _CPP_ERRORS:
             raise RunError(f"{text} in a library while {doing}, which names no amount; {where}") from error
         lower = "IMAGE_SIZE or DGXNGPU"
         if batchsize > 1:
@@ -166,37 +177,41 @@ def explained(batchsize: int) -> Iterator[None]:
         raise RunError(f"out of memory at {batch} while {doing}: {where}: lower {lower}") from error
 
 
-def _short_memory(text: str) -> str:
+def _exhausted_memory(text: str) -> str:
     """Say which memory an error message is about, how much of it is left, and how much more was asked for.
 
-    `text` is the message of Paddle (of its GPU or CPU allocator), of DALI, which decodes the images, or of a library of
-    CUDA. A message that names no GPU is about the memory of this host.
+    `text` is the message of Paddle, of DALI, which decodes the images, or of a library of CUDA. A message that names no
+    GPU is about the memory of this host: how much of it is left is read now, and the message may name an amount.
     """
     host = socket.gethostname()
-    gpu_memory = _short_gpu_memory(text, host)
+    gpu_memory = _exhausted_gpu_memory(text, host)
     if gpu_memory:
         return gpu_memory
 
     host_memory = _host_memory(host)
-    asked = _OF_A_CPU.search(text) or OF_DALI.search(text)
+    asked = _PADDLE_ON_CPU.search(text) or DALI_ERROR.search(text)
     if asked:
         host_memory += f" and asked for {int(asked['bytes']) / GIB:.3f} GiB more"
     return host_memory
 
 
-def _short_gpu_memory(text: str, host: str) -> str:
-    """Say which GPU of `host` an error message is about, and what it tells of the memory; empty if it names none."""
-    paddle_error = _OF_A_GPU.search(text)
+def _exhausted_gpu_memory(text: str, host: str) -> str:
+    """Say which GPU of `host` an error message is about, and what it tells of its memory.
+
+    The messages of Paddle and DALI name the GPU. One of a library of CUDA is about some GPU of the host. The text is
+    empty for any other message.
+    """
+    paddle_error = _PADDLE_ON_GPU.search(text)
     if paddle_error:
         holds = f"this rank holds {paddle_error['held']} and asked for {paddle_error['asked']} more"
         return f"GPU {paddle_error['gpu']} of {host} has {paddle_error['free']} left, {holds}"
 
-    dali_error = OF_DALI.search(text)
+    dali_error = DALI_ERROR.search(text)
     if dali_error and dali_error["gpu"]:
         more_gib = int(dali_error["bytes"]) / GIB
         return f"the input pipeline asked for {more_gib:.3f} GiB more on GPU {dali_error['gpu']} of {host}"
 
-    library_error = _OF_A_LIBRARY.search(text)
+    library_error = _CUDA_LIBRARY.search(text)
     if library_error:
         return f"a GPU of {host} has too little left for a library ({library_error[0]})"
     return ""

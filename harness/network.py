@@ -12,12 +12,13 @@ ANY_PORT = 9  # no packet is sent to it
 
 
 def node_address(cluster: ClusterSettings, node: int) -> str:
-    """Return the address of this node, the cluster's number `node`, at which the others reach it.
+    """Return the IPv4 address at which the other nodes reach this one, which is number `node` of the cluster.
 
-    It is that of the node's name in HOSTS. Where the node itself takes that name for loopback, as Debian's /etc/hosts
-    has it, it is the address from which it reaches another node. One node alone meets on loopback.
+    It is the address of this node's name in HOSTS. On the node itself that name may mean the loopback, as in Debian's
+    /etc/hosts: then it is the address from which this node reaches another one. The ranks of a single node meet on the
+    loopback, 127.0.0.1.
 
-    Raises RunError where the node has no such address.
+    Raises RunError where a name does not resolve, there is no way to another node, or only the loopback is found.
     """
     if cluster.dgxnnodes == 1:
         return "127.0.0.1"
@@ -25,7 +26,7 @@ def node_address(cluster: ClusterSettings, node: int) -> str:
     here = socket.gethostname()
     hosts = cluster.hosts.split(",")
     own = hosts[node]
-    other = hosts[1 if node == 0 else 0]
+    other = hosts[1] if node == 0 else hosts[0]
     try:
         address = socket.gethostbyname(own)
         if address.startswith(LOOPBACK):
@@ -57,16 +58,17 @@ def _address_towards(host: str) -> str:
 
 
 def nccl_settings(cluster: ClusterSettings, node: int) -> dict[str, str]:
-    """Return NCCL_SOCKET_IFNAME, which names the network interface at which other nodes reach this one (number `node`).
+    """Return the variable that tells NCCL the network interface at which the other nodes reach this one.
 
-    By itself NCCL, which joins the GPUs, takes the first interface that is up, which may be a bridge of containers or
-    of virtual machines. The value is `=` and the name; without `=` NCCL takes every interface whose name begins so.
+    NCCL joins the GPUs. By itself it takes the first interface that is up, which may be a bridge of containers or of
+    virtual machines. `node` is this node's number. The result is as {"NCCL_SOCKET_IFNAME": "=eth0"}; without `=` NCCL
+    would take every interface whose name begins so.
 
-    An empty dict, with which NCCL chooses, is returned for a job without GPUs or of one node, and where HOSTS leads to
-    no interface of this node.
+    It is empty, and NCCL chooses, for a job without GPUs or of one node, and where HOSTS does not name every node or
+    leads to no interface of this one.
     """
-    has_other_nodes = cluster.dgxnnodes > 1 and len(cluster.hosts.split(",")) == cluster.dgxnnodes
-    if not cluster.on_gpu or not has_other_nodes:
+    are_all_named = len(cluster.hosts.split(",")) == cluster.dgxnnodes
+    if not cluster.on_gpu or cluster.dgxnnodes == 1 or not are_all_named:
         return {}
     try:
         interface = interface_of(node_address(cluster, node))

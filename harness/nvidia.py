@@ -43,14 +43,14 @@ DRAWING = ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetGraphicsRunnin
 def opened() -> Iterator[tuple[list[Handle], str]]:
     """Open NVML, NVIDIA's management library, and give the GPUs that CUDA shows this process, in CUDA's order.
 
-    The context is (handles, reason): NVML's handles of the GPUs, and why some or all are missing, in words, or an empty
-    text. GPUs are missing where there is no driver, one does not answer, or CUDA_VISIBLE_DEVICES leaves them out. The
-    handles are good until the context ends.
+    The context gives (handles, reason): NVML's handles of the GPUs, and in words why some or all of the node's GPUs are
+    missing among them; empty where none is. GPUs are missing where there is no driver, one does not answer, or
+    CUDA_VISIBLE_DEVICES leaves them out. The handles are good until the context ends.
     """
     with contextlib.ExitStack() as at_exit:
         try:
             pynvml.nvmlInit()
-            at_exit.callback(_ask, pynvml.nvmlShutdown)
+            at_exit.callback(_ask, pynvml.nvmlShutdown)  # an error of which is of no interest
             handles, reason = _all_handles()
         except UNANSWERED as error:
             handles = []
@@ -59,7 +59,7 @@ def opened() -> Iterator[tuple[list[Handle], str]]:
         named_by_user = env.visible_gpus()
         if handles and named_by_user is not None:
             uuids = [_text(_ask(pynvml.nvmlDeviceGetUUID, handle)) or "" for handle in handles]
-            numbers = visible(named_by_user, uuids)
+            numbers = numbers_of_visible(named_by_user, uuids)
             if len(numbers) < len(handles):
                 reason = f"CUDA_VISIBLE_DEVICES={named_by_user} names {len(numbers)} of {len(handles)} whole GPUs"
             handles = [handles[number] for number in numbers]
@@ -67,10 +67,11 @@ def opened() -> Iterator[tuple[list[Handle], str]]:
 
 
 def _all_handles() -> tuple[list[Handle], str]:
-    """Return the handles of this node's GPUs in the order of the PCI bus, and in words why some have none.
+    """Return the handles of this node's GPUs in the order of the PCI bus, and in words why some are missing.
 
-    A GPU that fell off the bus is counted and answers nothing: it has no handle. The reason is an empty text where all
-    have one. Raises one of UNANSWERED where NVML does not even count the GPUs.
+    A GPU that fell off the bus is counted, but has no handle or answers nothing: it is left out. The words are as
+    "GPU3: GPU is lost; GPU5: ...", and empty where none is missing. Raises one of UNANSWERED where NVML does not even
+    count the GPUs.
     """
     handles = []
     reasons = []
@@ -84,7 +85,7 @@ def _all_handles() -> tuple[list[Handle], str]:
 
 def _handle(index: int) -> Handle:
     """Return a GPU's handle. Raises one of UNANSWERED where it has none, or where it answers nothing any more."""
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)  # some drivers have one of a GPU that fell off the bus
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)  # which some drivers give for a GPU that fell off the bus
     for question in (pynvml.nvmlDeviceGetUUID, pynvml.nvmlDeviceGetMemoryInfo):
         try:
             question(handle)
@@ -94,20 +95,21 @@ def _handle(index: int) -> Handle:
     return handle
 
 
-def visible(text: str, uuids: Sequence[str]) -> list[int]:
+def numbers_of_visible(text: str, uuids: Sequence[str]) -> list[int]:
     """Return the numbers of the GPUs that the value `text` of CUDA_VISIBLE_DEVICES names, in its order.
 
     `uuids` are those of the node's GPUs, by number. The list is read as CUDA reads it: each entry is a number or the
-    beginning of one UUID, as "1,0" or "GPU-8f2a,GPU-03". An entry that is neither ends the list, and so does a MIG
-    device, which is only a part of a GPU. Where a GPU is named twice, CUDA shows none (so PyTorch found).
+    beginning of one GPU's UUID, as in "1,0" or "GPU-8f2a,GPU-03". An entry that is neither ends the list, and so does a
+    MIG device, which is only a part of a GPU. Where a GPU is named twice, CUDA shows none (so PyTorch found).
 
-    NVML numbers GPUs by PCI bus, CUDA the fastest first unless CUDA_DEVICE_ORDER=PCI_BUS_ID: the same where all GPUs of
-    a node are equal.
+    The numbers are NVML's, by PCI bus. CUDA numbers the fastest GPU first, unless CUDA_DEVICE_ORDER=PCI_BUS_ID, which
+    comes to the same where all GPUs of a node are equal.
     """
     numbers: list[int] = []
     for entry in text.split(","):
-        matches = _numbers_of(entry.strip(), uuids)
-        if len(matches) != 1:
+        matches = _numbers_of_entry(entry.strip(), uuids)
+        is_one_gpu = len(matches) == 1
+        if not is_one_gpu:
             break
         numbers += matches
 
@@ -117,7 +119,7 @@ def visible(text: str, uuids: Sequence[str]) -> list[int]:
     return numbers
 
 
-def _numbers_of(entry: str, uuids: Sequence[str]) -> list[int]:
+def _numbers_of_entry(entry: str, uuids: Sequence[str]) -> list[int]:
     """Return the numbers of the GPUs that one entry of CUDA_VISIBLE_DEVICES may mean."""
     if entry.startswith("GPU-"):
         return [number for number, uuid in enumerate(uuids) if uuid.startswith(entry)]
@@ -144,19 +146,19 @@ def _ask_newer(name: str, *about: Any) -> Any:
 
 
 def _from_milli(value: int | None) -> float | None:
-    """A value in thousandths of a unit as units."""
+    """Return a value in thousandths of a unit, as mW, in units, as W."""
     if value is None:
         return None
     return value / 1000
 
 
 def _text(answer: str | bytes | None) -> str | None:
-    """A name of NVML, which an old pynvml gives as bytes."""
+    """Return NVML's answer that is a name as text; an old pynvml gives it as bytes."""
     return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
 
 
 def throttled(handle: Handle) -> tuple[str, ...] | None:
-    """Reasons that slow a GPU down now; None: no answer."""
+    """Return the reasons that slow a GPU down now, of those in THROTTLE_REASONS; None: no answer."""
     bits = _ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
     if bits is None:
         return None
@@ -164,12 +166,12 @@ def throttled(handle: Handle) -> tuple[str, ...] | None:
 
 
 def energy_j(handle: Handle) -> float | None:
-    """Energy since the driver was loaded, in joules (Volta and later)."""
+    """Return the energy that a GPU used since the driver was loaded, in joules (Volta and later); None: no answer."""
     return _from_milli(_ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle))
 
 
 def nvlinks(handle: Handle) -> int:
-    """How many NVLinks of a GPU are up."""
+    """Return how many NVLinks of a GPU are up."""
     states = [_ask(pynvml.nvmlDeviceGetNvLinkState, handle, link) for link in range(NVLINK_MAX)]
     return states.count(1)
 
@@ -187,13 +189,13 @@ class Memory:
 
 
 def memory_of(handle: Handle) -> Memory:
-    """Return how much memory a GPU has and how much of it is used, apart from what the driver keeps for itself.
+    """Return how much memory a GPU has and how much of it processes use; what NVML does not answer is None.
 
-    That reserve is 0.3 to 1 GiB on an idle card. NVML's second memory call, which drivers have since 510, leaves it
-    out of what is used. On these drivers the first call counts it as used: where the second one does not answer, only
-    the sum of both is known. What is not answered is None.
+    The driver keeps some memory for itself, 0.3 to 1 GiB on an idle card. NVML's second memory call, which drivers have
+    from 510 on, does not count it as used. Its first call does so from 510 on: where only that one answers,
+    `used_or_reserved` has the sum of both, and `used` is None. Before 510 the first call counts what processes use.
     """
-    second_call = getattr(pynvml, "nvmlMemory_v2", None)
+    second_call = getattr(pynvml, "nvmlMemory_v2", None)  # which an old pynvml does not have
     answer = None
     if second_call is not None:
         answer = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle, second_call)
@@ -204,18 +206,19 @@ def memory_of(handle: Handle) -> Memory:
     if answer is None:
         return Memory()
     generation = _driver_generation(driver_version())
-    if generation is not None and generation < RESERVE_COUNTED_FROM:
+    is_reserve_left_out = generation is not None and generation < RESERVE_COUNTED_FROM
+    if is_reserve_left_out:
         return Memory(total=answer.total or None, used=answer.used)
     return Memory(total=answer.total or None, used_or_reserved=answer.used)
 
 
 def driver_version() -> str | None:
-    """Version of the driver that is loaded, as "525.105.17"."""
+    """Return the version of the driver that is loaded, as "525.105.17"; None: no answer."""
     return _text(_ask(pynvml.nvmlSystemGetDriverVersion))
 
 
 def _driver_generation(version: str | None) -> int | None:
-    """The first number of a driver's version."""
+    """Return the first number of a driver's version, as 525 of "525.105.17"; None where it is not known."""
     first, _, _ = (version or "").partition(".")
     return int(first) if first.isdecimal() else None
 
@@ -263,14 +266,16 @@ class Gpu:
 def gpu_of(handle: Handle) -> Gpu:
     """Return a GPU's properties and state before a run, as NVML tells them; None for what it does not answer.
 
-    The processes that draw on it are asked for only where a process or used memory is there to be explained.
+    Processes that draw on its display are asked for only where something is to be explained by them: a process that is
+    listed as computing, or more used memory than a service takes (SERVICE_MIB).
     """
     memory = memory_of(handle)
     mig, mig_after_reset = _ask_newer("nvmlDeviceGetMigMode", handle) or (None, None)
     processes = _processes(COMPUTING, handle)
     used_bytes = memory.used or memory.used_or_reserved or 0
     displays = None
-    if processes or used_bytes > SERVICE_MIB * MIB:
+    is_used = processes or used_bytes > SERVICE_MIB * MIB
+    if is_used:
         displays = _processes(DRAWING, handle)
     return Gpu(
         index=_ask(pynvml.nvmlDeviceGetIndex, handle),
@@ -299,7 +304,7 @@ def gpu_of(handle: Handle) -> Gpu:
 
 
 def _capability(handle: Handle) -> int | None:
-    """Compute capability as one number: 80 is 8.0."""
+    """Return a GPU's compute capability as one number, 80 for 8.0; None: no answer."""
     answer = _ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     if answer is None:
         return None
@@ -308,7 +313,7 @@ def _capability(handle: Handle) -> int | None:
 
 
 def _remapped_rows(handle: Handle) -> RemappedRows | None:
-    """Rows of the GPU's memory that others stand in for; None of a GPU that replaces none."""
+    """Return the rows of a GPU's memory that others stand in for; None of a GPU that cannot replace any."""
     answer = _ask_newer("nvmlDeviceGetRemappedRows", handle)
     if answer is None:
         return None
@@ -317,34 +322,34 @@ def _remapped_rows(handle: Handle) -> RemappedRows | None:
 
 
 def _flag(answer: int | None) -> bool | None:
-    """NVML's 0 or 1 as a truth value."""
+    """Return NVML's 0 or 1 as a truth value; None stays None."""
     if answer is None:
         return None
     return bool(answer)
 
 
 def _mib(size: int | None) -> int | None:
-    """Bytes as whole MiB."""
+    """Return bytes as whole MiB; None stays None."""
     if size is None:
         return None
     return round(size / MIB)
 
 
 def _gib(size: int | None) -> float | None:
-    """Bytes as GiB with one decimal."""
+    """Return bytes as GiB with one decimal; None stays None."""
     if size is None:
         return None
     return round(size / GIB, 1)
 
 
 def _ecc_errors(handle: Handle, kind: int) -> int | None:
-    """Errors of a kind since the driver was loaded; None where ECC is off or not there."""
+    """Return a GPU's ECC errors of a kind since the driver was loaded; None where ECC is off or not there."""
     errors: int | None = _ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC)
     return errors
 
 
 def _processes(questions: Sequence[str], handle: Handle) -> list[Any] | None:
-    """Processes on a GPU, by the newest of NVML's calls that the driver has; None: no answer."""
+    """Return the processes on a GPU by the first of these calls of NVML that answers; None where none does."""
     for question in questions:
         processes: list[Any] | None = _ask_newer(question, handle)
         if processes is not None:
@@ -353,17 +358,22 @@ def _processes(questions: Sequence[str], handle: Handle) -> list[Any] | None:
 
 
 def _is_service(process: Any) -> bool:
-    """Whether a process holds some memory, and too little for a context; NVML says 0 or None where it does not know."""
-    return 0 < (getattr(process, "usedGpuMemory", None) or 0) <= SERVICE_MIB * MIB
+    """Tell whether a process holds too little memory for a context of CUDA, as a service does.
+
+    False where NVML does not know how much it holds, which it says by 0 or None.
+    """
+    used_bytes = getattr(process, "usedGpuMemory", None) or 0
+    return 0 < used_bytes <= SERVICE_MIB * MIB
 
 
 # ---- a GPU during a run
 
 
 def sample(handle: Handle, *, nvlink: bool = False) -> dict[str, Any]:
-    """Return the readings of a GPU's sensors of now, by the names that a line of telemetry has; None: no answer.
+    """Return the readings of a GPU's sensors of now, by the names that a line of the telemetry file has.
 
-    With `nvlink` the data that went over its NVLinks since the driver was loaded is asked for, too.
+    What NVML does not answer is None; `throttle`, the reasons that slow the GPU down now, is then empty. With `nvlink`
+    the data that went over all its NVLinks since the driver was loaded is asked for, too.
     """
     use = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
     used = memory_of(handle).used
@@ -379,7 +389,7 @@ def sample(handle: Handle, *, nvlink: bool = False) -> dict[str, Any]:
         "memory_clock_mhz": _ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM),
         "temperature_c": _ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
         "throttle": list(throttled(handle) or ()),
-        "nvlink_tx_kib": sent_kib,  # over all links
+        "nvlink_tx_kib": sent_kib,
         "nvlink_rx_kib": received_kib,
         # NVML measures these over 20 ms each, in KB/s.
         "pcie_tx_kb_per_s": _ask(pynvml.nvmlDeviceGetPcieThroughput, handle, pynvml.NVML_PCIE_UTIL_TX_BYTES),
@@ -388,7 +398,7 @@ def sample(handle: Handle, *, nvlink: bool = False) -> dict[str, Any]:
 
 
 def _nvlink_kib(handle: Handle) -> tuple[int | None, int | None]:
-    """KiB sent and received over all links since the driver was loaded.
+    """Return the KiB that a GPU has sent and received over all its NVLinks since the driver was loaded.
 
     That NVML sums over the links is by nvml.h; no machine with NVLink has confirmed it to us.
     """
@@ -401,7 +411,7 @@ def _nvlink_kib(handle: Handle) -> tuple[int | None, int | None]:
 
 
 def _field_value(answer: Any) -> int | None:
-    """A counter of NVML's; None where its own return code is an error."""
+    """Return one counter of an answer of NVML; None where its own return code is an error."""
     if answer.nvmlReturn != pynvml.NVML_SUCCESS:
         return None
     value: int = answer.value.ullVal

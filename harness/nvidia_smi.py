@@ -7,15 +7,18 @@ from runlog.schema import Topology
 
 SMI_S = 20.0  # for nvidia-smi, which loads the driver on each GPU where persistence is off
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")  # nvidia-smi underlines the heading
+# A link in the matrix, as NV12 or PXB; X stands where a device meets itself.
 _LINK = r"(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB)(?!\S)"
+# Cores, as 0-23,48-71.
 _CORES = r"[0-9,-]*\d[0-9,-]*(?!\S)"
 
 
 def parse_topology(text: str) -> Topology:
     """Return the matrix that `nvidia-smi topo -m` printed, of any driver since the first with NVLink.
 
-    Its heading names the devices (GPUs and network cards), then the column "CPU Affinity". Each device has a row with
-    its name, its link to every device (X to itself), and of a GPU the cores near to it:
+    The heading names the devices, which are GPUs and network cards, and then other columns, the first of which is "CPU
+    Affinity". Each device has a row with its name, its link to every device (X to itself), and for a GPU the cores near
+    to it:
 
             GPU0  GPU1  mlx5_0  CPU Affinity
         GPU0  X   NV12  PXB     0-23
@@ -23,15 +26,17 @@ def parse_topology(text: str) -> Topology:
 
     Raises ValueError where the text is no such matrix.
     """
-    heading, cpu_column, rows = _ESCAPES.sub("", text).partition("CPU")
+    # The devices are all that stands before the first "CPU". The text is not divided into lines, as some reports of
+    # machines have lost their line breaks.
+    names, cpu_column, rows = _ESCAPES.sub("", text).partition("CPU")
     if not cpu_column:
         raise ValueError("no matrix of nvidia-smi topo -m: there is no column 'CPU Affinity'")
 
-    devices = heading.split()
+    devices = names.split()
     links = []
     cores = {}
     for number, name in enumerate(devices):
-        row = _row_of(name, len(devices)).search(rows)
+        row = _row_pattern(name, len(devices)).search(rows)
         links_of_device = row["links"].split() if row else []
         if row is None or links_of_device[number] != "X":
             raise ValueError(f"no matrix of nvidia-smi topo -m: {name} has a column and no whole row")
@@ -41,18 +46,19 @@ def parse_topology(text: str) -> Topology:
     return Topology(devices=devices, links=links, cores=cores)
 
 
-def _row_of(name: str, device_count: int) -> re.Pattern[str]:
-    """Return the pattern of a device's row: its name, a link to each device, and perhaps the cores near to it.
+def _row_pattern(name: str, device_count: int) -> re.Pattern[str]:
+    """Return the pattern of a device's row, as `GPU0  X  NV12  0-23` of two devices.
 
-    A row is found by what it holds and not by its line, as some reports of machines have lost their line breaks.
+    It matches the device's name, its `links` to each of `device_count` devices, and the `cores` near to it, which a
+    network card does not have.
     """
     return re.compile(rf"\s{re.escape(name)}(?P<links>(?:\s+{_LINK}){{{device_count}}})(?:\s+(?P<cores>{_CORES}))?")
 
 
 def topology() -> Topology | None:
-    """Return how this node's GPUs are linked, as `nvidia-smi topo -m` prints it; None on a node without nvidia-smi.
+    """Return how this node's GPUs are linked, by `nvidia-smi topo -m`; None on a node without nvidia-smi.
 
-    Raises ValueError where nvidia-smi does not answer in time, fails, or prints something else than its matrix.
+    Raises ValueError where nvidia-smi does not answer within SMI_S, fails, or prints something else than its matrix.
     """
     try:
         done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=SMI_S, check=False)

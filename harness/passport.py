@@ -21,12 +21,12 @@ from runlog import schema
 
 READERS = 16  # threads: a network disk answers each question late
 FILES_AT_ONCE = 4096
-# From this many files on their sizes are kept in a file beside the data, as a question for each takes minutes on a
-# network disk. The kept sizes hold if those of CHECKED files, chosen by chance, are what they were.
-KEPT_FROM = 100_000
+# From this many files on their sizes are stored in a file beside the data, as a question for each takes minutes on a
+# network disk. The stored sizes serve if those of CHECKED files, chosen by chance, are what they were.
+STORED_FROM = 100_000
 CHECKED = 2_000
-BYTES_OF_SIZE = 8  # in that file, which has a digest of the files' names and then each size as a little-endian int64
-SAID_EVERY_S = 5.0
+STORED_SIZE = np.dtype("<i8")  # of a size in that file: an integer of 8 bytes, little-endian on any machine
+SHOWN_EVERY_S = 5.0
 
 OnProgress = Callable[[int, int], None]  # called with how many of how many files were looked at
 
@@ -88,14 +88,15 @@ def contents_of(samples: Samples, what: str, say: Callable[[str], None]) -> Cont
     `say` shows the progress in lines that call the files `what`. Raises ValueError for the first file that a run would
     fail at.
     """
-    return samples.contents(_progress(what, say))
+    return samples.contents(_progress_of(what, say))
 
 
 def notes_on(train: Contents, evaluation: Contents) -> list[str]:
     """Return a sentence for each thing that a user should know of a data set's two parts before a run.
 
-    There is one where a part names a file more than once, where all its labels are of one class, and where both parts
-    name the same files. Records have numbers for names, which both parts use for images of their own.
+    There is one where a part names a file more than once, one where all labels of a part are of one class, and one
+    where both parts name the same files. The last does not hold for records: their names are numbers, and the same
+    number is another image in each part.
     """
     notes = []
     train_names = _without_detours(train.names)
@@ -106,20 +107,20 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
             notes.append(f"the {part} set names {len(repeated)} files more than once, the first is {repeated[0]}")
         if isinstance(contents.labels, np.ndarray) and len(np.unique(contents.labels)) == 1:
             notes.append(f"the {part} set has one class alone, {contents.labels[0]}: there is nothing to tell apart")
-    if not _are_numbers(train.names):
+    if not _are_record_numbers(train.names):
         in_both = sorted(set(train_names) & set(eval_names))
         if in_both:
             notes.append(f"{len(in_both)} files are trained on and evaluated, the first is {in_both[0]}")
     return notes
 
 
-def _are_numbers(names: Sequence[str]) -> bool:
-    """Tell whether the names are numbers of records, which two parts share without sharing images."""
+def _are_record_numbers(names: Sequence[str]) -> bool:
+    """Tell whether names are the numbers of records, "0" and up, and not the names of files."""
     return bool(names) and names[0] == "0"
 
 
 def _without_detours(names: Sequence[str]) -> list[str]:
-    """Write names without `./`, `../` and double slashes, so that those of one file are equal."""
+    """Return the names without `./`, `../` and double slashes, so that all names of one file are equal."""
     plain = []
     for name in names:
         has_detour = "./" in name or "//" in name
@@ -128,7 +129,7 @@ def _without_detours(names: Sequence[str]) -> list[str]:
 
 
 def _repeated(names: Sequence[str]) -> list[str]:
-    """Names that occur more than once, in their order."""
+    """Return each name that occurs more than once, in the order in which they do so first."""
     seen: set[str] = set()
     repeated: dict[str, None] = {}
     for name in names:
@@ -138,19 +139,19 @@ def _repeated(names: Sequence[str]) -> list[str]:
     return list(repeated)
 
 
-def _progress(what: str, say: Callable[[str], None]) -> OnProgress:
-    """Return a function that takes how many files were looked at and how many there are, and makes that known.
+def _progress_of(what: str, say: Callable[[str], None]) -> OnProgress:
+    """Return a function `on_progress(done, total)` that shows how many of all files were looked at so far.
 
-    It tells the watchdog at each call that the run is alive, and has `say` show the user a line every SAID_EVERY_S.
-    `what` names the files in it, as "training files".
+    At each call it tells the watchdog that the run is alive. If the last line is over SHOWN_EVERY_S old, it shows the
+    user a new one by `say`, as "looked at 4096 of 50000 training files", in which `what` is "training files".
     """
-    said_s = time.monotonic()
+    shown_at_s = time.monotonic()
 
     def on_progress(done: int, total: int) -> None:
-        nonlocal said_s
+        nonlocal shown_at_s
         WATCHDOG.beat(f"looking at the {what}")
-        if time.monotonic() - said_s > SAID_EVERY_S:
-            said_s = time.monotonic()
+        if time.monotonic() - shown_at_s > SHOWN_EVERY_S:
+            shown_at_s = time.monotonic()
             say(f"looked at {done} of {total} {what}")
 
     return on_progress
@@ -159,8 +160,9 @@ def _progress(what: str, say: Callable[[str], None]) -> OnProgress:
 def passport(contents: Contents) -> schema.Passport:
     """Return the passport of a part of a data set, by which the sets of two runs can be compared.
 
-    It holds the number of files, the sum of their bytes, and a SHA-256 over a line "name NUL size NUL label" of each
-    file, in the lines' sorted order. A label that is not known is empty.
+    It holds the number of files, the sum of their bytes, and a SHA-256 over a line of each file, "name NUL size NUL
+    label". The lines are sorted, so that it does not depend on the order of the files. Where labels are not known they
+    are empty in the lines.
     """
     labels = contents.labels
     if labels is None:
@@ -180,20 +182,20 @@ def passport(contents: Contents) -> schema.Passport:
 # ---- sizes of files
 
 
-def file_sizes(root: Path, paths: Sequence[str], kept: Path, on_progress: OnProgress) -> Array:
+def file_sizes(root: Path, paths: Sequence[str], store: Path, on_progress: OnProgress) -> Array:
     """Return the sizes in bytes [files] of files below `root`, in the order of `paths`.
 
-    To ask the file system for KEPT_FROM sizes or more takes minutes, so they are stored in the file `kept` for the next
-    run. Stored sizes serve if they are of the same paths, and if those of CHECKED files, chosen by chance, are still
-    what the file system says.
+    To ask the file system for STORED_FROM sizes or more takes minutes, so they are then stored in the file `store` for
+    the next run. Stored sizes are returned if they are of the same paths, and if those of CHECKED files, chosen by
+    chance, are still what the file system says. Only these files are then checked.
 
-    Raises ValueError for the first file that is absent, a folder or empty.
+    Raises ValueError for the first file found that is absent, a folder or empty.
     """
-    if len(paths) < KEPT_FROM:
+    if len(paths) < STORED_FROM:
         return _sizes_on_disk(root, paths, on_progress)
 
     digest = hashlib.sha256("\0".join(paths).encode(errors="surrogateescape")).digest()
-    stored_sizes = _load_sizes(kept, digest, len(paths))
+    stored_sizes = _load_sizes(store, digest, len(paths))
     if stored_sizes is not None:
         chosen = np.random.default_rng().choice(len(paths), CHECKED, replace=False)
         chosen_paths = [paths[number] for number in chosen]
@@ -202,12 +204,14 @@ def file_sizes(root: Path, paths: Sequence[str], kept: Path, on_progress: OnProg
             return stored_sizes
 
     sizes = _sizes_on_disk(root, paths, on_progress)
-    _store_sizes(kept, digest, sizes)
+    _store_sizes(store, digest, sizes)
     return sizes
 
 
 def _sizes_on_disk(root: Path, paths: Sequence[str], on_progress: OnProgress) -> Array:
-    """Ask the file system for the sizes in bytes [files] of files below `root`, by several threads.
+    """Ask the file system for the sizes in bytes [files] of files below `root`, in the order of `paths`.
+
+    Several threads ask, for a block of FILES_AT_ONCE files each, and `on_progress` is called after each block.
 
     Raises ValueError for the first file that is absent, a folder or empty.
     """
@@ -225,7 +229,7 @@ def _sizes_on_disk(root: Path, paths: Sequence[str], on_progress: OnProgress) ->
 
 
 def _size(path: str) -> int:
-    """Size of a file in bytes; 0 for a pipe. Raises ValueError where there is no file, or it is empty."""
+    """Return the size of a file in bytes; 0 for a pipe. Raises ValueError where there is no file, or it is empty."""
     try:
         status = os.stat(path)  # noqa: PTH116 - a Path for each of a million files costs seconds
     except OSError as error:
@@ -238,24 +242,26 @@ def _size(path: str) -> int:
 
 
 def _load_sizes(file: Path, digest: bytes, count: int) -> Array | None:
-    """Return the `count` sizes that an earlier run stored; None where there are none, or they are of another list.
+    """Return the `count` sizes that an earlier run stored in a file by `_store_sizes`.
 
-    `digest` is that of the list of files, with which the stored file must begin.
+    None is returned where the file cannot be read, is of other files, or has another length. `digest` is that of the
+    files' names, with which the stored file must begin; the sizes follow it.
     """
     try:
         content = file.read_bytes()
     except OSError:
         return None
-    if content[: len(digest)] != digest or len(content) != len(digest) + BYTES_OF_SIZE * count:
+    whole_length = len(digest) + count * STORED_SIZE.itemsize
+    if not content.startswith(digest) or len(content) != whole_length:
         return None
-    return np.frombuffer(content, dtype="<i8", offset=len(digest))
+    return np.frombuffer(content, dtype=STORED_SIZE, offset=len(digest))
 
 
 def _store_sizes(file: Path, digest: bytes, sizes: Array) -> None:
-    """Store the sizes for later runs; do nothing where the folder may not be written."""
+    """Store the sizes behind the digest of the files' names, for later runs; do nothing where it cannot be written."""
     partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
     try:
-        partial.write_bytes(digest + sizes.astype("<i8").tobytes())
+        partial.write_bytes(digest + sizes.astype(STORED_SIZE).tobytes())
         partial.replace(file)
     except OSError:
         partial.unlink(missing_ok=True)

@@ -37,12 +37,12 @@ def _prctl(option: int, value: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of every descendant that loses its own: none escapes end_descendants."""
+    """Make this process the parent of every descendant that loses its own: none escapes `end_descendants`."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end_with_parent(number: signal.Signals) -> None:
-    """Has Linux send this process a signal when its parent dies, whatever it dies of; kept over an exec."""
+    """Have Linux send this process a signal when its parent dies, whatever it dies of; this holds over an exec."""
     _prctl(PR_SET_PDEATHSIG, number)
 
 
@@ -50,19 +50,21 @@ def send_native_output_to_stderr() -> None:
     """Send to stderr what libraries of C and C++ print on stdout; what Python prints stays on stdout.
 
     Paddle prints its C++ stack on stdout when a signal ends it, and mpirun shows a rank's stdout on the terminal.
+    Python gets a descriptor of its own for what was stdout, and stderr takes the place of descriptor 1, to which the
+    libraries write. Does nothing where stdout is closed.
     """
     if sys.stdout is None:  # closed
         return
     sys.stdout.flush()
-    terminal = os.dup(STDOUT)
+    stdout_of_python = os.dup(STDOUT)
     sys.stdout = open(  # noqa: SIM115, PTH123 - a descriptor, open to the end of the process
-        terminal, "w", buffering=1, encoding=sys.stdout.encoding, errors=sys.stdout.errors
+        stdout_of_python, "w", buffering=1, encoding=sys.stdout.encoding, errors=sys.stdout.errors
     )
     os.dup2(STDERR, STDOUT)
 
 
 def ancestors() -> list[int]:
-    """This process's parent and grandparent, so far as they are there."""
+    """Return the process ids of this process's parent and grandparent; of the parent alone where that has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return [os.getppid(), psutil.Process(os.getppid()).ppid()]
     return [os.getppid()]
@@ -76,16 +78,17 @@ def is_alive(pid: int) -> bool:
 
 
 def _descendants() -> list[psutil.Process]:
-    """Every process under this one that has not ended."""
+    """List every process below this one that has not ended."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            found += [process] if process.status() != psutil.STATUS_ZOMBIE else []
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
     return found
 
 
 def end_descendants(grace_s: float) -> None:
-    """Asks every process that this one started to end, and kills after `grace_s` those that do not."""
+    """Ask every process below this one to end, and kill those that have not after `grace_s` seconds."""
     for number, limit_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
         deadline = time.monotonic() + limit_s
         for process in _descendants():

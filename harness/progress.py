@@ -22,7 +22,7 @@ class Timing:
     data_wait_s: float = 0.0
 
     def add(self, other: "Timing") -> None:
-        """Adds a later stretch."""
+        """Add the work and the time of later steps to these."""
         self.steps += other.steps
         self.images += other.images
         self.time_s += other.time_s
@@ -41,25 +41,16 @@ class Progress:
     """Rank 0's output; `kind` is `bar`, `plain`, or `none` on the other ranks."""
 
     def __init__(self, kind: str, total_steps: int) -> None:
-        self._kind, self._total_steps = kind, total_steps
+        """Prepare the output of a run of `total_steps`; nothing is shown before the context is entered."""
+        self._kind = kind
+        self._total_steps = total_steps
         self._bar: _Bar | None = None
-        self._warned: set[str] = set()
-        self._task: Any = None
+        self._task: Any = None  # of the bar: rich's number of it
+        self._warned: set[str] = set()  # lines that were shown already
 
     def __enter__(self) -> "Progress":
         if self._kind == "bar":
-            # mpirun stands between us and the terminal, so that rich cannot see it by itself.
-            console = Console(file=sys.stdout, force_terminal=True, width=env.columns())
-            self._bar = _Bar(
-                progress.TextColumn("{task.description}"),
-                progress.BarColumn(bar_width=None),
-                progress.MofNCompleteColumn(),
-                progress.TextColumn("{task.fields[rate]}"),
-                progress.TimeRemainingColumn(),
-                console=console,
-                refresh_per_second=2,
-                redirect_stderr=False,  # what libraries say stays in its file
-            )
+            self._bar = _make_bar()
             self._task = self._bar.add_task("starting", total=self._total_steps, rate="")
             self._bar.start()
         return self
@@ -69,15 +60,16 @@ class Progress:
             self._bar.stop()
 
     def window(self, *, step: int, epoch: int, window: Timing, loss: float) -> None:
-        """Show a window of steps that has ended with `step`: its loss and its rate over all ranks.
+        """Show a window of steps that has ended with `step`: its loss and its images per second over all ranks.
 
-        The bar is moved on, or a line is printed, with the share of the window that waited for data and the time left.
+        A bar is moved on to `step`, and shows them beside it. In plain output they are printed as a line, with the
+        percentage of the window's time that it waited for data, and the time left if the steps to come take as long as
+        these. On the other ranks nothing is shown.
         """
         rate = window.images / window.time_s
         if self._bar:
-            self._bar.update(
-                self._task, completed=step, description=f"epoch {epoch} loss {loss:.4f}", rate=f"{rate:.1f} images/s"
-            )
+            description = f"epoch {epoch} loss {loss:.4f}"
+            self._bar.update(self._task, completed=step, description=description, rate=f"{rate:.1f} images/s")
             return
         wait_percent = 100 * window.data_wait_s / window.time_s
         left_s = (self._total_steps - step) * window.time_s / window.steps
@@ -87,7 +79,7 @@ class Progress:
         )
 
     def warn(self, log: RunLog, note: str) -> None:
-        """Say once what a user should know, in the log and on the terminal."""
+        """Write a warning into the log and show it, once: the same `note` again does nothing."""
         line = f"warning: {note}".encode(errors="backslashreplace").decode()  # a file's name need not be UTF-8
         if line in self._warned:
             return
@@ -96,8 +88,24 @@ class Progress:
         self.say(line)
 
     def say(self, line: str) -> None:
-        """A line of its own."""
+        """Show a line above the bar, or by itself where output is plain; nothing on the other ranks."""
         if self._bar:
             self._bar.console.print(line, highlight=False)
         elif self._kind == "plain":
             print(line, flush=True)
+
+
+def _make_bar() -> _Bar:
+    """Return a bar that shows a description, the steps done of all, the rate and the time left; it is not started."""
+    # mpirun stands between us and the terminal, so that rich cannot see it by itself.
+    console = Console(file=sys.stdout, force_terminal=True, width=env.columns())
+    return _Bar(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(bar_width=None),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[rate]}"),
+        progress.TimeRemainingColumn(),
+        console=console,
+        refresh_per_second=2,
+        redirect_stderr=False,  # what libraries say stays in its file
+    )

@@ -47,18 +47,20 @@ class Checkout(NamedTuple):
 
 
 def source(image_commit: str, image_digest: str) -> schema.Source:
-    """Return which code runs: its commit, whether the files differ from it, the lock's SHA-256, the image's digest.
+    """Return which code runs: its commit, whether files differ from that, its packages' lock, its container image.
 
-    An image has no git: `image_commit` is what it says of itself, "<commit>" or "<commit>-dirty". Outside an image it
-    is empty, and git is asked. What is unknown is None.
+    A container image has no git: `image_commit` is what it was built from, "<commit>" or "<commit>-dirty", and
+    `image_digest` its digest. Outside an image both are empty, and git is asked. The lock is told by its SHA-256. What
+    is unknown is None.
     """
-    lock = REPOSITORY / "locks" / ("run12.lock" if is_for_cuda_12() else "run.lock")
+    lock_name = "run12.lock" if is_for_cuda_12() else "run.lock"
+    lock = REPOSITORY / "locks" / lock_name
     checkout = Checkout(commit=None, dirty=None)
     if image_commit:
         commit = image_commit.removesuffix("-dirty")
         checkout = Checkout(commit=commit, dirty=commit != image_commit)
-    elif _git("ls-files", "--error-unmatch", "run_and_time.sh") is not None:
-        # Unpacked from an archive, the code may lie below another repository, of which git would speak.
+    elif _git("ls-files", "--error-unmatch", "run_and_time.sh") is not None:  # git tracks this code
+        # Else the code was unpacked from an archive, perhaps below another repository, of which git would speak.
         changes = _git("status", "--porcelain", "--untracked-files=no")
         checkout = Checkout(commit=_git("rev-parse", "HEAD"), dirty=None if changes is None else bool(changes))
     return schema.Source(
@@ -89,13 +91,17 @@ def packages() -> dict[str, str]:
 
 
 def node() -> schema.Node:
-    """Describe this machine: memory in GiB; the cores that this process may use, the GPUs that CUDA shows it."""
+    """Return what a log says of this machine: its CPU, memory, kernel and GPUs, and how the GPUs are linked.
+
+    The cores are those that this process may use, and the GPUs those that CUDA shows it. The links are None where
+    nvidia-smi does not tell them.
+    """
     topology = None
-    with contextlib.suppress(ValueError):  # no matrix that could be read
+    with contextlib.suppress(ValueError):  # nvidia-smi fails, or prints what cannot be read
         topology = nvidia_smi.topology()
     with nvidia.opened() as (handles, _):
         gpus = [nvidia.gpu_of(handle) for handle in handles]
-    cpu = platform.machine()
+    cpu = platform.machine()  # as "aarch64", where /proc/cpuinfo has no name
     model_name = re.search(r"(?m)^model name.*?:(.*)$", Path("/proc/cpuinfo").read_text())
     if model_name:
         cpu = model_name[1].strip()
@@ -111,9 +117,10 @@ def node() -> schema.Node:
 
 
 def clear_caches(asked: bool, *, cleared_by: str) -> schema.CacheState:
-    """Flush this node's page cache where it is `asked`, so that a first epoch reads from the disk.
+    """Flush this node's page cache where that is `asked`, so that a first epoch reads from the disk.
 
-    `cleared_by` names the launcher that has done it already; empty where none has. Return what was done, or why not.
+    Nothing is flushed where a launcher has done it already, which `cleared_by` names; it is empty where none has. Only
+    root can flush. Returns whether the cache was flushed, and by whom, or why it was not.
     """
     node_name = socket.gethostname()
     if cleared_by:

@@ -47,7 +47,7 @@ class Ranks:
         """Whether this rank writes the log."""
         return self.rank == 0
 
-    def table(self, *values: float) -> Array | None:
+    def gather_on_first(self, *values: float) -> Array | None:
         """Return the `values` of every rank, shape [values, ranks], on rank 0; elsewhere None."""
         gathered = np.empty((self.size, len(values))) if self.is_first else None
         self.comm.Gather(np.array(values, dtype=np.float64), gathered)
@@ -56,11 +56,11 @@ class Ranks:
 
 @contextlib.contextmanager
 def lost_peer() -> Iterator[None]:
-    """Raise RunError in place of the error by which gloo's collectives fail in this context when another rank dies.
+    """Raise RunError in place of the error that gloo raises in this context when another rank dies.
 
-    Gloo joins the ranks on CPUs. Meanwhile mpirun notices the death, too: it prints which rank died and how, and ends
-    all others. This rank waits PEERS_END_S for that, so that the user reads mpirun's message alone. The error is raised
-    only where mpirun has not ended this rank by then.
+    Gloo is what joins the ranks on CPUs. mpirun notices the death, too: it prints which rank died and how, and ends all
+    others. This rank waits PEERS_END_S for that, so that the user reads mpirun's message alone: the RunError is raised
+    only where mpirun has not ended this rank by then. Any other error passes at once.
     """
     try:
         yield
@@ -75,8 +75,8 @@ def lost_peer() -> Iterator[None]:
 def start(cluster: ClusterSettings) -> Ranks:
     """Join the other ranks of the job by MPI; return which rank this is, and of how many.
 
-    From now on the watchdog watches this process, and the process ends when mpirun does. NCCL is told which network
-    interface leads to the other nodes.
+    From now on the watchdog watches this process, and, if mpirun has started it, the process ends when mpirun does. A
+    variable of the environment tells NCCL which network interface leads to the other nodes.
 
     Raises ValueError where mpirun started another number of ranks than the cluster's settings say.
     """
@@ -92,7 +92,7 @@ def start(cluster: ClusterSettings) -> Ranks:
     )
     local.Free()
     if env.is_rank():
-        # mpirun: a killed one cannot end its ranks, and the log is closed when it is gone
+        # A killed mpirun cannot end its ranks, and launch/trial.py closes the log when it is gone.
         end_with_parent(signal.SIGKILL)
     WATCHDOG.start(cluster.hang_timeout_s, rank=ranks.rank, node=ranks.node)
     if ranks.size != cluster.world_size:
@@ -100,7 +100,7 @@ def start(cluster: ClusterSettings) -> Ranks:
             f"{ranks.size} ranks were started, but DGXNNODES={cluster.dgxnnodes} x DGXNGPU={cluster.dgxngpu} "
             f"is {cluster.world_size}: start the job by ./run_and_time.sh"
         )
-    # Before the log tells the libraries' variables.
+    # Here, as the log's header has the libraries' variables.
     env.export(network.nccl_settings(cluster, ranks.rank // cluster.dgxngpu))
     return ranks
 
@@ -108,9 +108,9 @@ def start(cluster: ClusterSettings) -> Ranks:
 def _hold_port() -> int:
     """Return a free TCP port, and keep it for Paddle to the end of this process: no other process is given it.
 
-    It is kept by a socket that is bound to it and never listens. Linux lets a second socket of the same user bind the
-    port all the same, where both have set the same option. Both options are set, as Paddle sets SO_REUSEPORT alone
-    where ranks exchange NCCL's id, and SO_REUSEADDR alone in its stores.
+    It is kept by a socket that is bound to it and never listens. Paddle can bind the same port all the same, as Linux
+    allows that to a second socket of the same user where both have set one of two options. Both are set here: Paddle
+    sets SO_REUSEPORT alone where ranks exchange NCCL's id, and SO_REUSEADDR alone in its stores.
     """
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -132,10 +132,11 @@ def _check_free(port: int) -> None:
 
 
 def _listen_on(own_address: str, server_address: str) -> None:
-    """Make gloo listen at this node's own address, and the server by which ranks find each other at its address alone.
+    """Replace two parts of Paddle, so that gloo and its rendezvous listen at the addresses that they are told here.
 
-    Both are changed inside Paddle, which offers no setting for them. By itself gloo takes the address of the host's
-    name, which may have none or the loopback's, and the server listens on every interface.
+    Gloo then listens at this node's `own_address`: by itself it takes the address of the host's name, which may have
+    none, or the loopback's. The server by which ranks find each other, which rank 0 runs, listens at `server_address`:
+    by itself it listens on every interface. Paddle offers no setting for either.
 
     Raises RunError where no network interface has the own address.
     """
@@ -148,10 +149,10 @@ def _listen_on(own_address: str, server_address: str) -> None:
             f"no network interface of {socket.gethostname()} has the address {own_address}, where other ranks would "
             "reach it: name the nodes in HOSTS as they know each other (one node: ip link set lo up)"
         )
-    paddles_strategy = core.GlooParallelStrategy
+    original_strategy = core.GlooParallelStrategy
 
     def strategy_on_interface() -> core.GlooParallelStrategy:
-        strategy = paddles_strategy()
+        strategy = original_strategy()
         strategy.iface = interface
         return strategy
 
@@ -166,11 +167,11 @@ def _listen_on(own_address: str, server_address: str) -> None:
 
 
 def connect(cluster: ClusterSettings, ranks: Ranks) -> None:
-    """Tell Paddle's fleet who the ranks are and, on CPUs, connect them by gloo.
+    """Tell Paddle's fleet who the ranks are and, on CPUs, connect them by gloo; every rank must call this.
 
-    Each rank keeps a port of its own node's address, and all learn the addresses of all by MPI. Fleet reads them from
-    the PADDLE_TRAINER variables; on GPUs NCCL connects by them later. Gloo's ranks find each other by a server that
-    rank 0 starts, at GLOO_PORT or a free port.
+    Each rank keeps a port at its node's address, and by MPI all learn the addresses of all. Fleet, Paddle's layer for
+    several ranks, reads them from the PADDLE_TRAINER variables, which are set here, and NCCL connects GPUs by them
+    later. On CPUs the ranks find each other by a server that rank 0 starts, at GLOO_PORT or a free port.
 
     Raises RunError where the other ranks cannot reach this one.
     """

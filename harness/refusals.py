@@ -1,4 +1,8 @@
-"""Refusals of settings that are right one by one and wrong together; each says what to set instead."""
+"""Refusals of settings that are right one by one and wrong together.
+
+Each function yields a sentence for each fault that it finds, which says what to set instead, and nothing for a job that
+is in order. `raise_first` makes an error of the first.
+"""
 
 import math
 from collections.abc import Iterator
@@ -24,31 +28,37 @@ NAMED_PATHS = (*FOLDERS, "JOB_KEY", "PRETRAINED", "FLEET_BASELINE", "TELEMETRY_P
 
 def raise_first(refusals: Iterator[str]) -> None:
     """Raise ValueError with the first of the refusals; return where there is none."""
-    for refusal in refusals:
-        raise ValueError(refusal)
+    first = next(refusals, None)
+    if first is not None:
+        raise ValueError(first)
 
 
 # ---- what any host can tell
 
 
 def of_settings(job: Job, tf32_override: str) -> Iterator[str]:
-    """Yield what is wrong with a job's settings together; `tf32_override` is the text of NVIDIA_TF32_OVERRIDE.
+    """Yield a sentence for each pair of settings that do not go together, of those that any host can compare.
 
-    No package is needed, so that a launcher's host refuses it too.
+    `tf32_override` is the text of NVIDIA_TF32_OVERRIDE. No package is needed, so that the host of a launcher refuses a
+    job, too.
     """
-    yield from _of_cluster(job)
-    yield from _of_precision(job, tf32_override)
-    yield from _of_loss_scale(job)
-    yield from _of_course(job)
+    yield from _refusals_of_cluster(job)
+    yield from _refusals_of_precision(job, tf32_override)
+    yield from _refusals_of_loss_scale(job)
+    yield from _refusals_of_course(job)
 
 
-def _of_cluster(job: Job) -> Iterator[str]:
-    """Yield what is wrong with nodes, ranks and folders."""
+def _refusals_of_cluster(job: Job) -> Iterator[str]:
+    """Yield a sentence for each fault of the nodes, of how ranks are placed on them, and of LOGDIR.
+
+    HOSTS and SWITCH_GROUPS must name as many as there are nodes, RANK_NUMA as many as a node has ranks at least, and
+    NODE_RANK must be the number of a node. A list that is empty is not looked at.
+    """
     cluster = job.cluster
     if not job.trials.logdir:
         yield "LOGDIR is empty: set it to the folder of the results, or unset it"
 
-    yield from _of_hosts(cluster)
+    yield from _refusals_of_hosts(cluster)
     if cluster.node_rank >= cluster.dgxnnodes:
         yield f"NODE_RANK={cluster.node_rank}: must be below DGXNNODES={cluster.dgxnnodes}"
 
@@ -66,8 +76,8 @@ def _of_cluster(job: Job) -> Iterator[str]:
         )
 
 
-def _of_hosts(cluster: ClusterSettings) -> Iterator[str]:
-    """Yield what is wrong with the nodes' names in HOSTS."""
+def _refusals_of_hosts(cluster: ClusterSettings) -> Iterator[str]:
+    """Yield a sentence where HOSTS names a node twice, and one where it names not as many as DGXNNODES."""
     if not cluster.hosts:
         return
     hosts = cluster.hosts.split(",")
@@ -79,8 +89,8 @@ def _of_hosts(cluster: ClusterSettings) -> Iterator[str]:
         yield f"HOSTS names {counted(hosts)}, but DGXNNODES is {cluster.dgxnnodes}: {fix}"
 
 
-def _of_precision(job: Job, tf32_override: str) -> Iterator[str]:
-    """Yield what is wrong with the precision on this device, and with what CUDA's libraries are told of TF32."""
+def _refusals_of_precision(job: Job, tf32_override: str) -> Iterator[str]:
+    """Yield a sentence where the device has not the PRECISION, or NVIDIA_TF32_OVERRIDE demands another one."""
     precision = job.model.precision
     if not job.cluster.on_gpu and precision != "fp32":
         yield f"PRECISION={precision}: a CPU has no kernels for it: use fp32 or DEVICE=gpu"
@@ -90,14 +100,15 @@ def _of_precision(job: Job, tf32_override: str) -> Iterator[str]:
         yield f"PRECISION=tf32: {TF32_OVERRIDE}=0 has it computed in FP32: unset it, or set PRECISION=fp32"
 
 
-def _of_loss_scale(job: Job) -> Iterator[str]:
-    """Yield a sentence for each reason why this job cannot train at a fixed LOSS_SCALE, with what to set instead.
+def _refusals_of_loss_scale(job: Job) -> Iterator[str]:
+    """Yield a sentence for each reason why this job cannot train at the fixed LOSS_SCALE that the user set.
 
-    A scale of 0 is a dynamic one, which any job can have. A fixed scale must be so large that the gradients of a mean
-    over the global batch do not vanish in FP16, and so small that they do not overflow.
+    Only the loss of FP16 is scaled, and only for some workloads a fixed scale was shown to hold. It must be so large
+    that the gradients of a mean over the global batch do not vanish in FP16, and so small that they do not overflow.
+    LOSS_SCALE=0 leaves the choice to the program, and nothing is refused.
     """
     scale = job.model.loss_scale
-    if not scale:
+    if scale == 0:
         return
     if not job.model.is_half:
         yield f"LOSS_SCALE={scale}: only FP16's loss is scaled: set 0, or PRECISION=amp_o1 or amp_o2"
@@ -112,24 +123,27 @@ def _of_loss_scale(job: Job) -> Iterator[str]:
         yield f"LOSS_SCALE={scale}: FP16 is shown to hold {mean} at {least} to {most} alone: set one of these, or 0"
 
 
-def _of_course(job: Job) -> Iterator[str]:
-    """Yield a sentence for each setting of the run's course that does not go with its MODE, workload or recipe.
+def _refusals_of_course(job: Job) -> Iterator[str]:
+    """Yield a sentence for each setting of how the run goes that does not fit its MODE, workload or recipe.
 
-    They are about the weights to start from, the steps to trace, and the checkpoint to go on from.
+    PRETRAINED is for some workloads only, and some recipes are for MODE=throughput only. PROFILE must name steps from 1
+    on, and in MODE=throughput none behind the last. A run of MODE=throughput has no checkpoint for RESUME=auto.
     """
     model, course = job.model, job.course
     if model.pretrained and not model.traits.reads_pretrained:
-        reading = " or ".join(f"WORKLOAD={name}" for name in _names_of_those_that("reads_pretrained"))
+        fitting = " or ".join(f"WORKLOAD={name}" for name in _names_of_those_that("reads_pretrained"))
         yield (
-            f"PRETRAINED={model.pretrained}: {model.workload} starts from weights of its own: unset it, or {reading}"
+            f"PRETRAINED={model.pretrained}: {model.workload} starts from weights of its own: unset it, or {fitting}"
         )
-    instead = model.traits.only_measured.get(model.recipe)
-    if instead and course.trains:
-        yield f"RECIPE={model.recipe}: it is for the first steps of MODE=throughput: train by {instead}"
+    recipe_to_train_by = model.traits.only_measured.get(model.recipe)  # of a recipe that is for measurements only
+    if recipe_to_train_by and course.trains:
+        yield f"RECIPE={model.recipe}: it is for the first steps of MODE=throughput: train by {recipe_to_train_by}"
 
-    if course.profile and not 1 <= course.traced.start < course.traced.stop:
+    first_traced = course.traced.start
+    last_traced = course.traced.stop - 1
+    if course.profile and not 1 <= first_traced <= last_traced:
         yield f"PROFILE={course.profile!r}: must be steps:a-b with 1 <= a <= b, as steps:20-25"
-    if course.traced.stop - 1 > course.throughput_steps and not course.trains:
+    if last_traced > course.throughput_steps and not course.trains:
         ends = f"the run ends with step {course.throughput_steps} (WARMUP_STEPS + MEASURED_STEPS)"
         yield f"PROFILE={course.profile}: {ends}: trace earlier ones, or set MEASURED_STEPS to more"
     if job.checkpoints.resume == "auto" and not course.trains:
@@ -150,23 +164,27 @@ def _titles_of_those_that(trait: str) -> list[str]:
 
 
 def of_named_paths(job: Job) -> Iterator[str]:
-    """Yield what is wrong with the paths that a user names, as this machine has them.
+    """Yield a sentence for each path of the user's that is no file, or no folder, on this machine.
 
-    A rank is not asked: mpirun hands it the first node's HOSTS beside HOSTFILE, which its own node need not have.
+    A path at which nothing is there is accepted, as the job may make it. HOSTFILE beside HOSTS is refused as well.
 
-    Raises ValueError where HOSTFILE is none, or does not fit the job.
+    Only the machine of the user's command is asked, and no rank: mpirun hands a rank the first node's HOSTS beside
+    HOSTFILE, and the other files need not be on its node.
+
+    Raises ValueError where HOSTFILE cannot be read as a list of hosts, or does not fit the job.
     """
     cluster = job.cluster
     if cluster.hostfile and cluster.hosts:
         yield f"HOSTFILE={cluster.hostfile}: HOSTS={cluster.hosts} names the nodes too: unset one of them"
     if cluster.hostfile:
-        hosts_of_cluster(cluster)
+        hosts_of_cluster(cluster)  # which raises
     for variable in NAMED_PATHS:
         path = job.value(variable)
         refuse = named_files.refuse_no_folder if variable in FOLDERS else named_files.refuse_no_file
+        if not path:
+            continue
         try:
-            if path:
-                refuse(Path(path))
+            refuse(Path(path))
         except named_files.UnusableError as error:
             yield f"{variable}={error}"
 
@@ -177,8 +195,9 @@ def of_named_paths(job: Job) -> Iterator[str]:
 def of_program(job: Job) -> Iterator[str]:
     """Yield a sentence for each reason why the training program cannot be built, or would not do what the job says.
 
-    They are about LAYOUT, the knobs of STRATEGY together with the rest of the job, and FP16 with large crops. Raises
-    ValueError where RECIPE or STRATEGY names what there is not, or a knob that has no kernel on this device.
+    They are about LAYOUT, about the options of STRATEGY (its knobs) together with the rest of the job, and about FP16
+    with large crops. Other faults of STRATEGY and RECIPE are not yielded but raised: ValueError is raised where one
+    names what does not exist, or an option that has no kernel on this device.
     """
     model = job.model
     recipe = job.hyperparameters
@@ -188,9 +207,9 @@ def of_program(job: Job) -> Iterator[str]:
     if model.batchsize % model.knobs.gradient_merge:
         yield f"STRATEGY: gradient_merge={model.knobs.gradient_merge}: must divide BATCHSIZE={model.batchsize}"
     if model.knobs.auto:
-        yield from _of_automatic_mode(job)
+        yield from _refusals_of_automatic_mode(job)
     if model.knobs.cuda_graph:
-        yield from _of_cuda_graph(model)
+        yield from _refusals_of_captured_step(model)
     if model.knobs.fuse_grad_size_in_MB != Strategy.fuse_grad_size_in_MB and job.cluster.world_size == 1:
         fix = "leave it out, or set DGXNGPU or DGXNNODES above 1"
         yield f"STRATEGY: fuse_grad_size_in_MB: one rank has no all-reduce: {fix}"
@@ -200,8 +219,9 @@ def of_program(job: Job) -> Iterator[str]:
         yield "STRATEGY: perturb_input=1 is a control of tools.tune: set MODE=throughput"
 
     dtype = "float16" if model.is_half else "float32"
+    # Called for its ValueError, where an option has no kernel on this device.
     strategy.resolve(model.knobs, dtype=dtype, layout=layout_of(job.model), device=job.cluster.device)
-    yield from _of_pixels(job)
+    yield from _refusals_of_too_many_pixels(job)
 
 
 def layout_of(model: ModelSettings) -> str:
@@ -213,11 +233,11 @@ def layout_of(model: ModelSettings) -> str:
     return model.traits.layouts[0]
 
 
-def _of_cuda_graph(model: ModelSettings) -> Iterator[str]:
-    """Yield a sentence where a step of this model cannot be captured as a CUDA graph (the knob cuda_graph).
+def _refusals_of_captured_step(model: ModelSettings) -> Iterator[str]:
+    """Yield a sentence where a step of this model cannot be captured as a CUDA graph (STRATEGY=cuda_graph=1).
 
-    A captured step is replayed as it is. That was shown to be safe for some networks only; and as the loss scale of
-    FP16 is then fixed, some can be captured in FP32 alone. The workload's traits say which.
+    To capture and replay a step was shown to be safe for some networks only. As a captured step has a fixed loss scale
+    in FP16, some of these can be captured in FP32 and TF32 alone. The workload's traits say which.
     """
     if not model.traits.captures_steps:
         captured = " or ".join(_titles_of_those_that("captures_steps"))
@@ -233,10 +253,11 @@ def _of_cuda_graph(model: ModelSettings) -> Iterator[str]:
         )
 
 
-def _of_automatic_mode(job: Job) -> Iterator[str]:
+def _refusals_of_automatic_mode(job: Job) -> Iterator[str]:
     """Yield a sentence for each reason why Paddle's automatic mode (STRATEGY=auto) cannot do the job.
 
-    The mode chooses its own optimizer and precision and divides the state over the ranks, so it can only be measured.
+    The mode has its own optimizer and loss scale, computes in mixed precision, and divides the state over AUTO_RANKS
+    GPUs. So no recipe can be trained by it: its speed can only be measured.
     """
     auto = "STRATEGY=auto: Paddle's automatic mode"
     if not job.cluster.on_gpu or job.cluster.world_size != AUTO_RANKS:
@@ -250,13 +271,16 @@ def _of_automatic_mode(job: Job) -> Iterator[str]:
         yield f"{auto} trains by LARS, not by the recipe, and {lacks}: set MODE=throughput"
 
 
-def _of_pixels(job: Job) -> Iterator[str]:
-    """Yield a sentence where the global batch has too many pixels for FP16 gradients, in training only.
+def _refusals_of_too_many_pixels(job: Job) -> Iterator[str]:
+    """Yield a sentence where a step trains on more pixels than FP16 can hold the gradients of.
 
-    The loss of a segmentation is a mean over all pixels, so each gradient gets smaller as there are more of them.
+    The loss of a segmentation is a mean over all pixels of the global batch, so that each pixel's gradient gets smaller
+    as there are more of them. Other workloads have no such limit (`most_half_pixels` is None), nor have FP32 and TF32.
+    MODE=throughput may go beyond it, as it only measures speed.
     """
     most_pixels = job.model.traits.most_half_pixels
-    if not job.course.trains or not job.model.is_half or most_pixels is None:
+    has_limit = job.model.is_half and job.course.trains
+    if not has_limit or most_pixels is None:
         return
     recipe = job.hyperparameters
     most_images = most_pixels // (recipe.image_width * recipe.image_height)

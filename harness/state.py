@@ -16,16 +16,17 @@ from program.ops import LOSS_VALUE, MERGED
 _DENSE = paddle.base.core.VarDesc.VarType.LOD_TENSOR
 
 
-# Places of the state that a run computes anew: the loss, and the inputs of a captured step.
+# Variables that a run computes anew: the loss, and the inputs of a captured step.
 _NOT_KEPT = (LOSS_VALUE, capture.RATES, capture.STEP)
 # Outputs of a normalization that no all-reduce touches; Z are those of a fused unit's second input.
 _STATISTICS = ("MeanOut", "VarianceOut", "RunningMeanX", "RunningVarX", "RunningMeanZ", "RunningVarZ")
 
 
 def tensors(main: static.Program) -> Iterator[tuple[str, Any]]:
-    """Yield name and tensor of all that a run must keep: parameters, BN statistics, optimizer state, loss scale.
+    """Yield name and tensor of all that a run must keep, sorted by name.
 
-    The accumulators of merged gradients are left out, as they are zero between two updates.
+    What has no value yet is left out. So are the loss and the inputs of a captured step (_NOT_KEPT), which each step
+    computes anew, and the sums of merged gradients (MERGED), which are zero between two updates.
     """
     scope = static.global_scope()
     kept = set()
@@ -66,26 +67,28 @@ def statistics_names(main: static.Program) -> set[str]:
 
 
 def statistics(main: static.Program) -> Iterator[tuple[str, Array]]:
-    """Yield name and value, as `_plain_values` has it, of each of the BN statistics, which differ from rank to rank."""
-    yield from _plain_values(main, statistics_names(main))
+    """Yield name and value of each of the BN statistics, which differ from rank to rank, as a checkpoint holds them."""
+    differing = statistics_names(main)
+    chosen = [(name, tensor) for name, tensor in tensors(main) if name in differing]
+    yield from _plain_values(main, chosen)
 
 
 def shared_values(main: static.Program) -> Iterator[tuple[str, Array]]:
-    """Yield name and value, as `_plain_values` has it, of each tensor of a run's state that is equal on all ranks."""
-    names = {name for name, _ in tensors(main)}
-    yield from _plain_values(main, names - statistics_names(main))
+    """Yield name and value of each tensor of a run's state that is equal on all ranks, as a checkpoint holds them."""
+    differing = statistics_names(main)
+    chosen = [(name, tensor) for name, tensor in tensors(main) if name not in differing]
+    yield from _plain_values(main, chosen)
 
 
-def _plain_values(main: static.Program, names: set[str]) -> Iterator[tuple[str, Array]]:
-    """Yield name and value of those tensors of a run's state that have these names, as a checkpoint holds them.
+def _plain_values(main: static.Program, chosen: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Array]]:
+    """Yield name and value of the chosen tensors of a run's state, as a checkpoint holds them.
 
-    To read a value copies it from the device. What a pass stores in another memory layout is brought back into that of
-    the network as it was built, so that a checkpoint does not depend on the passes.
+    `chosen` has pairs of a name and a tensor; a value is copied from the device only when it is its turn. A pass over
+    the program may store a tensor in another memory layout: its value is brought back into that of the network as it
+    was built, so that a checkpoint does not depend on the passes.
     """
-    forms = stored.forms(main)
-    for name, tensor in tensors(main):
-        if name not in names:
-            continue
+    forms = stored.forms(main)  # of the tensors that a pass stores in another layout, by name
+    for name, tensor in chosen:
         value = np.asarray(tensor)
         if name in forms:
             value = forms[name].to_plain(value)
@@ -110,17 +113,19 @@ def padded(value: Array, shape: Any) -> Array:
 
 
 def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
-    """Set parameters of a training program, and the optimizer's FP32 masters of them, to the FP32 values in `weights`.
+    """Set parameters of a training program to the FP32 values in `weights`, which has them by the parameters' names.
 
-    `weights` has the values by the names of parameters; each must be one of the program. A parameter in half precision
-    gets its value rounded, and its master, which Paddle calls `<parameter>_fp32_master_0`, gets it as it is. The values
-    are brought into the memory layout in which a pass of ours stores a tensor, or filled up with zero channels where
-    the program's first convolution has more of them than the network.
+    Each name must be a parameter of the program; parameters that are not named stay as they are. A parameter in half
+    precision gets its value rounded. It has an FP32 copy for the optimizer, the master, which Paddle calls
+    `<parameter>_fp32_master_0`: that gets the value as it is.
+
+    A value is brought into the memory layout in which the program stores the tensor. Where the program's first
+    convolution has more input channels than the network, the value is filled up with zeros.
     """
     unused = set(weights)
     forms = stored.forms(main)
     for name, tensor in tensors(main):
-        parameter = re.sub(r"_fp32_master_\d+$", "", name)
+        parameter = re.sub(r"_fp32_master_\d+$", "", name)  # of a master the parameter that it is a copy of
         if parameter not in weights:
             continue
         if name in forms:
@@ -134,10 +139,10 @@ def set_weights(main: static.Program, weights: dict[str, Array]) -> None:
 
 
 def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
-    """Give every rank the parameters, BN statistics and optimizer state of rank 0.
+    """Give every rank the parameters, BN statistics and optimizer state of rank 0; every rank must call this.
 
-    Paddle's start-up program broadcasts them by NCCL alone, not by gloo. State that not every rank has is left alone:
-    Paddle's automatic mode gives each rank a part of it.
+    Paddle's start-up program broadcasts them on GPUs only. A tensor that not every rank has stays as it is: Paddle's
+    automatic mode gives each rank a part of the state.
     """
     tensors_of_rank = dict(tensors(main))
     names_of_rank = set(tensors_of_rank)
@@ -152,17 +157,18 @@ def broadcast_parameters(main: static.Program, ranks: Ranks) -> None:
 def average_statistics(main: static.Program, ranks: Ranks) -> None:
     """Give every rank the mean of the ranks' BN statistics, so that all evaluate the same model.
 
-    The statistics of all normalizations travel as one array of float64.
+    Every rank must call this. All statistics are put behind one another into one float64 array, which the ranks add up
+    in a single all-reduce; the mean is then cut into the statistics again.
     """
-    of_rank = statistics_names(main)  # asked once: of HRNet's thousand operators for a thousand tensors it took seconds
-    mine = [tensor for name, tensor in tensors(main) if name in of_rank]
-    if ranks.size == 1 or not mine:
+    names = statistics_names(main)  # asked once: of HRNet's thousand operators for a thousand tensors it took seconds
+    own_tensors = [tensor for name, tensor in tensors(main) if name in names]
+    if ranks.size == 1 or not own_tensors:
         return
-    values = [np.array(tensor) for tensor in mine]
-    flat = np.concatenate([value.ravel() for value in values])
-    mean = ranks.comm.allreduce(flat.astype(np.float64)) / ranks.size
-    start = 0
-    for tensor, value in zip(mine, values, strict=True):
-        part = mean[start : start + value.size]
-        assign(tensor, part.reshape(value.shape).astype(value.dtype))
-        start += value.size
+    own_values = [np.array(tensor) for tensor in own_tensors]
+    own_flat = np.concatenate([value.ravel() for value in own_values]).astype(np.float64)
+    mean = ranks.comm.allreduce(own_flat) / ranks.size
+    start = 0  # of a statistic in the flat array
+    for tensor, value in zip(own_tensors, own_values, strict=True):
+        end = start + value.size
+        assign(tensor, mean[start:end].reshape(value.shape).astype(value.dtype))
+        start = end

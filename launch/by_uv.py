@@ -41,7 +41,8 @@ SYSTEM_CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs
 def parse(config_list: str) -> dict[str, str]:
     """Return pip's settings by name from the output of `pip config list`.
 
-    A line is `SECTION.NAME='VALUE'`, the value written as Python's literal.
+    A line is as `global.index-url='https://pypi.org/simple'`: the section, the name, and the value as Python's literal.
+    A setting that several sections have is that of the last of SECTIONS; other sections are for other commands.
     """
     by_section: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
     for line in config_list.splitlines():
@@ -57,18 +58,25 @@ def parse(config_list: str) -> dict[str, str]:
 
 
 def certificates(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable that names the certificates which pip trusts: a file, a folder, or the system's own."""
+    """Return the variable by which uv trusts the certificates that pip trusts: a file's, a folder's or the system's.
+
+    Nothing is returned where there are none: uv has Mozilla's certificates built in.
+    """
     path = settings.get("cert") or environment.get("REQUESTS_CA_BUNDLE") or environment.get("CURL_CA_BUNDLE")
     if path:
         return {"SSL_CERT_DIR" if Path(path).is_dir() else "SSL_CERT_FILE": path}
 
     if any(Path(bundle).is_file() for bundle in SYSTEM_CERTIFICATES):
         return {"UV_SYSTEM_CERTS": "1"}
-    return {}  # uv has Mozilla's certificates built in
+    return {}
 
 
 def uv_variables(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables by which uv installs from where pip would."""
+    """Return the environment variables by which uv installs from where pip would.
+
+    `settings` are pip's, as `parse` returns them. They decide the indexes, folders and hosts that are trusted, retries
+    and time limits, passwords from a keyring, the proxy, and, with this process's `environment`, the certificates.
+    """
     # pip takes a package from whichever index has it. The locks' hashes say that it is the right one.
     variables = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
 
@@ -99,7 +107,10 @@ def uv_command(settings: Mapping[str, str], lock: str, options: Sequence[str]) -
 
 
 def main() -> NoReturn:
-    """Become uv; exit with status 1 where pip cannot say its settings."""
+    """Become uv, which installs the lock that the command line names; exit with status 1 where pip fails.
+
+    uv gets this process's environment with pip's settings, as uv's variables, in place of the user's own ones.
+    """
     config_list = [sys.executable, "-m", "pip", "config", "list"]
     pip = subprocess.run(config_list, stdout=subprocess.PIPE, text=True, check=False)
     if pip.returncode != 0:
@@ -107,8 +118,11 @@ def main() -> NoReturn:
 
     settings = parse(pip.stdout)
     words = uv_command(settings, sys.argv[1], sys.argv[2:])
-    # A setting of the user's own uv may install elsewhere; where it keeps its downloads is up to the user.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("UV_") or name == "UV_CACHE_DIR"}
+    # A variable of the user's for uv may install elsewhere; where uv keeps its downloads is up to the user.
+    kept = {}
+    for name, value in os.environ.items():
+        if not name.startswith("UV_") or name == "UV_CACHE_DIR":
+            kept[name] = value
     os.execve(words[0], words, kept | uv_variables(settings, os.environ))
 
 

@@ -107,14 +107,20 @@ if [[ -n ${print} ]]; then
   exit 0
 fi
 
-stop() {
+# The job is told of a hang-up by HUP and else by TERM, so that its log and its exit status say which it was.
+stop() { # TERM | HUP
   if [[ ${ENGINE} == apptainer ]]; then
-    kill -TERM "${child}" 2>/dev/null || true # which it passes on
+    kill "-$1" "${child}" 2>/dev/null || true # which it passes on
+  elif [[ $1 == HUP ]]; then # by hand, as not every engine's `stop` takes a signal
+    "${ENGINE}" kill --signal HUP "${name}" >/dev/null 2>&1 || true
+    timeout "${CONTAINER_END_S}" "${ENGINE}" wait "${name}" >/dev/null 2>&1 || true
+    "${ENGINE}" kill "${name}" >/dev/null 2>&1 || true # one that has ended is gone
   else
     "${ENGINE}" stop --time ${CONTAINER_END_S} "${name}" >/dev/null 2>&1 || true
   fi
 }
-trap stop TERM INT HUP
+trap 'stop TERM' TERM INT
+trap 'stop HUP' HUP
 [[ ${ENGINE} == apptainer ]] || trap '"${ENGINE}" rm --force "${name}" >/dev/null 2>&1 || true' EXIT
 setpriv --pdeathsig TERM "${run[@]}" </dev/null & # the engine's client passes TERM on where this script is killed
 child=$!

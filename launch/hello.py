@@ -21,16 +21,19 @@ OF_ONE_NODE = frozenset(
         *("LOGDIR", "RESULT_FILE", "PROGRESS", "SWITCH_GROUPS", "FLEET_BASELINE"),
     )
 )
-UNABLE = "this node of the job cannot start its sshd: "
+SSHD_CANNOT_START = "this node of the job cannot start its sshd: "
 ANSWER_S = 10.0  # that a node without sshd waits for the first one's call
 MOST_OF_AN_ANSWER = 300  # characters
-REFUSED_S = 8.0  # from a first node's call that ended too early, in which it calls again where the key is right
-# An sshd's line about a caller that ended in the exchange of keys, as one does that expects another host key.
-REFUSED = re.compile(r"Connection (?:closed|reset) by (?:authenticating user \S+ )?(\S+) port \d+ \[preauth\]")
+REFUSED_S = 8.0  # in which a first node whose key is right calls again after a call that ended too early
+# An sshd's line about a caller that hung up in the exchange of keys, as one does that expects another host key.
+HUNG_UP = re.compile(r"Connection (?:closed|reset) by (?:authenticating user \S+ )?(\S+) port \d+ \[preauth\]")
 
 
 def hello(job: env.Job) -> str:
-    """Return what a waiting node tells the first one, in a line: its rank, its code, the settings its user gave it."""
+    """Return what a waiting node tells the first one, as a line of JSON with `rank`, `code` and `given`.
+
+    `code` is the SHA-256 of the files that the node runs, and `given` has the settings that its user gave it.
+    """
     _, origins = env.read()
     given = {name: str(entry["value"]) for name, entry in origins.items() if entry["origin"] == "environment"}
     return json.dumps({"rank": job.cluster.node_rank, "code": code_sha256(), "given": given}) + "\n"
@@ -49,11 +52,12 @@ def overruled(given: Mapping[str, str], job: env.Job) -> str:
     return ", ".join(differences)
 
 
-def answer_that_unable(job: env.Job, why: str) -> None:
-    """Listen in the place of this node's sshd, which cannot start, and say why to a first node that calls now.
+def answer_in_place_of_sshd(job: env.Job, why: str) -> None:
+    """Listen in the place of this node's sshd, which cannot start, and say why to a first node that calls.
 
-    A first node calls twice: by ssh, which does not show what it is told, and then to hear it. One that begins later
-    hears nothing, as this node has ended then.
+    A first node calls twice: by ssh, which does not show what it is told, and then by `why_sshd_cannot_start`, which
+    reads it. Each call is waited for ANSWER_S at most: a first node that calls later hears nothing, as this node has
+    ended then. Where nothing can listen there, this returns at once.
     """
     family = socket.AF_INET6 if ":" in job.cluster.ssh_address else socket.AF_INET
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -64,32 +68,33 @@ def answer_that_unable(job: env.Job, why: str) -> None:
         for _ in range(2):
             caller, _ = listener.accept()
             with caller:
-                caller.sendall(f"{UNABLE}{why}\n".encode())
+                caller.sendall(f"{SSHD_CANNOT_START}{why}\n".encode())
                 caller.shutdown(socket.SHUT_WR)
                 caller.settimeout(1)
-                caller.recv(1000)  # what ssh begins with: unread it would make the end of the connection an error
+                # Read what ssh begins with: left unread, it would make the end of the connection an error there.
+                caller.recv(1000)
 
 
-def why_unable(host: str, port: int) -> str:
-    """Return why the sshd of a node cannot start, by what `answer_that_unable` says there; empty: nobody says it."""
+def why_sshd_cannot_start(host: str, port: int) -> str:
+    """Return why the sshd of a node cannot start, as `answer_in_place_of_sshd` says it; empty where nothing does."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=ANSWER_S) as connection:
         line = connection.makefile("rb").readline(MOST_OF_AN_ANSWER).decode(errors="replace")
-        if line.startswith(UNABLE):
-            return printable(line.removeprefix(UNABLE).strip(), MOST_OF_AN_ANSWER)
+        if line.startswith(SSHD_CANNOT_START):
+            return printable(line.removeprefix(SSHD_CANNOT_START).strip(), MOST_OF_AN_ANSWER)
     return ""
 
 
 def addresses_of(host: str) -> list[str]:
     """Return the numeric addresses of a host; none where its name does not resolve."""
     try:
-        ways = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return []
-    return [str(way[4][0]) for way in ways]
+    return [str(address) for _, _, _, _, (address, *_) in entries]
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether a host's name has an address of this machine: one that a socket can be bound to."""
+    """Tell whether a host's name has an address of this machine: one that a socket can be bound to."""
     for address in addresses_of(host):
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -112,26 +117,33 @@ def rank_by_hosts(hosts: list[str]) -> int:
 
 
 class RefusedCalls:
-    """Calls of an sshd that ended before the caller had proved itself, by sshd's own log."""
+    """Calls of this node's sshd whose caller hung up before it had proved itself, by sshd's own log."""
 
     def __init__(self, hosts: list[str]) -> None:
+        """`hosts` are the names of the job's nodes, the first one first; there may be none."""
         self.hosts = hosts
-        self.seen = 0
-        self.last_of_first_node = float("inf")  # by time.monotonic
+        self.lines_read = 0
+        self.last_of_first_node = float("inf")  # by time.monotonic; infinite: it has not hung up
 
     def read(self, log: list[str]) -> list[str]:
-        """Return the addresses of the callers that ended so in the lines of the log that are new."""
-        callers = []
-        for line in log[self.seen :]:
-            if match := REFUSED.search(line):
-                callers.append(match[1])
-        self.seen = len(log)
+        """Return the addresses of the callers that hung up, by the lines of sshd's `log` since the last call of this.
 
-        # Asked only now: the first node may get its name after this one has started.
-        if callers and self.hosts and not set(callers).isdisjoint(addresses_of(self.hosts[0])):
-            self.last_of_first_node = time.monotonic()
+        If the first node is among them, this moment is noted for `first_node_gave_up`.
+        """
+        new_lines = log[self.lines_read :]
+        self.lines_read = len(log)
+        callers = []
+        for line in new_lines:
+            hung_up = HUNG_UP.search(line)
+            if hung_up:
+                callers.append(hung_up[1])
+
+        if callers and self.hosts:
+            first_node = addresses_of(self.hosts[0])  # asked only now, as it may get its name late
+            if not set(callers).isdisjoint(first_node):
+                self.last_of_first_node = time.monotonic()
         return callers
 
     def first_node_gave_up(self) -> bool:
-        """Return whether the first node's call ended so, and it has not called again for REFUSED_S."""
+        """Tell whether the first node hung up, and has not called again for REFUSED_S since."""
         return time.monotonic() > self.last_of_first_node + REFUSED_S

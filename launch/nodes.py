@@ -17,7 +17,6 @@ import contextlib
 import fcntl
 import os
 import pwd
-import select
 import shutil
 import signal
 import subprocess
@@ -25,61 +24,69 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NamedTuple
 
 from harness import env
 from harness.hosts import hosts_of_cluster
 from harness.processes import adopt_orphans, end_descendants, end_with_parent, on_signals
-from launch.hello import RefusedCalls, answer_that_unable, hello, rank_by_hosts
-from launch.lifeline import Lifeline, say
+from launch.ends import NodeError, fail, say, stop
+from launch.hello import rank_by_hosts
+from launch.lifeline import Lifeline
 from launch.times import TIMES
+from launch.waiting import serve
 from runlog import named_files
 
 EXTRA_USERS = Path("/var/lib/extrausers")  # where libnss-extrausers looks; in the image a link into /tmp
+MOST_NAMED = 8  # of the nodes that did not join
 SIGNAL_S = 1.0  # from a node's loss to the signal that ended it, where it is for this node too
-
-
-class NodeError(SystemExit):
-    """The end of this node's part in a job: its exit status, and why in one line."""
-
-    def __init__(self, text: str, status: int) -> None:
-        super().__init__(status)
-        self.text = text
-
-
-def fail(text: str, status: int = 1) -> NoReturn:
-    """Ends with that line: status 1 where the job cannot go on, 2 for wrong use."""
-    say(text)
-    raise NodeError(text, status)
-
-
-def stop(number: int, _frame: object) -> NoReturn:
-    """Ends this node as the first signal asks."""
-    on_signals(signal.SIG_IGN)
-    raise SystemExit(128 + number)
 
 
 # --- a node's files of the job ----------------------------------------------------------------------------------------
 
 
 def user_name() -> str:
-    """Login name of this process's user; one that has none gets one, as ssh and sshd refuse a user without."""
+    """Return the login name of this process's user; give it one where it has none, as ssh and sshd refuse such a user.
+
+    A name can be given in the image alone, and to a user id of 500 or above: libnss-extrausers, by which it is done,
+    takes no other. Ends this process where none can be given.
+    """
     uid, gid = os.getuid(), os.getgid()
-    with contextlib.suppress(KeyError):
-        return pwd.getpwuid(uid).pw_name
-    if not EXTRA_USERS.is_symlink():
+    name = known_name(uid)
+    if name:
+        return name
+    is_in_image = EXTRA_USERS.is_symlink()
+    if not is_in_image:
         fail(f"user id {uid} has no name on this machine: run as a user of /etc/passwd, or in the image", 2)
     folder = EXTRA_USERS.resolve()
     folder.mkdir(mode=0o700, exist_ok=True)
     (folder / "passwd").write_text(f"job:x:{uid}:{gid}::/tmp:/bin/bash\n")
     (folder / "group").write_text(f"job:x:{gid}:\n")
-    with contextlib.suppress(KeyError):
+    name = known_name(uid)
+    if not name:
+        fail(f"user id {uid} has no name and is below 500, so the image cannot give it one: use another --user", 2)
+    return name
+
+
+def known_name(uid: int) -> str:
+    """Return the login name of a user id on this machine; empty where it has none."""
+    try:
         return pwd.getpwuid(uid).pw_name
-    fail(f"user id {uid} has no name and is below 500, so the image cannot give it one: use another --user", 2)
+    except KeyError:
+        return ""
 
 
-def take_key(key: Path, folder: Path, user: str) -> str:
-    """Copies the job's private key into the folder; kind and text of its public half."""
+def forget_user_name() -> None:
+    """Remove the name that `user_name` has given this process's user; do nothing where it gave none."""
+    if (EXTRA_USERS / "passwd").is_file() and EXTRA_USERS.is_symlink():
+        shutil.rmtree(EXTRA_USERS.resolve())
+
+
+def copy_key(key: Path, folder: Path, user: str) -> str:
+    """Copy the job's private key to the file `key` of a folder; return its public half, as "ssh-ed25519 AAAA...".
+
+    `user` is the name of this process's user, for the message. Ends this process where the key cannot be read, or is no
+    private key without a passphrase.
+    """
     try:
         named_files.refuse_no_file(key)
         (folder / "key").write_bytes(key.read_bytes())
@@ -91,201 +98,123 @@ def take_key(key: Path, folder: Path, user: str) -> str:
     public = subprocess.run(command, capture_output=True, text=True, check=False)
     if public.returncode != 0:
         fail(f"JOB_KEY={key}: no private ssh key without passphrase; make one with ssh-keygen -t ed25519 -N ''", 2)
-    return " ".join(public.stdout.split()[:2])
+    kind_and_key = public.stdout.split()[:2]  # a comment may follow
+    return " ".join(kind_and_key)
 
 
 @contextlib.contextmanager
 def job_folder(job: env.Job) -> Iterator[Path]:
-    """The job's files on this node: the key, the configuration of ssh and sshd, the lifeline; removed at the end.
+    """Make a folder with this node's files of the job, and give its path; remove it at the end of the context.
 
-    Its path is the same on every node, because mpirun's daemons start each other with the first node's ssh command.
+    It holds the key, the configuration of ssh and sshd, and the pipe that is this node's end of the lifeline. Its path
+    is the same on every node, because mpirun's daemons start each other with the first node's ssh command.
+
+    Ends this process where another job on this node uses the same SSH_PORT, and where the files cannot be made.
     """
     user = user_name()
     folder = Path(f"/tmp/nodes-{os.getuid()}-{job.cluster.ssh_port}")
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid() or folder.is_symlink():
         fail(f"{folder} belongs to somebody else: remove it, or choose another SSH_PORT")
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            fail(f"another job on this node uses port {job.cluster.ssh_port}: choose another SSH_PORT")
+    with (folder / "lock").open("w") as lock:  # held to the end of the context
+        lock_or_fail(lock, job.cluster.ssh_port)
         for left in folder.iterdir():  # of a job that was killed
             if left.name != "lock":
                 left.unlink()
-        for_others = os.umask(0o077)
-        public = take_key(Path(job.cluster.job_key), folder, user)
-        (folder / "authorized_keys").write_text(f"restrict {public}\n")
-        (folder / "known_hosts").write_text(f"job {public}\n")
-        values = {"port": job.cluster.ssh_port, "user": user, "folder": folder}
-        values |= {name.lower(): TIMES[name] for name in ("ALIVE_S", "ALIVE_COUNT")}
-        values["listen"] = f"ListenAddress {job.cluster.ssh_address}" if job.cluster.ssh_address else ""
-        for name in ("ssh_config", "sshd_config"):
-            (folder / name).write_text(Path(__file__).with_name(name).read_text().format(**values))
-        os.mkfifo(folder / "lifeline")
-        os.umask(for_others)  # the results' own
+        umask_of_results = os.umask(0o077)
+        write_files(job, folder, user)
+        os.umask(umask_of_results)
         try:
             yield folder
         finally:
             shutil.rmtree(folder)
-            if (EXTRA_USERS / "passwd").is_file() and EXTRA_USERS.is_symlink():
-                shutil.rmtree(EXTRA_USERS.resolve())
+            forget_user_name()
 
 
-# --- nodes above 0 ----------------------------------------------------------------------------------------------------
+def lock_or_fail(lock: IO[str], port: int) -> None:
+    """Lock a file until it is closed; end this process where another job on this node holds it, for the same port."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        fail(f"another job on this node uses port {port}: choose another SSH_PORT")
 
 
-def start_sshd(job: env.Job, folder: Path) -> subprocess.Popen[bytes]:
-    """The sshd that the first node calls; it writes to sshd.log."""
-    path = shutil.which("sshd", path=f"{os.defpath}:/usr/sbin:/sbin:/usr/local/sbin")
-    if path is None:
-        missing = "sshd is missing on this node: install openssh-server (the image has it)"
-        say(missing)
-        answer_that_unable(job, missing)
-        raise NodeError(missing, 2)
-    if os.getuid() == 0:
-        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd's own demand where it runs as root
-    command = [path, "-D", "-e", "-f", str(folder / "sshd_config")]
-    with (folder / "sshd.log").open("wb") as out:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=out)
+def write_files(job: env.Job, folder: Path, user: str) -> None:
+    """Write what ssh, sshd and the lifeline need into the job's folder of this node; `user` is its user's name.
 
-
-def say_how_it_ended(me: str, first: str, text: str) -> int:
-    """Say why the job ended, by the first node's word: its status, and a reason where it has one; the status."""
-    number, _, reason = text.partition(" ")
-    status = int(number)
-    if status != 0:
-        why = reason or f"{first} says why, and its logs do"
-        say(f"{me}: the job ended with status {status}: {why}")
-    return status
-
-
-def fail_for_sshd(job: env.Job, me: str, log: list[str]) -> NoReturn:
-    """End this node because its sshd has ended, with the last lines of its log."""
-    last_lines = " / ".join(log[-2:])
-    other = ": give the job another SSH_PORT, on all nodes" if "Bind to port" in last_lines else ""
-    why = f"sshd ended: {last_lines}{other}"
-    say(f"{me}: {why}")
-    answer_that_unable(job, why)
-    raise NodeError(f"{me}: {why}", 1)
-
-
-def tell_refused(me: str, first: str, refused: RefusedCalls, log: list[str]) -> None:
-    """Say who called with another key; end this node where that was the first one, which then has ended too."""
-    for caller in refused.read(log):
-        say(f"{me}: {caller} called, and hung up at this node's key: it has another JOB_KEY, or is none of the job")
-    if refused.first_node_gave_up():
-        fail(f"{me}: {first} has another JOB_KEY than this node, and has ended: give both the same file")
-
-
-def serve(job: env.Job, hosts: list[str], folder: Path) -> int:
-    """Runs sshd until the first node ends the job, or is lost; the job's exit status."""
-    (folder / "hello").write_text(hello(job))
-    lifeline = os.open(folder / "lifeline", os.O_RDONLY | os.O_NONBLOCK)
-    sshd = start_sshd(job, folder)
-    me, first = f"node {job.cluster.node_rank}", f"the first node{', ' + hosts[0] if hosts else ''},"
-    say(f"{me}: waiting on port {job.cluster.ssh_port} for {first} at most {job.cluster.node_wait_s} s")
-    poll = select.poll()
-    poll.register(lifeline, select.POLLIN)
-    deadline = time.monotonic() + job.cluster.node_wait_s
-    received = b""
-    refused = RefusedCalls(hosts)
-    asked: list[int] = []  # signals that came once the job ran
-
-    def on_signal(number: int, _frame: object) -> None:
-        # Who stops a job often signals all its nodes: the first one then needs this one until it has saved.
-        nonlocal deadline
-        if not asked:
-            deadline = time.monotonic() + TIMES["JOB_END_S"]
-        asked.append(number)
-
-    while True:
-        for _, event in poll.poll(1000):
-            data = os.read(lifeline, 4096) if event & select.POLLIN else b""
-            if data and not received:
-                on_signals(on_signal)
-            *lines, _ = (received.rpartition(b"\n")[2] + data).split(b"\n")
-            received += data
-            for line in lines:
-                word, _, text = line.decode(errors="replace").partition(" ")
-                if word == "say":
-                    say(f"{me}: {text}")
-                elif word == "end":
-                    return say_how_it_ended(me, first, text)
-            if not data and not asked:
-                fail(f"{me}: {first} was lost; this node ends")
-            if not data:
-                stop(asked[0], None)
-        has_ended = sshd.poll() is not None  # before its last words are read
-        log = (folder / "sshd.log").read_text().splitlines()
-        if has_ended:
-            fail_for_sshd(job, me, log)
-        if not received:
-            tell_refused(me, first, refused, log)
-        late = time.monotonic() > deadline
-        if late and asked:
-            stop(asked[0], None)
-        if late and not received:
-            seen = [line for line in log if "Connection" in line or "Failed" in line]
-            why = f"; sshd says: {seen[-1]}" if seen else " and nobody called"
-            fail(f"{me}: {first} did not come within {job.cluster.node_wait_s} s{why}")
+    The job's key is all that is trusted: sshd lets in who has it, and ssh takes it for the host key of every node.
+    """
+    public = copy_key(Path(job.cluster.job_key), folder, user)
+    (folder / "authorized_keys").write_text(f"restrict {public}\n")
+    (folder / "known_hosts").write_text(f"job {public}\n")
+    address = job.cluster.ssh_address
+    values = {
+        "port": job.cluster.ssh_port,
+        "user": user,
+        "folder": folder,
+        "alive_s": TIMES["ALIVE_S"],
+        "alive_count": TIMES["ALIVE_COUNT"],
+        "listen": f"ListenAddress {address}" if address else "",
+    }
+    for name in ("ssh_config", "sshd_config"):
+        template = Path(__file__).with_name(name).read_text()
+        (folder / name).write_text(template.format(**values))
+    os.mkfifo(folder / "lifeline")
 
 
 # --- the first node ---------------------------------------------------------------------------------------------------
 
 
-def lead(job: env.Job, hosts: list[str], folder: Path, command: list[str]) -> int:
-    """Waits for the other nodes, runs the command over them, and tells them how it ended."""
+def lead(job: env.Job, hosts: list[str], folder: Path, words: list[str]) -> int:
+    """Wait for the other nodes, run a command (its `words`) over them, and return its exit status.
+
+    However this ends, the other nodes are told its exit status, and why where that is known.
+    """
     start = time.monotonic()
     deadline = start + job.cluster.node_wait_s
-    others = [Lifeline(rank, job, host, folder, deadline) for rank, host in enumerate(hosts) if rank]
-    status, reason = 1, ""
+    others = [Lifeline(rank, job, host, folder, deadline) for rank, host in enumerate(hosts) if rank > 0]
+    status = 1  # of an error that nothing here expects
+    reason = ""
     try:
         for other in others:
             other.start()
         join(others, start, job.cluster.node_wait_s)
         say(f"{len(hosts)} nodes joined after {time.monotonic() - start:.1f} s")
-        status = run_command(command, mpirun_settings(job, hosts, folder), folder, others)
+        status = run_command(words, mpirun_settings(job, hosts, folder), folder, others)
         reason = reason_of(folder)
     except SystemExit as end:
         status = int(end.code or 0)
         reason = end.text if isinstance(end, NodeError) else ""
         raise
     finally:
-        for other in others:
-            other.end(status, reason)
-        for other in others:  # a node closes its sshd, and so the lifeline, when it has heard
-            if other.process and other.answered:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    other.process.wait(2.0)
+        end_others(others, status, reason)
     return status
 
 
-def reason_of(folder: Path) -> str:
-    """Return why the job failed: this process's reason to end it, or the one of launch/trials.sh; empty: neither."""
-    for name in ("abort_reason", "end_reason"):
-        with contextlib.suppress(FileNotFoundError):
-            return (folder / name).read_text(errors="replace").partition("\n")[0]
-    return ""
-
-
 def join(others: list[Lifeline], start: float, wait_s: int) -> None:
-    """Waits for the other nodes; ends this process where one does not come."""
+    """Wait until all other nodes have joined; end this process where one cannot, or does not within `wait_s`."""
     end = start + wait_s + 1
-    while any(o.is_alive() for o in others) and time.monotonic() < end and not any(o.final for o in others):
+    while time.monotonic() < end and any(other.is_alive() for other in others):
+        if any(other.final for other in others):
+            break
         time.sleep(0.05)
-    final = [o for o in others if o.final]
-    if missing := final or [o for o in others if o.problem]:
-        within = "" if final else f" within {wait_s} s"
-        names = "; ".join(f"{o.host} (node {o.rank}): {o.problem}" for o in missing[:8])
-        more = f"; and {len(missing) - 8} more" if len(missing) > 8 else ""
-        fail(f"{len(missing)} of {len(others) + 1} nodes did not join{within}: {names}{more}")
+
+    unable = [other for other in others if other.final]
+    missing = unable or [other for other in others if other.problem]
+    if not missing:
+        return
+    within = "" if unable else f" within {wait_s} s"
+    problems = "; ".join(f"{other.host} (node {other.rank}): {other.problem}" for other in missing[:MOST_NAMED])
+    unnamed = len(missing) - MOST_NAMED
+    more = f"; and {unnamed} more" if unnamed > 0 else ""
+    fail(f"{len(missing)} of {len(others) + 1} nodes did not join{within}: {problems}{more}")
 
 
 def mpirun_settings(job: env.Job, hosts: list[str], folder: Path) -> dict[str, str]:
-    """Return the environment that mpirun needs, and the files of two reasons.
+    """Return the environment variables by which mpirun reaches the nodes, and those that name two files of reasons.
 
-    The command reads in the one why it is ended, and writes into the other why it failed.
+    In ABORT_REASON_FILE the command that runs mpirun reads why it is being ended; into END_REASON_FILE it writes why it
+    failed. The list of hosts for mpirun is written into the job's folder.
     """
     hostfile = folder / "hosts"
     hostfile.write_text("".join(f"{host} slots={job.cluster.dgxngpu}\n" for host in hosts))
@@ -303,40 +232,89 @@ def mpirun_settings(job: env.Job, hosts: list[str], folder: Path) -> dict[str, s
     }
 
 
+class EarlyEnd(NamedTuple):
+    """How a command is ended before it has ended by itself."""
+
+    status: int  # exit status of the job
+    number: signal.Signals  # that the command is sent
+    reason: str
+
+
 def run_command(words: list[str], settings: dict[str, str], folder: Path, others: list[Lifeline]) -> int:
-    """Runs the command to its end; stops it when a node is lost, or a signal comes."""
+    """Run a command to its end, and return its exit status, or 128 + n where signal n ended it.
+
+    Where a node is lost, or a signal comes to this process, the command is told the reason by the file `abort_reason`
+    of the job's folder, and then sent a signal; what has not ended JOB_END_S later is killed. The status is then 1 for
+    a lost node, and 128 + n for signal n.
+    """
     parent = os.getppid()
-    asked: list[int] = []
-    on_signals(lambda number, _frame: asked.append(number))
+    signals: list[int] = []
+    on_signals(lambda number, _frame: signals.append(number))
     command = subprocess.Popen(words, env=os.environ | settings, start_new_session=True, close_fds=False)
-    stopping = 0  # the exit status of a job that was told to end
+    early: EarlyEnd | None = None
     deadline = float("inf")
-    while (status := command.poll()) is None:
-        lost = next((other for other in others if other.lost()), None)
-        if time.monotonic() > deadline:
+    while command.poll() is None:
+        if early is not None and time.monotonic() > deadline:
             say(f"the job did not end within {TIMES['JOB_END_S']} s of being asked to: killed")
             end_descendants(0)
-            return stopping
-        if not stopping and (lost or asked):
-            if lost:
-                # Who stops a job often signals all its nodes, with all that runs there: then that is the reason.
-                time.sleep(SIGNAL_S)
-            if lost and not asked:
-                stopping, number, text = 1, signal.SIGTERM, f"node {lost.rank} ({lost.host}) was lost"
-                say(f"{text}; the job ends")
-            else:
-                number = signal.Signals(asked[0])
-                stopping = 128 + number
-                text = f"stopped by {number.name}" if os.getppid() == parent else "run_and_time.sh was killed"
-            (folder / "abort_reason").write_text(text + "\n")
+            return early.status
+        lost = next((other for other in others if other.lost()), None)
+        if early is None and (lost is not None or signals):
+            early = early_end(lost, signals, parent)
+            (folder / "abort_reason").write_text(f"{early.reason}\n")
             deadline = time.monotonic() + TIMES["JOB_END_S"]
-            command.send_signal(number)
+            command.send_signal(early.number)
         time.sleep(0.1)
-    return stopping or (status if status >= 0 else 128 - status)
+
+    if early is not None:
+        return early.status
+    if command.returncode < 0:
+        return 128 - command.returncode
+    return command.returncode
+
+
+def early_end(lost: Lifeline | None, signals: list[int], parent: int) -> EarlyEnd:
+    """Return how to end the command for a node that was lost, or for the first of the signals that came.
+
+    `parent` was this process's parent, which Linux replaces where it was killed: then that is the reason.
+    """
+    if lost is not None:
+        # Who stops a job often signals all its nodes, with all that runs there: a signal is then the reason, as soon as
+        # it comes here.
+        time.sleep(SIGNAL_S)
+    if lost is not None and not signals:
+        reason = f"node {lost.rank} ({lost.host}) was lost"
+        say(f"{reason}; the job ends")
+        return EarlyEnd(1, signal.SIGTERM, reason)
+    number = signal.Signals(signals[0])
+    is_parent_alive = os.getppid() == parent
+    reason = f"stopped by {number.name}" if is_parent_alive else "run_and_time.sh was killed"
+    return EarlyEnd(128 + number, number, reason)
+
+
+def reason_of(folder: Path) -> str:
+    """Return why the job failed: this process's reason to end it, else the one of launch/trials.sh; empty: neither."""
+    for name in ("abort_reason", "end_reason"):
+        with contextlib.suppress(FileNotFoundError):
+            return (folder / name).read_text(errors="replace").partition("\n")[0]
+    return ""
+
+
+def end_others(others: list[Lifeline], status: int, reason: str) -> None:
+    """Tell the other nodes how the job ended; wait 2 s at most for each of those that joined to have heard it."""
+    for other in others:
+        other.end(status, reason)
+    for other in others:  # a node closes its sshd, and so the lifeline, when it has heard
+        if other.process and other.answered:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                other.process.wait(2.0)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
 
 
 def hosts_of(job: env.Job) -> list[str]:
-    """Names of the job's nodes; a node that waits needs none, as the first one calls it.
+    """Return the names of the job's nodes; a node above 0 needs none, as the first one calls it.
 
     Raises ValueError where the first node has none, or HOSTFILE is not right.
     """
@@ -348,12 +326,20 @@ def hosts_of(job: env.Job) -> list[str]:
     return names
 
 
-def main() -> int:
-    """Runs this node's role; its exit status."""
+def arguments() -> argparse.Namespace:
+    """Read the command line: the role of this node, and for the first one the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("role", choices=("serve", "lead"))
     parser.add_argument("command", nargs="*", help="lead: what runs over the nodes")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Play this node's role in the job that the environment describes, and return the exit status.
+
+    The module's docstring lists the statuses. All processes that were started here have ended when this returns.
+    """
+    args = arguments()
     try:
         job, _ = env.read()
         hosts = hosts_of(job)
@@ -372,10 +358,7 @@ def main() -> int:
         try:
             if args.role == "serve":
                 return serve(job, hosts, folder)
-            if place := rank_by_hosts(hosts):
-                say(f"NODE_RANK=0, but HOSTS has this machine as node {place} ({hosts[place]}): set NODE_RANK={place}")
-                return serve(job, hosts, folder) or 2  # so that the first node hears of it
-            return lead(job, hosts, folder, args.command)
+            return lead_as_first(job, hosts, folder, args.command)
         except SystemExit as end:
             if isinstance(end.code, int) and end.code > 128:
                 say(f"stopped by {signal.Signals(end.code - 128).name}")
@@ -383,6 +366,19 @@ def main() -> int:
         finally:
             on_signals(signal.SIG_IGN)
             end_descendants(5)
+
+
+def lead_as_first(job: env.Job, hosts: list[str], folder: Path, words: list[str]) -> int:
+    """Lead the job if this machine is the first of its hosts, and return the exit status.
+
+    Any other machine was started as the first one by mistake. It serves the first one, which thereby hears of it and
+    says so, and returns what the first one says, or 2.
+    """
+    rank = rank_by_hosts(hosts)
+    if rank == 0:
+        return lead(job, hosts, folder, words)
+    say(f"NODE_RANK=0, but HOSTS has this machine as node {rank} ({hosts[rank]}): set NODE_RANK={rank}")
+    return serve(job, hosts, folder) or 2
 
 
 if __name__ == "__main__":

@@ -25,19 +25,19 @@ from harness.processes import LAUNCHER_ENDED, SENT_TO_RANKS, ancestors, end_with
 from launch.times import TIMES
 from runlog.writer import close_for_dead
 
-# What a rank says that only lost another one: it is not to blame.
+# What a rank says that failed only because it lost another one: it is not to blame.
 LOST_PEER = re.compile(
     r"connection (reset|closed|refused)|broken pipe|socket closed|closed the connection|remote process|peer"
     r"|nccl.*(remote|unhandled system) error|gloo.*(timed? ?out|enforce)",
     re.IGNORECASE,
 )
+SIGNALS_OF_LOST_PEER = {signal.SIGABRT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP}  # by which such a rank may end
 NO_MORE_PROCESSES = re.compile(r"can't start new thread|BlockingIOError: \[Errno 11\]|pthread_create failed")
-ENDED = re.compile(r"process rank \d+ with PID \d+ on node \S+ exited on signal (\d+) \([^)]*\)")
-OF_A_LOSS = {signal.SIGABRT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP}  # signals by which such a rank may end
+RANK_ENDED = re.compile(r"process rank \d+ with PID \d+ on node \S+ exited on signal (\d+) \([^)]*\)")  # mpirun's words
 
 
 def memory_kills() -> int:
-    """Processes that this node's kernel has ended for want of memory."""
+    """Return how many processes this node's kernel has ended for want of memory, since it started."""
     found = re.search(r"^oom_kill (\d+)", Path("/proc/vmstat").read_text(), re.M)
     return int(found[1]) if found else 0
 
@@ -66,136 +66,220 @@ def time_to_end_s(result: Path, *, nodes: int, in_container: bool) -> float:
     return max(TIMES["LAST_WINDOW_S"], WINDOWS_TO_END * longest_window_s(result))
 
 
-def take(stderr: Path) -> IO[bytes]:
-    """The trial's file of messages, made new and locked: its name is the trial's.
+def open_messages(path: Path) -> IO[bytes]:
+    """Open the file that gets what the trial's ranks and mpirun print on stderr, empty and locked for this trial.
 
-    Raises FileExistsError where it is another job's, or no plain file; OSError where the folder cannot be written.
+    The lock is held until the file is closed, and tells other jobs that the trial's name is taken. A file without a
+    lock is of a trial that ended before it had a log, and is emptied.
+
+    Raises FileExistsError where another job holds the lock, or what is there is no plain file; OSError where it cannot
+    be written.
     """
-    stderr.parent.mkdir(parents=True, exist_ok=True)
-    if stderr.is_symlink() or (stderr.exists() and not stderr.is_file()):
-        raise FileExistsError(f"{stderr} is a link, or no plain file: remove it, or set LOGDIR")
-    # One that is there is of a trial that ended before it had a log, or of a job under way.
-    messages = os.fdopen(os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644), "wb")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise FileExistsError(f"{path} is a link, or no plain file: remove it, or set LOGDIR")
+    # Not emptied by opening it: another job may be writing there.
+    messages = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644), "wb")
     try:
         fcntl.flock(messages, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         messages.close()
-        said = f"{stderr} is of another job, which is at work there: wait for it, or set LOGDIR"
+        said = f"{path} is of another job, which is at work there: wait for it, or set LOGDIR"
         raise FileExistsError(said) from None
     messages.truncate(0)
     return messages
 
 
+class Messages:
+    """All that the ranks and mpirun have printed on stderr so far."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def errors(self) -> list[str]:
+        """Return the errors that ranks wrote, which are the lines with `error: ` before them, without that."""
+        lines = self.text.splitlines()
+        return [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+
+    def rank_ended(self) -> re.Match[str] | None:
+        """Return mpirun's sentence about a rank that was ended by a signal, whose number is its first group."""
+        in_one_line = " ".join(self.text.split())  # mpirun breaks its sentence over lines
+        return RANK_ENDED.search(in_one_line)
+
+
 class Trial:
-    """mpirun, what it was asked, and why it ended."""
+    """A trial: its mpirun, the signal that asked it to end, and why it failed."""
 
     def __init__(self, args: argparse.Namespace) -> None:
+        """`args` are those of the command line; nothing is started yet."""
         self.args = args
         self.result: Path = args.result
         self.stderr = self.result.with_suffix(".stderr")
-        self.signal: signal.Signals | None = None
-        self.above = ancestors()  # trials.sh, and what started it
-        self.deadline = float("inf")
+        self.signal: signal.Signals | None = None  # the first that asked the trial to end
+        self.deadline = float("inf")  # by time.monotonic: until then ranks that were asked to end may save
+        self.launchers = ancestors()  # process ids of launch/trials.sh, and of what started it
         self.mpirun: subprocess.Popen[bytes] | None = None
         self.kills_before = memory_kills()
 
     def on_signal(self, number: int, _frame: object) -> None:
-        """Asks the ranks to end; those with something to save do so."""
+        """Pass a signal that asks the trial to end on to the ranks, which save what they have and end.
+
+        The first signal is kept as the reason of the end, and sets the time by which the ranks must have ended. Where
+        mpirun is not there yet nothing is sent: `run` calls this again when it is.
+        """
         if self.signal is None:
             in_container = bool(os.environ.get("IMAGE_DIGEST"))
             limit_s = time_to_end_s(self.result, nodes=self.args.nodes, in_container=in_container)
             self.deadline = time.monotonic() + limit_s
-        self.signal = self.signal or signal.Signals(number)
+            self.signal = signal.Signals(number)
         if self.mpirun is not None:
             sent = SENT_TO_RANKS[signal.Signals(number)]
-            if number == signal.SIGHUP and self.killed():
+            # HUP comes from a user, or from Linux where a launcher above was killed; the ranks say which in the log.
+            if number == signal.SIGHUP and self.killed_launcher():
                 sent = LAUNCHER_ENDED
             self.mpirun.send_signal(sent)
 
     def run(self, messages: IO[bytes]) -> int:
-        """mpirun's exit status, or 128 + the signal that it was ended by."""
-        # A rank that is killed leaves its segments in the node's memory; other nodes' are gone with their container.
-        settings, segments = dict(os.environ), ""
-        if self.args.nodes == 1:
-            with contextlib.suppress(OSError):
-                segments = tempfile.mkdtemp(prefix=f"ranks.{os.getppid()}.", dir="/dev/shm")  # or trials.sh removes it
-                settings["OMPI_MCA_btl_sm_backing_directory"] = segments
-        self.mpirun = subprocess.Popen(
+        """Run mpirun to its end; return its exit status, or 128 + n where signal n ended it.
+
+        What it and its ranks print on stderr goes into the file `messages`. What they leave in the node's memory and in
+        its folder of temporary files is removed.
+        """
+        settings = dict(os.environ)
+        segments = self._make_folder_of_segments()
+        if segments:
+            settings["OMPI_MCA_btl_sm_backing_directory"] = segments
+        mpirun = subprocess.Popen(
             self.args.command,
             stdin=subprocess.DEVNULL,
             stderr=messages,
             env=settings,
             preexec_fn=lambda: end_with_parent(signal.SIGTERM),
         )
+        self.mpirun = mpirun
         if self.signal is not None:  # it came before there was an mpirun
             self.on_signal(self.signal, None)
-        late = time.monotonic() + self.args.limit if self.args.limit else float("inf")
-        while self.mpirun.poll() is None:
+        self._wait_for(mpirun)
+
+        own_folder_of_mpirun = f"{tempfile.gettempdir()}/ompi.{mpirun.pid}"  # which a killed one leaves
+        for left in (segments, own_folder_of_mpirun):
+            shutil.rmtree(left, ignore_errors=True)
+        if mpirun.returncode < 0:
+            return 128 - mpirun.returncode
+        return mpirun.returncode
+
+    def _make_folder_of_segments(self) -> str:
+        """Make a folder in the node's shared memory for the segments by which its ranks talk; return its path.
+
+        A rank that is killed leaves its segments there: with a folder of their own they can be removed. The path is
+        empty where no folder is needed or can be made: other nodes' segments are gone with their containers.
+        """
+        if self.args.nodes > 1:
+            return ""
+        with contextlib.suppress(OSError):
+            # trials.sh, whose process id is in the name, removes it where this process was killed.
+            return tempfile.mkdtemp(prefix=f"ranks.{os.getppid()}.", dir="/dev/shm")
+        return ""
+
+    def _wait_for(self, mpirun: subprocess.Popen[bytes]) -> None:
+        """Wait until mpirun has ended, and have it end where it is late.
+
+        It is told to end its ranks from the deadline after a signal on, or from the --limit of the trial. Where it is
+        still there MPIRUN_END_S after the deadline, it is killed.
+        """
+        end_of_trial = float("inf")
+        if self.args.limit:
+            end_of_trial = time.monotonic() + self.args.limit
+        while mpirun.poll() is None:
             now = time.monotonic()
             if now > self.deadline + TIMES["MPIRUN_END_S"]:
-                self.mpirun.kill()
-            elif now > min(self.deadline, late):
-                self.mpirun.terminate()
+                mpirun.kill()
+            elif now > min(self.deadline, end_of_trial):
+                mpirun.terminate()
             time.sleep(0.1)
-        for left in (segments, f"{tempfile.gettempdir()}/ompi.{self.mpirun.pid}"):  # a killed mpirun's own folder too
-            shutil.rmtree(left, ignore_errors=True)
-        return self.mpirun.returncode if self.mpirun.returncode >= 0 else 128 - self.mpirun.returncode
 
-    def killed(self) -> str:
-        """Name the launcher above that was killed; return an empty text where both are still there.
+    def killed_launcher(self) -> str:
+        """Say which launcher above this process was killed, as "launch/trials.sh was killed"; empty: both are there.
 
         Linux ends a launcher with the one above it, so of two that are gone the upper one was killed.
         """
         upper_name = "run_and_time.sh" if self.args.nodes == 1 else "launch/nodes.py"
-        if len(self.above) > 1 and not is_alive(self.above[1]):
+        trials_sh, *above = self.launchers
+        if above and not is_alive(above[0]):
             return f"{upper_name} was killed"
-        if os.getppid() != self.above[0]:
+        if os.getppid() != trials_sh:
             return "launch/trials.sh was killed"
         return ""
 
-    def messages(self) -> str:
-        """Return what the ranks and mpirun have written."""
-        return self.stderr.read_text(errors="replace") if self.stderr.exists() else ""
+    def messages(self) -> Messages:
+        """Return what the ranks and mpirun have printed on stderr; nothing where the file is gone."""
+        text = self.stderr.read_text(errors="replace") if self.stderr.exists() else ""
+        return Messages(text)
 
-    def errors(self) -> list[str]:
-        """Return the errors that the ranks wrote, without `error: `."""
-        return [line.removeprefix("error: ") for line in self.messages().splitlines() if line.startswith("error: ")]
-
-    def ended(self) -> re.Match[str] | None:
-        """Return mpirun's line about a rank that was ended by a signal."""
-        return ENDED.search(" ".join(self.messages().split()))  # mpirun breaks its sentence over lines
-
-    def told(self) -> str:
-        """The reason that the first node's launcher has, as it lost a node or is being stopped."""
+    def told_by_nodes(self) -> str:
+        """Return why launch/nodes.py ends the job, as it lost a node or is being stopped; empty where it does not."""
         path = Path(os.environ.get("ABORT_REASON_FILE") or os.devnull)
         return path.read_text().partition("\n")[0] if path.exists() else ""
 
-    def wait_for_word(self) -> None:
-        """Where a node was lost or all are being stopped, mpirun may fail before this node hears of it.
+    def wait_for_reason(self) -> None:
+        """Wait until launch/nodes.py has said why the job ends, or it is plain that it will not.
 
-        It hears at once by a rank's word, or mpirun's of a rank, and by the end of its own ssh, whose keepalives may be
-        one ahead of ours.
+        Where a node is lost, mpirun may fail before launch/nodes.py hears of the loss, which it does by the end of its
+        ssh connection or by ssh's keepalives. It is waited for as long as these take at most, and 3 s where a rank, or
+        mpirun about a rank, has said why the trial failed. A signal to this process ends the wait, too.
         """
         begin = time.monotonic()
-        while time.monotonic() < begin + TIMES["ALIVE_S"] + 3 and self.signal is None and not self.told():
-            if time.monotonic() > begin + 3 and (self.errors() or self.ended()):
+        end = begin + TIMES["ALIVE_S"] + 3  # mpirun's keepalives may be one ahead of ours
+        while time.monotonic() < end and self.signal is None and not self.told_by_nodes():
+            messages = self.messages()
+            has_own_reason = messages.errors() or messages.rank_ended()
+            if time.monotonic() > begin + 3 and has_own_reason:
                 return
             time.sleep(0.1)
 
     def reason(self, status: int) -> str:
-        """Why it failed, in one line: the kernel's kill, then a signal, a rank's own word, and last a lost peer."""
-        if told := self.told():
+        """Say in one line why the trial failed; `status` is what `run` returned, or 1.
+
+        The first of these counts that is known: what launch/nodes.py has told, a signal to this process, a rank that
+        the kernel or another signal ended, what a rank said of itself, that it lost another one, what mpirun said, and
+        last the exit status alone.
+        """
+        told = self.told_by_nodes()
+        if told:
             return told
-        said, errors, ended = self.messages(), self.errors(), self.ended()
+        messages = self.messages()
         if self.signal is not None:
-            killed = self.killed()
-            of_ranks = [line for line in errors if line.startswith("stopped by ")]
-            if of_ranks:
-                return f"{killed}: {of_ranks[0]}" if killed else of_ranks[0]
-            return killed or f"stopped by signal {self.signal.name.removeprefix('SIG')}"
+            return self._reason_of_signal(self.signal, messages)
         if not self.stderr.exists():
             return f"{self.stderr.parent} was removed during the run"
-        number = int(ended[1]) if ended else 0
+        return (
+            self._reason_of_ended_rank(messages)
+            or self._reason_by_ranks(messages)
+            or self._reason_by_mpirun(status, messages)
+        )
+
+    def _reason_of_signal(self, number: signal.Signals, messages: Messages) -> str:
+        """Say by which signal, or by which killed launcher, the trial was asked to end, as a rank says it if one does.
+
+        A rank's own words also tell what it has saved.
+        """
+        killed = self.killed_launcher()
+        said_by_ranks = [line for line in messages.errors() if line.startswith("stopped by ")]
+        if said_by_ranks and killed:
+            return f"{killed}: {said_by_ranks[0]}"
+        if said_by_ranks:
+            return said_by_ranks[0]
+        return killed or f"stopped by signal {number.name.removeprefix('SIG')}"
+
+    def _reason_of_ended_rank(self, messages: Messages) -> str:
+        """Say by which signal a rank was ended, and what to do.
+
+        The text is empty where none was, and where it was by a signal by which a rank ends that has lost another one.
+        """
+        ended = messages.rank_ended()
+        if ended is None:
+            return ""
+        number = int(ended[1])
         if number == signal.SIGKILL and memory_kills() > self.kills_before:
             memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
             return (
@@ -203,27 +287,50 @@ class Trial:
                 f"has {memory_gib:.2f} GiB (its container may have less), killed a rank: lower BATCHSIZE or DGXNGPU, "
                 "or compute the update in parts: STRATEGY=gradient_merge=N"
             )
-        if ended and number not in OF_A_LOSS:
-            return ended[0] + (": no room in /dev/shm (--shm-size)?" if number == signal.SIGBUS else "")
-        advice = ""
-        if NO_MORE_PROCESSES.search(said):
-            advice = ": raise the limit on processes (ulimit -u, or a container's --pids-limit)"
-        if own := [line for line in errors if not LOST_PEER.search(line)] or ([ended[0]] if ended else errors):
-            return own[0] + advice
+        if number in SIGNALS_OF_LOST_PEER:
+            return ""
+        if number == signal.SIGBUS:
+            return f"{ended[0]}: no room in /dev/shm (--shm-size)?"
+        return ended[0]
+
+    def _reason_by_ranks(self, messages: Messages) -> str:
+        """Return the first error that a rank wrote of itself, else what tells that a rank lost another one.
+
+        Of a lost one mpirun's sentence on a rank that ended is taken, else the rank's own error. The text is empty
+        where there is none of these.
+        """
+        errors = messages.errors()
+        own_errors = [line for line in errors if not LOST_PEER.search(line)]
+        ended = messages.rank_ended()
+        if own_errors:
+            reason = own_errors[0]
+        elif ended:
+            reason = ended[0]
+        elif errors:
+            reason = errors[0]
+        else:
+            return ""
+        return reason + _advice(messages)
+
+    def _reason_by_mpirun(self, status: int, messages: Messages) -> str:
+        """Say what is known where no rank wrote an error: how mpirun ended, or what it or MPI wrote."""
         if 128 < status < 192:
             return f"mpirun was ended by signal {status - 128}"
-        if "unable to find network interfaces" in said:
+        if "unable to find network interfaces" in messages.text:
             return "no network interface is up here, and ranks meet over the loopback: ip link set lo up"
-        if "MPI_ERRORS_ARE_FATAL" in said:
+        if "MPI_ERRORS_ARE_FATAL" in messages.text:
             return f"a rank was lost, of which another one heard before mpirun did; what it said is in {self.stderr}"
-        if self.args.nodes > 1 and not said:
+        if self.args.nodes > 1 and not messages.text:
             return f"mpirun ended with status {status}, and no rank said why: it may have lost its connection to a node"
-        return f"a rank ended with status {status}; what it said is in {self.stderr}{advice}"
+        return f"a rank ended with status {status}; what it said is in {self.stderr}{_advice(messages)}"
 
-    def done(self, status: int) -> bool:
-        """Open MPI 5.0.11's mpirun ends with 0 where it loses a node as the ranks start: only what rank 0 wrote says
-        that a run is done. An acceptance whose checks are not possible here has no log, but its lines; a fleet's has
-        its record."""
+    def is_done(self, status: int) -> bool:
+        """Tell whether the trial did what it was to do: mpirun ended with 0, and rank 0 has written its result.
+
+        The status alone does not say it: mpirun of Open MPI 5.0.11 ends with 0 where it loses a node as the ranks
+        start. The result is a log that has its end. An acceptance whose checks are not possible here has no log, but a
+        file of lines; a fleet has a record in JSON.
+        """
         if status:
             return False
         others = (self.result.with_suffix(suffix) for suffix in (".lines", ".json"))
@@ -232,14 +339,40 @@ class Trial:
         return self.result.is_file() and b'"key": "run_stop"' in self.result.read_bytes()
 
 
+def _advice(messages: Messages) -> str:
+    """Return what to do about a limit on processes that the messages tell of, for the end of a reason; else empty."""
+    if NO_MORE_PROCESSES.search(messages.text):
+        return ": raise the limit on processes (ulimit -u, or a container's --pids-limit)"
+    return ""
+
+
 def report(pipe: Path, reason: str) -> None:
     """Tell launch/trials.sh why the trial failed, if it is still there to hear."""
     with contextlib.suppress(BrokenPipeError):
         pipe.write_text(reason)
 
 
-def main() -> int:
-    """Run the trial and return its exit status."""
+def end_failed(trial: Trial, status: int, begin: float) -> str:
+    """Close the log of a trial that failed, where its ranks could not, and return in one line why it failed.
+
+    `status` is what `Trial.run` returned, or 1, and `begin` when the trial began, by time.monotonic. A reason that the
+    log has already is the one that is returned.
+    """
+    args = trial.args
+    if args.nodes > 1:
+        trial.wait_for_reason()
+    reason = trial.reason(status)
+    is_over_limit = args.limit and time.monotonic() > begin + args.limit
+    if is_over_limit and trial.signal is None:
+        reason = f"it was not done after the {TIMES['ACCEPTANCE_END_S']} s that an acceptance may take"
+    try:
+        return close_for_dead(args.result, reason)
+    except OSError as error:
+        return f"{reason}; the log cannot be closed as aborted: {error.strerror}"
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("result", type=Path, help="the trial's log, which rank 0 makes")
     parser.add_argument("--nodes", type=int, required=True, help="nodes of the job")
@@ -247,7 +380,15 @@ def main() -> int:
     parser.add_argument("--launcher", type=int, required=True, help="process id of launch/trials.sh")
     parser.add_argument("--reason", type=Path, required=True, help="pipe that gets why the trial failed")
     parser.add_argument("command", nargs="+", help="mpirun and its words")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run the trial and return its exit status, which the module's docstring lists.
+
+    Where it failed, why is one line on stderr and in the pipe --reason.
+    """
+    args = arguments()
     trial = Trial(args)
     on_signals(trial.on_signal)
     end_with_parent(signal.SIGHUP)
@@ -255,29 +396,23 @@ def main() -> int:
         trial.on_signal(signal.SIGHUP, None)
     begin = time.monotonic()
     try:
-        messages = take(trial.stderr)
+        messages = open_messages(trial.stderr)
     except OSError as error:
-        denied = f"{trial.stderr.parent} cannot be written: set LOGDIR to a writable folder with room in it"
-        reason = str(error) if isinstance(error, FileExistsError) else denied
+        reason = f"{trial.stderr.parent} cannot be written: set LOGDIR to a writable folder with room in it"
+        if isinstance(error, FileExistsError):
+            reason = str(error)
         report(args.reason, reason)
         print(f"error: {reason}", file=sys.stderr)
         return 2
+
     with messages:
         status = trial.run(messages)
-        if trial.done(status) and trial.signal is None:
+        if trial.is_done(status) and trial.signal is None:
             return 0
         status = status or 1
-        if args.nodes > 1:
-            trial.wait_for_word()
-        reason = trial.reason(status)
-        if args.limit and trial.signal is None and time.monotonic() > begin + args.limit:
-            reason = f"it was not done after the {TIMES['ACCEPTANCE_END_S']} s that an acceptance may take"
-        try:
-            reason = close_for_dead(args.result, reason)
-        except OSError as error:
-            reason = f"{reason}; the log cannot be closed as aborted: {error.strerror}"
-    where = f" (log {args.result}, messages {trial.stderr})" if args.result.exists() else ""
-    print(f"error: {reason}{where}", file=sys.stderr)
+        reason = end_failed(trial, status, begin)
+    files = f" (log {args.result}, messages {trial.stderr})" if args.result.exists() else ""
+    print(f"error: {reason}{files}", file=sys.stderr)
     report(args.reason, reason)
     if trial.signal is not None:
         return 128 + trial.signal

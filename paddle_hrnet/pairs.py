@@ -184,8 +184,7 @@ def _find_list(root: Path, part: str) -> Path | None:
     """
     for name in LISTS:
         list_file = root / name.format(part)
-        named_files.refuse_no_file(list_file)
-        if list_file.is_file():
+        if named_files.is_file(list_file):
             return list_file
     return None
 

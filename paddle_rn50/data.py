@@ -58,8 +58,7 @@ def find(root: Path, part: str, classes: int) -> Images:
     if images is None:
         images = folder.find(root, part, classes)
     sizes_file = root / SIZES.format(part)
-    named_files.refuse_no_file(sizes_file)
-    if not sizes_file.is_file():
+    if not named_files.is_file(sizes_file):
         return images
     try:
         sizes = json.loads(sizes_file.read_bytes())
@@ -77,8 +76,7 @@ def find(root: Path, part: str, classes: int) -> Images:
 def _packed(root: Path, part: str, classes: int) -> Records | None:
     """Find the packed images of a part; None where there are none. Raises ValueError where they are not whole."""
     packed = root / recordio.FILE.format(part)
-    named_files.refuse_no_file(packed)
-    if packed.is_file():
+    if named_files.is_file(packed):
         return recordio.find(packed, packed.with_suffix(".idx"), classes)
     files = tfrecord.files_of(root, part)
     if files:
@@ -167,6 +165,7 @@ def _crop(image_shape: Any, widths: Any, heights: Any, place: Any, augment: Augm
     any_fits = fn.cast(best_rank > 0.0, dtype=types.FLOAT)
     none_fits = 1.0 - any_fits
 
+    # Where none fits: the largest crop of which neither the aspect nor a side is too large.
     widest = dali_math.min(1.0, augment.aspect_max * root * root)
     highest = dali_math.min(1.0, 1.0 / (augment.aspect_min * root * root))
     width = fn.reductions.sum(crop_widths * is_chosen) + none_fits * widest
@@ -189,7 +188,7 @@ def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> list[Arra
     aspects_start = CROP_TRIES
     place_start = 2 * CROP_TRIES
     flip_column = place_start + 2
-    drawn = sampling.uniform(seed, epoch, ids, flip_column + 1).astype(np.float32)
+    drawn = sampling.uniform(seed, epoch, ids, flip_column + 1).astype(np.float32)  # from 0 to 1
     drawn_areas = drawn[:, :aspects_start]
     drawn_aspects = drawn[:, aspects_start:place_start]
     drawn_places = drawn[:, place_start:flip_column]

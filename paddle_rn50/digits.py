@@ -44,7 +44,7 @@ def picture(ink: Array) -> Image.Image:
 
 if __name__ == "__main__":
     try:
-        embedded.make(Path(sys.argv[1]) / NAME, write)
+        embedded.make_once(Path(sys.argv[1]) / NAME, write)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -80,8 +80,7 @@ def find(root: Path, part: str, classes: int) -> ImageList:
     Raises ValueError where both are absent or wrong. The message names the line, or what to do.
     """
     list_file = root / LIST.format(part)
-    named_files.refuse_no_file(list_file)
-    if list_file.is_file():
+    if named_files.is_file(list_file):
         return read_list(root, part, classes)
     if (root / part).is_dir():
         return by_class_folders(root, part, classes)
@@ -99,8 +98,7 @@ def read_list(root: Path, part: str, classes: int) -> ImageList:
     or a listed file is absent. The message names the line.
     """
     list_file = root / LIST.format(part)
-    named_files.refuse_no_file(list_file)
-    if not list_file.is_file():
+    if not named_files.is_file(list_file):
         raise ValueError(f"{list_file}: no such file: DATADIR must hold {list_file.name}, lines 'path label'")
     paths = []
     labels = []

@@ -94,7 +94,7 @@ class Records:
                 for position in positions:
                     place = places[position]
                     content = os.pread(file.fileno(), place.size, place.offset)
-                    parsed = self._parsed(content, int(ids[position]))
+                    parsed = self._parse_record(content, int(ids[position]))
                     images[position] = parsed.image
                     labels[position] = parsed.label
         return images, labels
@@ -106,7 +106,7 @@ class Records:
             file.seek(place.offset)
             return file.read(place.size)
 
-    def _parsed(self, content: bytes, number: int) -> Parsed:
+    def _parse_record(self, content: bytes, number: int) -> Parsed:
         """Parse a record. Raises RunError where it is damaged, or its label is none of the recipe's classes."""
         try:
             parsed = self.format.parse(content)
@@ -174,8 +174,7 @@ def read_index(index: Path, how_to_make: str) -> Array:
     Raises ValueError where it is absent, empty or has other lines. `how_to_make` ends the message: it tells the user
     how to make the index.
     """
-    named_files.refuse_no_file(index)
-    if not index.is_file():
+    if not named_files.is_file(index):
         raise ValueError(f"{index}: no such file: {how_to_make}")
     try:
         numbers = np.array(index.read_bytes().split(), dtype=np.int64).reshape(-1, 2)

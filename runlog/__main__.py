@@ -10,7 +10,10 @@ from runlog.writer import close_for_dead
 
 
 def main() -> int:
-    """Run a command, `schema` or `close`, and return the exit status: 1 where a log cannot be closed, else 0."""
+    """Print the schema of a log's lines (`schema`), or end the log of a run whose ranks are gone (`close LOG REASON`).
+
+    `close` prints why the run ended. Returns the exit status: 1 where the log cannot be written, else 0.
+    """
     parser = argparse.ArgumentParser(prog="python -m runlog", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("schema", help="print the schema of a line of a log, as JSON Schema")

@@ -17,14 +17,24 @@ def is_asked() -> bool:
 
 
 def words_before_cursor() -> list[str]:
-    """Return the words of the shell's line that stand before the one at the cursor, the program's name first."""
+    """Return the words of the shell's line that stand before the one at the cursor, the program's name first.
+
+    Raises ValueError where the shell does not say where the cursor is.
+    """
     line = os.environ.get("COMP_LINE", "")
-    point = os.environ.get("COMP_POINT", "")
-    before = line[: int(point)] if point.isdigit() else line
+    before = line[: _cursor()]
     words = before.split()
     if words and not before[-1].isspace():
-        words.pop()
+        words.pop()  # the word at the cursor
     return words
+
+
+def _cursor() -> int:
+    """Return the index of the cursor in the shell's line. Raises ValueError where COMP_POINT is no whole number."""
+    text = os.environ.get("COMP_POINT", "")
+    if not text.isdecimal():
+        raise ValueError(f"COMP_POINT={text!r}: must be a whole number, as the shell sets it: unset {PROGRAM_IS_WORD}")
+    return int(text)
 
 
 def count_as_program(word: int) -> None:
@@ -33,8 +43,12 @@ def count_as_program(word: int) -> None:
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer a shell that asks for the next word of this parser, and end the process; return where none asks."""
+    """Answer a shell that asks for the next word of this parser, and end the process; return where none asks.
+
+    Raises ValueError where the shell does not say where the cursor is.
+    """
     if is_asked():
+        _cursor()  # argcomplete would end with a traceback
         import argcomplete  # which no other start of a command waits for
 
         argcomplete.autocomplete(parser)

@@ -13,13 +13,14 @@ class RunError(Exception):
 
 
 def one_line(main: Callable[_P, int]) -> Callable[_P, int]:
-    """Decorate a command's `main` so that an error is one line on stderr and an exit status.
+    """Decorate a command's `main` so that an error is printed as one line, `error: ...` on stderr.
 
-    A ValueError, for wrong use, becomes 2, and a RunError, for a failed run, 1. Any other error passes as it is.
+    The exit status that is returned in its place is 2 for a ValueError, which is wrong use, and 1 for a RunError, which
+    is a failed run. Any other error passes as it is.
     """
 
     @functools.wraps(main)
-    def called(*args: _P.args, **kwargs: _P.kwargs) -> int:
+    def main_in_one_line(*args: _P.args, **kwargs: _P.kwargs) -> int:
         try:
             return main(*args, **kwargs)
         except ValueError as error:
@@ -29,4 +30,4 @@ def one_line(main: Callable[_P, int]) -> Callable[_P, int]:
             print(f"error: {error}", file=sys.stderr)
             return 1
 
-    return called
+    return main_in_one_line

@@ -33,10 +33,10 @@ def explain(error: OSError) -> str:
 
 
 def refuse_unusable(path: Path) -> None:
-    """Refuse a path that can neither be read nor written as a file or a folder; one that is not there is accepted.
+    """Refuse a path that is neither a file nor a folder; a path at which nothing is there is accepted.
 
-    Raises UnusableError for a link to itself, and for a pipe, socket or device, on which a command
-    would wait for ever or read without end. /dev/null and this process's own streams are accepted.
+    Raises UnusableError for a link to itself, and for a pipe, socket or device, on which a command would wait for ever
+    or read without end. /dev/null and this process's own streams are accepted.
     """
     mode = _mode_of(path)
     if mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -44,9 +44,10 @@ def refuse_unusable(path: Path) -> None:
 
 
 def refuse_no_file(path: Path) -> None:
-    """Refuse a path that cannot be read as a file, and a folder among them; one that is not there is accepted.
+    """Refuse a path at which something else than a file stands; a path at which nothing is there is accepted.
 
-    Raises UnusableError as `refuse_unusable` does, and for a folder.
+    Raises UnusableError for a folder, a link to itself, and for a pipe, socket or device, on which a command would wait
+    for ever or read without end. /dev/null and this process's own streams are accepted.
     """
     mode = _mode_of(path)
     if mode is None or stat.S_ISREG(mode):
@@ -54,6 +55,15 @@ def refuse_no_file(path: Path) -> None:
     if stat.S_ISDIR(mode):
         raise UnusableError(f"{path}: {EXPLAINED[errno.EISDIR]}")
     raise UnusableError(f"{path}: is a pipe, a socket or a device: name a file")
+
+
+def is_file(path: Path) -> bool:
+    """Tell whether there is a file at a path; False where nothing is there.
+
+    Raises UnusableError where something else than a file is there, as `refuse_no_file` does.
+    """
+    refuse_no_file(path)
+    return path.is_file()
 
 
 def refuse_no_folder(path: Path) -> None:
@@ -64,9 +74,10 @@ def refuse_no_folder(path: Path) -> None:
 
 
 def _mode_of(path: Path) -> int | None:
-    """Return the kind of what is at a path, as `stat` has it; None for this process's own streams and what is absent.
+    """Return the `st_mode` of what is at a path, from which `stat.S_ISREG` and its like read what it is.
 
-    Raises UnusableError for a link to itself.
+    It is None where nothing is there or it cannot be looked at, and for /dev/null and this process's own streams, which
+    any command may open. Raises UnusableError for a link to itself.
     """
     text = str(path)
     if text == os.devnull or text.startswith(OWN_STREAMS):

@@ -6,7 +6,6 @@ comes out as a `Problem`, so that no reader of this stream sees more or less tha
 """
 
 import functools
-import itertools
 import json
 import os
 import re
@@ -110,13 +109,14 @@ def parse_json(text: str) -> Any:
 
 
 def _scan_value(text: str, start: int) -> tuple[Any, int]:
-    """Return the JSON value in a text that begins at index `start`, after any spaces, and the index behind its end.
+    """Return the JSON value that begins at index `start` of a text, and the index behind its end.
 
-    Text may follow the value, as in `{"a": 1} more`. Raises ValueError for what the format does not allow, NaN,
-    Infinity, a key given twice and nesting over MAX_NESTING.
+    Spaces may stand before the value, and any text may follow it: `{"a": 1} more` from 0 on -> ({"a": 1}, 8).
+
+    Raises ValueError for what the format does not allow, NaN, Infinity, a key given twice and nesting over MAX_NESTING.
     """
     spaces = _SPACES.match(text, start)
-    assert spaces  # perhaps none, which matches too
+    assert spaces  # it matches where there are none, too
     try:
         value, end = _scan(text, spaces.end())
     except RecursionError:
@@ -128,11 +128,11 @@ def _scan_value(text: str, start: int) -> tuple[Any, int]:
 
 
 def _is_deeper(value: Any, depth: int) -> bool:
-    """Tell whether a JSON value has lists and objects nested more than `depth` deep, as [[1]] is at a depth of 1.
+    """Tell whether a JSON value has lists and objects nested more than `depth` deep: [[1]] is nested 2 deep.
 
     The nesting is followed level by level, as a recursion would fail at the depth that is looked for.
     """
-    items = [value]
+    items = [value]  # of the level
     for _ in range(depth + 1):
         inner_items: list[Any] = []
         for item in items:
@@ -145,17 +145,18 @@ def _is_deeper(value: Any, depth: int) -> bool:
 
 
 def table_of(kind: type[T], value: Any) -> T | None:
-    """Return the value of an event as `kind`, a dataclass of the schema with plain fields; None where it is not one.
+    """Return an event's value, which is a JSON object, as an instance of the schema's dataclass `kind`.
 
-    Every field must have one of its declared types; a whole number that a float can hold serves as a float. A field
-    that may be null may be absent, too: older logs do not have all of them.
+    None is returned where it does not fit: where it is no object, or a field has a value of none of its declared types.
+    A whole number serves as a float, if a float can hold it. A field that may be None may be absent, too, as older logs
+    do not have all of them; one that the dataclass does not have is left out.
     """
     if not isinstance(value, dict):
         return None
     fields = {}
     for name, hint in hints_of(kind).items():  # type: ignore[arg-type]
         item = value.get(name)
-        allowed_types = typing.get_args(hint) or (hint,)
+        allowed_types = typing.get_args(hint) or (hint,)  # of `float | None` both
         is_whole_float = float in allowed_types and type(item) is int and abs(item) < LARGEST_FLOAT
         if type(item) not in allowed_types and not is_whole_float:
             return None
@@ -211,12 +212,13 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     """Yield events, header sections and problems of an open binary stream, in its order.
 
     The stream is read by blocks, so that a file of any size takes little memory. The line that a block breaks off waits
-    for the next block. Lines are counted by line feeds; a carriage return alone, as a progress bar writes it, ends the
-    text of an event, too.
+    for the next block; of one that is too long for an event only the beginning is kept. Lines are counted by line
+    feeds; a carriage return alone, as a progress bar writes it, ends the text of an event, too. The first NUL byte of
+    the stream is a problem; those after it are not.
     """
     unfinished = b""  # the line that the last block broke off
-    line = 1  # the number of the line, and the place in the stream, at which `unfinished` begins
-    offset = 0
+    line = 1  # number of the line at which `unfinished` begins
+    offset = 0  # place in the stream at which `unfinished` begins
     saw_nul = False
     while block := stream.read(BLOCK_BYTES):
         if not saw_nul and b"\0" in block:
@@ -235,20 +237,24 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
             shortened = _shortened(unfinished)
             offset += len(unfinished) - len(shortened)
             unfinished = shortened
+    # The last line, whose end is that of the stream.
     yield from _entries(unfinished, line, offset)
 
 
 def _shortened(unfinished: bytes) -> bytes:
-    """Return the beginning of a line that is too long for an event, with all that is still asked of it at its end.
+    """Return the beginning of an unfinished line that is too long for an event, and TOKEN behind it where it has one.
 
-    That is whether it holds the TOKEN of an event, or ends with what may be the beginning of one.
+    Of a line without TOKEN the last bytes stand there, as TOKEN may begin in them and end in the next block.
     """
     end = TOKEN if TOKEN in unfinished else unfinished[-len(TOKEN) :]
     return unfinished[:MAX_LINE_BYTES] + b" " + end
 
 
 def _nul_problem(chunk: bytes, line: int, *, is_start: bool) -> Problem:
-    """Report the first NUL byte of a chunk whose first byte is on `line`."""
+    """Return the Problem of the first NUL byte in a chunk, whose first byte is on the line of that number.
+
+    At the start of a file (`is_start`) a packed file is recognized and named as such.
+    """
     message = "a NUL byte: the file is no text"
     if is_start and chunk.startswith(_PACKED):
         message = "the file is packed: unpack it first"
@@ -261,7 +267,10 @@ def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
 
     `raw` is the line with its end, `line` its number, and `offset` the place of its first byte in the file. An event
     begins with TOKEN, and ends with the line or where another one begins. What stands before the first is a launcher's
-    prefix, which may name the rank that wrote the line. What is wrong with an event is yielded as a Problem before it.
+    prefix, which may name the rank that wrote the line.
+
+    What is wrong with an event is yielded as a Problem before it. There is a Problem, too, where a line has several
+    events, and one in place of the events of a line over MAX_LINE_BYTES.
     """
     raw = raw.rstrip(b"\r\n")
     starts = [token.start() for token in re.finditer(TOKEN, raw)]  # of the events
@@ -279,7 +288,8 @@ def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
     if len(starts) > 1:
         message = "several events on one line: the official parser reads the last alone"
         yield Problem("several-events", message, line, _shown(raw[first_start:]))
-    for start, end in itertools.pairwise([*starts, len(raw)]):
+    ends = [*starts[1:], len(raw)]
+    for start, end in zip(starts, ends, strict=True):
         yield from _event(raw[start:end], line, offset + start, rank)
 
 
@@ -293,13 +303,15 @@ def _rank_of(prefix: bytes) -> int | None:
 
 
 def _shown(text: bytes) -> str:
+    """Return the start of a text, as a Problem shows it."""
     return text[:200].decode("utf-8", "replace")
 
 
 def _header(raw: bytes, line: int) -> Header | None:
     """Return the section of a header line, `# {"<section>": value}`; None for any other line.
 
-    `raw` is the line without its end. A launcher's prefix may stand before the #, as mpirun's `[1,0]<stdout>:`.
+    `raw` is the line without its end. Before the # may stand the byte-order mark of a file, or a launcher's prefix, as
+    mpirun's `[1,0]<stdout>:`. A line over MAX_LINE_BYTES, or whose JSON is no object of one key, is no header.
     """
     start = raw.find(HEADER)
     if start < 0:
@@ -307,8 +319,8 @@ def _header(raw: bytes, line: int) -> Header | None:
     prefix = raw[:start].removeprefix(_BYTE_ORDER_MARK).strip()
     comment = raw[start:]
     is_bracketed = prefix.startswith(b"[") and prefix.endswith((b":", b"]", b">"))
-    is_launchers = is_bracketed and len(prefix) < LONGEST_PREFIX
-    if (prefix and not is_launchers) or len(comment) > MAX_LINE_BYTES:
+    is_launcher_prefix = is_bracketed and len(prefix) < LONGEST_PREFIX
+    if (prefix and not is_launcher_prefix) or len(comment) > MAX_LINE_BYTES:
         return None
     try:
         sections = parse_json(comment.removeprefix(b"# ").decode())

@@ -124,10 +124,11 @@ class Run:
             self.rates.append(_foreign_rate(event))
 
     def _note_interval(self, kind: str, end: str, mark: Mark) -> None:
-        """Note the start or the stop (`end`) of an epoch, a block of epochs or an evaluation (`kind`).
+        """Note that an interval begins or ends: an epoch, a block of epochs, or an evaluation.
 
-        A start opens an interval. A stop closes the open one of its kind and number, or where there is none, as in a
-        damaged log, makes an interval without a start.
+        `kind` is "epoch", "block" or "eval", and `end` is "start" or "stop". A start adds an interval. A stop completes
+        the one of its kind and number that has none yet; where there is none, as in a damaged log, it adds an interval
+        without a start.
         """
         intervals_of_kind = {"epoch": self.epochs, "block": self.blocks, "eval": self.evaluations}
         intervals = intervals_of_kind[kind]
@@ -155,9 +156,9 @@ class Run:
 
 
 def _own_rate(event: Event) -> Rate:
-    """Return the rate of an epoch from an event `epoch_throughput`, as this project's runs log it.
+    """Return the throughput of an epoch by an event `epoch_throughput`, as this project's runs log it.
 
-    What the event does not hold is None.
+    What the event does not hold is None, and all of it where its value is no JSON object.
     """
     value = event.value if isinstance(event.value, dict) else {}
     return Rate(
@@ -172,7 +173,7 @@ def _own_rate(event: Event) -> Rate:
 
 
 def _foreign_rate(event: Event) -> Rate:
-    """Read the throughput that other submitters print: a number, or a table that has it under one of two names."""
+    """Return the throughput that another submitter's log has: a number, or an object with it under one of two names."""
     rate = event.value
     if isinstance(rate, dict):
         rate = rate.get("throughput", rate.get("imgs_sec"))

@@ -319,9 +319,9 @@ CLOCK_SET = Point("clock_set", float, _BY_HOW_MUCH, unit="s", metadata=AtStep)
 
 # Hyperparameters by the optimizer's name; rates are of the global batch.
 def _optimizer_points(kind: str) -> dict[str, Point[float]]:
-    """Return the events of an optimizer's hyperparameters by short names, as "momentum" for `sgd_opt_momentum`.
+    """Return the events of an optimizer's hyperparameters, by the hyperparameter's name: "momentum", "weight_decay"...
 
-    `kind` is the name of the optimizer in MLPerf, with which the names of the events begin.
+    `kind` is the optimizer's name in MLPerf. The names of the events begin with it, as `sgd_opt_momentum` for "sgd".
     """
     prefix = f"{kind}_opt_"
     points = [
@@ -392,10 +392,11 @@ _PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(
 
 
 def _type(kind: Any) -> Table:
-    """Return the JSON Schema of a Python type, as {"type": "array", "items": {"type": "integer"}} of `list[int]`.
+    """Return the JSON Schema of a Python type: `list[int]` -> {"type": "array", "items": {"type": "integer"}}.
 
-    The types are those that a log holds: plain ones, unions, lists, dictionaries by name, dataclasses, and any of them
-    annotated with its unit and its meaning. In a dataclass a field with a default of None may be left out of the log.
+    The types are those that a log holds: plain ones, unions, lists, dictionaries by name, dataclasses, Any, and any of
+    them annotated with its unit and its meaning. In a dataclass a field with a default of None may be left out of the
+    log: it is not required.
     """
     if kind is Any:
         return {}
@@ -415,7 +416,7 @@ def _type(kind: Any) -> Table:
         return {"type": "array", "items": _type(arguments[0])}
     if origin is dict:
         return {"type": "object", "additionalProperties": _type(arguments[1])}
-    hints = typing.get_type_hints(kind, include_extras=True)
+    hints = typing.get_type_hints(kind, include_extras=True)  # of a dataclass
     properties = {}
     required = []
     for field in dataclasses.fields(kind):
@@ -426,10 +427,11 @@ def _type(kind: Any) -> Table:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value of an event or a header section as `json.dumps` takes it.
+    """Return a value of an event or a header section in the types that `json.dumps` takes.
 
-    A dataclass becomes a dictionary of its fields, nested ones too; a field whose default is None is left out where it
-    is None. A tuple becomes a list. Any other value is returned as it is.
+    A dataclass becomes a dictionary of its fields. A field that is None is left out where None is its default, too.
+    Dataclasses inside dictionaries, lists and other dataclasses are converted as well, and a tuple becomes a list. Any
+    other value is returned as it is.
     """
     if dataclasses.is_dataclass(value):
         table = {}

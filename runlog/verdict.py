@@ -59,8 +59,9 @@ def as_json(verdicts: Iterable[Verdict]) -> str:
 def as_text(verdicts: Iterable[Verdict]) -> str:
     """Return verdicts as text for a terminal: a line each with status, check, place and finding, in aligned columns.
 
-    Below each that is not ok stand what was wanted and what to do. Lines are not wrapped. The text is empty where there
-    are no verdicts.
+    The column of the place (`where`) is left out where no verdict has one. Below a verdict that is not ok stand what
+    was wanted and what to do, so far as it says them. Lines are not wrapped. The text is empty where there are no
+    verdicts.
     """
     shown = list(verdicts)
     status_width = max((len(verdict.status) for verdict in shown), default=0)
@@ -75,7 +76,7 @@ def as_text(verdicts: Iterable[Verdict]) -> str:
         lines.append("  ".join(columns).rstrip())
         if verdict.status == OK:
             continue
-        margin = " " * (status_width + 2)
+        margin = " " * (status_width + 2)  # below the column of the checks
         if verdict.wanted:
             lines.append(f"{margin}wanted: {visible(verdict.wanted)}")
         if verdict.fix:

@@ -31,10 +31,11 @@ class _Lines(logging.FileHandler):
         raise OSError(f"{self.baseFilename}: cannot write the log: {sys.exc_info()[1]}") from sys.exc_info()[1]
 
 
-def _lines_of(path: Path, *, append: bool) -> _Lines:
-    """Create the log file at `path`, or open the one that is there to `append` to it; return what writes its lines.
+def _open_lines(path: Path, *, append: bool) -> _Lines:
+    """Return a logging handler that writes each record as a line of the log file at `path`.
 
-    Raises ValueError where it exists otherwise, or cannot be created.
+    The file and its folder are created; with `append` the file may be there already, and lines are added to it. Raises
+    ValueError where the file is there without `append`, or cannot be created.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,8 +55,8 @@ class RunLog:
     def __init__(self, path: Path | None, *, append: bool = False) -> None:
         """Create the log at `path`, or with `append` open the one that is there to add lines to it.
 
-        With None, as on all ranks but the first, nothing is written. Events go through mllog, the logger of the MLPerf
-        benchmarks; the lines of the header and those for people are written directly, to the same file.
+        With None for a path, as on all ranks but the first, nothing is ever written. Events go through mllog, the
+        logger of the MLPerf benchmarks; lines of the header and lines for people are written to the same file directly.
 
         Raises ValueError where the file cannot be created, or exists and `append` is not set: results are never
         overwritten.
@@ -66,53 +67,54 @@ class RunLog:
         if path is None:
             logger.addHandler(logging.NullHandler())
         else:
-            logger.addHandler(_lines_of(path, append=append))
+            logger.addHandler(_open_lines(path, append=append))
         self._lines = logger
         self._mllogger = MLLogger(logger, default_stack_offset=OURS, root_dir=str(REPOSITORY))
 
     def section(self, section: schema.Section[V], value: V) -> None:
-        """One line of the header."""
+        """Write a section of the header as one line."""
         self._lines.info("# %s", json.dumps({section.name: schema.as_json(value)}, ensure_ascii=False, allow_nan=False))
 
     def text(self, line: str) -> None:
-        """A line for people."""
+        """Write a line for people, which no reader takes for a section or an event."""
         assert not line.startswith("# {") and ":::MLLOG" not in line
         self._lines.info("%s", line)
 
     def event(self, point: schema.Point[V], value: V, where: object = None) -> None:
-        """A point in time; `where` is of the point's type of metadata."""
+        """Write an event that is a point in time; `where` is its metadata, of the point's type."""
         assert isinstance(where, point.metadata or type(None)), point.key
         self._mllogger.event(point.key, schema.as_json(value), schema.as_json(where))
 
     def mark(self, mark: schema.Mark, where: object = None) -> None:
-        """Start or end of an interval; `where` is of the mark's type of metadata."""
+        """Write the start or the end of an interval; `where` is its metadata, of the mark's type."""
         assert isinstance(where, mark.metadata or type(None)), mark.key
         write = self._mllogger.start if mark.event_type == "INTERVAL_START" else self._mllogger.end
         write(mark.key, None, schema.as_json(where))
 
     def aborted(self, reason: str) -> None:
-        """Ends the log of a run that failed."""
+        """Write the last two lines of the log of a run that failed: why, and `run_stop` as aborted."""
         self.event(schema.ABORT_REASON, " ".join(reason.split()))
         self.mark(schema.RUN_STOP, schema.Ended(status="aborted"))
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         for handler in self._lines.handlers:
             handler.close()
 
 
 @contextlib.contextmanager
 def open_log(path: Path | None) -> Iterator[RunLog]:
-    """Give the log of a run, and close it where the block ends.
+    """Create the log of a run at `path`, give it to the `with` block, and close it where the block ends.
 
-    An exception that leaves the block is written into the log, with `run_stop` as aborted, and raised again. `path` is
-    None on all ranks but the first: nothing is written there.
+    An exception that leaves the block is written into the log as the reason of its end, with `run_stop` as aborted, and
+    raised again. `path` is None on all ranks but the first: nothing is written there. Raises ValueError where the log
+    cannot be created.
     """
     log = RunLog(path)
     try:
         yield log
     except Exception as error:
-        # A full disk takes no last line either: the trial loop says it again from outside.
+        # A full disk takes no last line either; launch/trial.py then says the reason.
         with contextlib.suppress(OSError):
             log.aborted(str(error) or type(error).__name__)
         with contextlib.suppress(OSError):
@@ -122,9 +124,10 @@ def open_log(path: Path | None) -> Iterator[RunLog]:
 
 
 def close_for_dead(path: Path, reason: str) -> str:
-    """End the log that a killed rank 0 left open; a log that has its `run_stop` stays as it is.
+    """End the log at `path`, which a killed rank 0 left without an end, as aborted for this reason.
 
-    Returns why the run ended: the log's own reason where it has one, else `reason`.
+    Nothing is written where there is no log, and where it has its `run_stop`. Returns why the run ended: the log's own
+    reason where it has its end and a reason, else `reason`. Raises OSError where the log cannot be written.
     """
     if not path.is_file():
         return reason

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from compliance import COMMANDS as COMPLIANCE
 from runlog import completion
+from runlog.errors import one_line
 from scoring.commands import COMMANDS as SCORING
 
 # {command: (module with `main() -> int`, what it does)}
@@ -60,6 +61,7 @@ def version() -> str:
         return f"paddle-reference {found[1] if found else 'of an unknown version'}, a checkout"
 
 
+@one_line
 def main() -> int:
     """Run the command that the first word of the command line names, and return its exit status.
 

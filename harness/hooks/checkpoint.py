@@ -44,11 +44,11 @@ DUE = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """Where a run stands. An epoch with all its steps done but without its evaluation has not ended."""
+    """The place in a run from which to go on. An epoch ends with its evaluation, and not with its last step."""
 
     step: int  # optimizer steps done in the run
     epoch: int  # the epoch to go on with, from 1
-    epoch_step: int  # steps done in it
+    epoch_step: int  # steps done in that epoch
     seed: int
     global_batch: int  # images a step
     ranks: int
@@ -63,7 +63,7 @@ def folder_of(checkpoints: CheckpointSettings, log: Path) -> Path:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    """List the whole checkpoints of a folder."""
+    """List the files of a folder that have the name of a checkpoint, which one gets when it is complete."""
     return sorted(folder.glob(f"step_*{SUFFIX}"), reverse=True)
 
 
@@ -72,36 +72,37 @@ def _newest_first(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """The start of a run: the beginning, or a checkpoint's position; rank 0 has its arrays too."""
+    """The start of a run: step 0, or the position of a checkpoint."""
 
     position: Position = Position(step=0, epoch=1, epoch_step=0, seed=-1, global_batch=0, ranks=0)
-    path: str = ""  # of the checkpoint; empty at the beginning
-    arrays: dict[str, Array] = field(default_factory=dict)
+    path: str = ""  # of the checkpoint; empty for step 0
+    arrays: dict[str, Array] = field(default_factory=dict)  # of the checkpoint; rank 0 alone has them
 
 
 def find(job: Job, ranks: Ranks, run: dict[str, Any]) -> Start:
-    """Return where the run starts: at the newest good checkpoint of its folder, or at the beginning.
+    """Return where the run starts: at the newest good checkpoint of its folder, or at step 0.
 
-    With RESUME=no that is the beginning. Else rank 0 reads the checkpoint and broadcasts its position, so that every
-    rank must call this; the arrays stay with rank 0. A damaged checkpoint is skipped with a warning.
+    With RESUME=no that is step 0. Else rank 0 reads the newest checkpoint that is good, that is, not damaged, and
+    broadcasts its position; the arrays stay with rank 0. Every rank must call this.
 
-    `run` names what the state depends on (workload, recipe, number of samples...). Raises ValueError where that, the
-    global batch or the seed of the checkpoint's run was another.
+    `run` has what the run's state depends on, such as workload, recipe and number of samples. Raises ValueError on
+    rank 0 where that, the global batch or the seed of the checkpoint's run was another.
     """
     if job.checkpoints.resume == "no":
         return Start()
     start = Start()
     if ranks.is_first:
-        start = _newest_whole(job, run, ranks.size)
+        start = _newest_good(job, run, ranks.size)
     position, path = ranks.comm.bcast((start.position, start.path))
     return Start(position=position, path=path, arrays=start.arrays)
 
 
-def _newest_whole(job: Job, run: dict[str, Any], ranks: int) -> Start:
-    """Return the start at the newest checkpoint that is whole, with its arrays; at the beginning where there is none.
+def _newest_good(job: Job, run: dict[str, Any], ranks: int) -> Start:
+    """Return the start at the newest checkpoint that is not damaged, with its arrays; at step 0 where there is none.
 
-    A damaged checkpoint is skipped with a warning. Raises ValueError where the first whole one is of a run that this
-    one cannot go on with. `run` names what this run's state depends on, `ranks` is the number of its ranks.
+    A warning is printed for each damaged checkpoint that is skipped, and where there is no good one. `run` has what
+    this run's state depends on, `ranks` is the number of its ranks. Raises ValueError where the newest good checkpoint
+    is of a run that this one cannot go on with; older ones are not looked at then.
     """
     folder = folder_of(job.checkpoints, Path(job.trials.result_file))
     for path in _newest_first(folder):
@@ -113,7 +114,7 @@ def _newest_whole(job: Job, run: dict[str, Any], ranks: int) -> Start:
             print(f"warning: {path}: damaged, {error}: skipped", file=sys.stderr, flush=True)
             continue
         if run_there != run:
-            differs = _differences(run_there, run)
+            differs = _differences_in_words(run_there, run)
             raise ValueError(f"{path}: is of another run ({differs}): set RESUME=no, CHECKPOINT_DIR or what differs")
         _require_same_course(path, position, job, ranks)
         return Start(position=position, path=str(path), arrays=contents.arrays)
@@ -124,7 +125,8 @@ def _newest_whole(job: Job, run: dict[str, Any], ranks: int) -> Start:
 def _require_same_course(path: Path, position: Position, job: Job, ranks: int) -> None:
     """Raise ValueError where the job has another global batch or seed than the run of the checkpoint at `path`.
 
-    `position` is the checkpoint's, `ranks` the number of this job's ranks. SEED=-1 takes over the checkpoint's seed.
+    `position` is the checkpoint's, which names both; `ranks` is the number of this job's ranks. A job with SEED=-1 has
+    no seed of its own and takes over the checkpoint's.
     """
     if position.global_batch != job.global_batch:
         raise ValueError(
@@ -135,8 +137,8 @@ def _require_same_course(path: Path, position: Position, job: Job, ranks: int) -
         raise ValueError(f"{path}: its run had SEED={position.seed}: set that, or SEED=-1 to take it over")
 
 
-def _differences(there: dict[str, Any], here: dict[str, Any]) -> str:
-    """Return what a checkpoint's run had otherwise than this one."""
+def _differences_in_words(there: dict[str, Any], here: dict[str, Any]) -> str:
+    """Return what differs between a checkpoint's run and this one, as "epochs 90 there, 37 here"."""
     differing = []
     for name, value in here.items():
         if there.get(name) != value:
@@ -145,13 +147,13 @@ def _differences(there: dict[str, Any], here: dict[str, Any]) -> str:
 
 
 def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None:
-    """Give every rank's program the state of the checkpoint that the run starts from; do nothing at the beginning.
+    """Give every rank's program the state of the checkpoint that the run starts from; do nothing at step 0.
 
-    Rank 0 has the checkpoint's arrays. It takes them over and broadcasts what all ranks share. The statistics of batch
-    normalization differ from rank to rank: on as many ranks as before each gets its own, else all get the mean. The
-    learning rate goes on at the checkpoint's step. Every rank must call this.
+    Rank 0 has the checkpoint's arrays. It sets its own program's tensors and broadcasts them to the other ranks. The
+    statistics of batch normalization (BN) differ from rank to rank: on as many ranks as before each gets its own, else
+    all get the mean. The learning rate goes on at the checkpoint's step. Every rank must call this.
 
-    Raises ValueError where the checkpoint lacks a tensor of the program.
+    Raises ValueError on rank 0 where the checkpoint lacks a tensor of the program.
     """
     if not start.path:
         return
@@ -167,21 +169,24 @@ def restore(start: Start, training: build.TrainingProgram, ranks: Ranks) -> None
 
 
 def _as_stored(arrays: dict[str, Array], main: static.Program) -> dict[str, Array]:
-    """Return a checkpoint's arrays, which are the plain network's, in the form in which the program stores them."""
-    forms = stored.forms(main)
+    """Return a checkpoint's arrays, which are laid out as in the network, as the passes have the program store them."""
+    forms = stored.forms(main)  # of the variables that the program stores otherwise, by name
     as_stored = {}
     for name, saved in arrays.items():
-        _, _, variable = name.rpartition("/")  # behind rank0/
+        _, _, variable = name.rpartition("/")  # a statistic's name is as rank0/VARIABLE
         form = forms.get(variable)
         as_stored[name] = saved if form is None else form.from_plain(saved)
     return as_stored
 
 
 def _restore_first_rank(path: str, arrays: dict[str, Array], main: static.Program, statistics: set[str]) -> None:
-    """Give rank 0's program the state in a checkpoint's arrays, its own BN `statistics` (names) included.
+    """Set every tensor of rank 0's program to the value that a checkpoint's arrays have for it.
 
-    Where the loss scale is fixed in one of the two runs and dynamic in the other, the program keeps its own, with a
-    warning. Raises ValueError for a tensor that the checkpoint does not have in the program's shape.
+    `statistics` are the names of the BN statistics, which the arrays have for each rank: as `rank0/NAME`. Where the
+    loss scale was fixed in the checkpoint's run and is dynamic in this one, or the other way round, the program's loss
+    scale stays as it begins, and a warning is printed.
+
+    Raises ValueError for a tensor that the checkpoint does not have in the program's shape.
     """
     tensors = dict(state.tensors(main))
     was_dynamic = state.has_dynamic_loss_scale(arrays)
@@ -206,15 +211,15 @@ def _restore_first_rank(path: str, arrays: dict[str, Array], main: static.Progra
 def _restore_statistics(
     ranks_then: int, arrays: dict[str, Array], main: static.Program, statistics: set[str], ranks: Ranks
 ) -> None:
-    """Give each rank its BN `statistics` (names) of a checkpoint that `ranks_then` ranks have written.
+    """Set each rank's BN statistics to those of a checkpoint whose run had `ranks_then` ranks; all must call this.
 
-    On as many ranks each gets the values of its own number; on another number all get the mean. Rank 0 has the arrays
-    and sends every rank its part, so that all must call this.
+    `statistics` are their names. If there are as many ranks as then, each gets the values of the rank of its number;
+    else all get the mean. Rank 0 alone has the `arrays`, and sends every rank its values.
     """
     for name, tensor in state.tensors(main):
         if name not in statistics:
             continue
-        values = None  # by rank
+        values = None  # of the ranks; the others than rank 0 have none to send
         if ranks.is_first:
             values = [arrays[f"rank{rank}/{name}"] for rank in range(ranks_then)]
             if ranks_then != ranks.size:
@@ -238,7 +243,7 @@ class Keeper(Hook):
     ) -> None:
         """Prepare to write the checkpoints that the job's settings ask for; remove what a killed run left half written.
 
-        `run` and `start` are those of `find`. `steps_per_epoch` tells a checkpoint's step in its epoch.
+        `start` is what `find` returned and `run` what it was given. `steps_per_epoch` is that of the run.
 
         Raises ValueError where the folder has checkpoints and the run does not go on from them.
         """
@@ -254,17 +259,18 @@ class Keeper(Hook):
         self._steps_per_epoch = steps_per_epoch
         self._folder = folder_of(checkpoints, Path(job.trials.result_file))
         self._active = job.course.trains and bool(checkpoints.epochs or checkpoints.minutes)
-        self._kept = [Path(start.path)] if start.path else []
+        self._kept = [Path(start.path)] if start.path else []  # checkpoints, the oldest first
         if self._active and ranks.is_first:
-            self._make_way()
+            self._prepare_folder()
         self._last_s = time.monotonic()
-        self._signal = 0
+        self._signal = 0  # number of the last one that asked the run to end; 0: none
         self._handlers: dict[int, Any] = {}
-        self._copies: dict[str, Array] = {}  # kept, as memory taken and given back each time scatters the heap
+        # Written over by each checkpoint, as memory taken and given back each time would scatter the heap.
+        self._copies: dict[str, Array] = {}
         self._writer: threading.Thread | None = None
         self._outcome: schema.Checkpoint | OSError | None = None  # of the last checkpoint, until it is logged
 
-    def _make_way(self) -> None:
+    def _prepare_folder(self) -> None:
         """Remove what a killed run left half written.
 
         Raises ValueError where the folder has checkpoints of a run that this one does not go on with.
@@ -288,7 +294,7 @@ class Keeper(Hook):
 
     @property
     def last_good(self) -> str:
-        """Say in words which checkpoint is the last good one; every rank must ask."""
+        """Say in words which checkpoint is the last one written; waits for it, and every rank must ask."""
         self._join()
         good = "there is no checkpoint of this run"
         if self._kept:
@@ -298,16 +304,16 @@ class Keeper(Hook):
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
         """Write a checkpoint of `main` if one is due; return the seconds that the training waited for it.
 
-        One is due when CHECKPOINT_MINUTES have passed, or when a rank was sent a signal. The ranks agree on it by an
-        all-reduce, the largest of their numbers: NOT_DUE, DUE or the signal's. Every rank must call this after the same
-        step.
+        One is due when CHECKPOINT_MINUTES have passed, or when a signal asked a rank to end the run. Each rank says
+        NOT_DUE, DUE or the signal's number, and the largest of these holds for all. Every rank must call this after the
+        same step. The first call also begins to heed the signals. Does nothing where the job asks for no checkpoints.
 
-        Raises RunError, with the checkpoint on the disk, where a signal asked for the end.
+        Raises RunError where a signal asked for the end, once the checkpoint was written as far as it could be.
         """
         if not self._active:
             return 0.0
         self._report()
-        if not self._handlers:  # only now: before there is anything to save a signal ends the run at once
+        if not self._handlers:  # only now: before there is anything to save, a signal should end the run at once
             self._handlers = {number: signal.signal(number, self._on_signal) for number in STOPPED_BY}
         due_or_signal = self._ranks.comm.allreduce(self._signal or self._due(), op=MPI.MAX)
         if due_or_signal == NOT_DUE:
@@ -326,7 +332,7 @@ class Keeper(Hook):
         raise RunError(f"stopped by {cause} after step {step}; {self.last_good}")
 
     def _due(self) -> int:
-        """Return DUE where rank 0 finds that CHECKPOINT_MINUTES have passed since the last checkpoint."""
+        """Return DUE on rank 0 where CHECKPOINT_MINUTES have passed since the last checkpoint, else NOT_DUE."""
         is_late = self._every_s > 0 and time.monotonic() - self._last_s >= self._every_s
         return DUE if self._ranks.is_first and is_late else NOT_DUE
 
@@ -338,8 +344,8 @@ class Keeper(Hook):
     def _save(self, main: Any, *, step: int, epoch: int, epoch_step: int) -> None:
         """Copy the state to host memory, and have a thread of rank 0 write it; every rank must call this.
 
-        `epoch` and `epoch_step` are where another run goes on. The checkpoint is left out, with a line in the log, if
-        the one before is still being written. `self._outcome` then holds what became of it, for `_report`.
+        `step` is the number of steps done, `epoch` and `epoch_step` are where another run goes on. If the checkpoint
+        before is still being written, this one is left out, and the log says so.
         """
         started_s = time.monotonic()
         self._last_s = started_s
@@ -382,8 +388,8 @@ class Keeper(Hook):
         """Write a checkpoint, and remove the oldest ones beyond CHECKPOINT_KEEP; runs in a thread of its own.
 
         `blocked_s` is how long the training waited for the copy of its state. The thread must not write the log, so it
-        leaves in `self._outcome` what `_report` logs later: the event of the checkpoint, or the error where the state
-        is not finite, or the disk has no room or fails.
+        leaves in `self._outcome` what `_report` logs later: the event of the checkpoint, or why it was not written (an
+        OSError, for a state with an infinite value too).
         """
         started_s = time.monotonic()
         step = metadata["position"]["step"]
@@ -419,7 +425,7 @@ class Keeper(Hook):
             self._writer.join()
 
     def _report(self) -> None:
-        """Log what the writer did; a checkpoint that cannot be written is no reason to lose the run as well."""
+        """Log what the writer did, and forget it; where it failed, print a warning too, and go on with the run."""
         outcome = self._outcome
         self._outcome = None
         if isinstance(outcome, schema.Checkpoint):

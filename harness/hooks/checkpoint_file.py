@@ -1,8 +1,8 @@
 """The file of a checkpoint: arrays and metadata in the safetensors format, with a checksum over all of it.
 
 The format is a JSON header, then raw arrays: reading one runs no code of whoever wrote it. The header's `__metadata__`
-holds the SHA-256 of header and arrays. A file is written under a temporary name, synced and renamed, so that a whole
-name means a whole file.
+holds the SHA-256 of header and arrays. A file is written under a temporary name, flushed and renamed, so that a file
+that has a checkpoint's name is complete.
 """
 
 import hashlib
@@ -23,18 +23,19 @@ _NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
 
 
 def _canonical(header: dict[str, Any]) -> bytes:
-    """Return the one form of a header that its checksum is of."""
+    """Return a header as JSON in one fixed form, so that equal headers are equal bytes and have one checksum."""
     return json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
 
 
 def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> None:
-    """Write arrays and metadata as a checkpoint file, whole under its name or not at all.
+    """Write arrays and metadata as a checkpoint file, complete under its name or not at all.
 
-    The file is in the form of safetensors: 8 bytes with the header's length, the header as JSON (for each array its
-    type, shape, and where it begins and ends among the arrays' bytes), and the arrays. The metadata gets a SHA-256 over
-    the rest of the header and the arrays. It is written under another name, flushed to the disk, and renamed.
+    The file is in the form of safetensors: 8 bytes with the header's length, the header as JSON, and the bytes of the
+    arrays. The header has the metadata, to which a SHA-256 over the rest of the header and the arrays is added, and for
+    each array its type, its shape, and where it begins and ends. It is filled up with spaces, so that the arrays begin
+    at a multiple of 8 bytes. The file is written under another name, flushed to the disk, and renamed.
 
-    Raises OSError where it cannot be written.
+    The metadata must be JSON, and the arrays contiguous. Raises OSError where the file cannot be written.
     """
     header = _header(arrays, metadata)
     contents = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
@@ -43,7 +44,8 @@ def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> Non
         digest.update(content)
     header["__metadata__"]["sha256"] = digest.hexdigest()
     header_text = _canonical(header)
-    header_text += b" " * (-len(header_text) % LENGTH_BYTES)  # the arrays begin at a multiple of 8 bytes
+    bytes_to_fill = -len(header_text) % LENGTH_BYTES
+    header_text += b" " * bytes_to_fill
 
     temporary = path.with_name(f".{path.name}.tmp")
     try:
@@ -89,7 +91,7 @@ class Contents(NamedTuple):
 def read(path: Path) -> Contents:
     """Return the arrays and the metadata of a checkpoint file that `write` has written.
 
-    The checksum in the header is compared with that of the rest of the header and of the arrays. The arrays are
+    The SHA-256 in the header is compared with that of the rest of the header and of the arrays. The arrays are
     read-only views of the file's bytes.
 
     Raises ValueError where the file is damaged or no checkpoint, OSError where it cannot be read.
@@ -102,7 +104,7 @@ def read(path: Path) -> Contents:
     body = memoryview(data)[header_end:]
     try:
         header = json.loads(data[LENGTH_BYTES:header_end])
-        wanted = header["__metadata__"].pop("sha256")  # which is of all but itself
+        wanted = header["__metadata__"].pop("sha256")  # taken out, as it is of the header without it
         digest = hashlib.sha256(_canonical(header))
         digest.update(body)
         if digest.hexdigest() != wanted:

@@ -33,8 +33,8 @@ class Sampler(Hook):
     def __init__(self, path: Path, *, every_s: float, job_gpus: int, prometheus: str = "") -> None:
         """Prepare to sample this node every `every_s` seconds into the file `path`; nothing is started yet.
 
-        `job_gpus` is how many of the node's GPUs the job uses: the first of those that CUDA shows, in its order.
-        `prometheus` is the file that each sample is written to for Prometheus' collector; empty: none.
+        `job_gpus` is how many of the node's GPUs the job uses: the first of those that CUDA shows, in its order. If
+        `prometheus` is not empty, it names a file that is overwritten by each sample, for the collector of Prometheus.
         """
         self._path = path
         self._every_s = every_s
@@ -43,12 +43,12 @@ class Sampler(Hook):
         self._process = psutil.Process()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
-        self._exit = contextlib.ExitStack()
+        self._exit = contextlib.ExitStack()  # closes NVML
         self._gpus: list[tuple[Any, bool]] = []  # handle, and whether it has NVLinks
-        self._energy_begin_j: float | None = None
-        self._images = 0
-        self._samples = 0
-        self._cpu_s = 0.0
+        self._energy_begin_j: float | None = None  # counter of the job's GPUs at the first step
+        self._images = 0  # trained on
+        self._samples = 0  # taken
+        self._cpu_s = 0.0  # CPU time of the sampling thread
         self._peaks: dict[str, float | None] = {"memory_mib": None, "temperature_c": None}  # of a GPU of the job
         self.power_w: float | None = None  # of the job's GPUs on this node at the last sample
 
@@ -61,7 +61,7 @@ class Sampler(Hook):
         return self
 
     def close(self) -> None:
-        """Ends the sampling."""
+        """End the sampling."""
         self._stop.set()
         self._thread.join()
         self._exit.close()
@@ -69,7 +69,8 @@ class Sampler(Hook):
     def _run(self) -> None:
         """Take a sample every `every_s` seconds and write it to the file, until `close` is called; runs in the thread.
 
-        A sample that takes longer delays those after it. A file that cannot be written ends the telemetry, not the run.
+        Where a sample takes longer than that, the next one follows at once. A file that cannot be written, or is there
+        already, ends the sampling with a warning, and not the run.
         """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,18 +79,19 @@ class Sampler(Hook):
                 while True:
                     self._sample_into(file)
                     due_s = max(due_s + self._every_s, time.monotonic())
-                    if self._stop.wait(due_s - time.monotonic()):
+                    is_closed = self._stop.wait(due_s - time.monotonic())
+                    if is_closed:
                         return
         except OSError as error:
             print(f"warning: telemetry ends: {error}", file=sys.stderr, flush=True)
 
     def _sample_into(self, file: TextIO) -> None:
-        """Take a sample, append it to the file as a line of JSON, and write the file for Prometheus if there is one.
+        """Take a sample, append it to the file as a line of JSON, and write the file for Prometheus if one is wanted.
 
-        Its collector may read at any time: the file is written under another name and renamed.
+        The latter is written under another name and renamed, as the collector of Prometheus may read it at any time.
         """
         sample = self.sample()
-        self._note(sample)
+        self._keep_for_log(sample)
         file.write(json.dumps(sample) + "\n")
         file.flush()
         if self._prometheus:
@@ -103,8 +105,8 @@ class Sampler(Hook):
     def sample(self) -> dict[str, Any]:
         """Return the node's readings of now, by the names that a line of the telemetry file has.
 
-        They are those of the CPU, the memory, this process and every GPU. Counters of the disks and the network are in
-        bytes since the machine started. What cannot be read is None.
+        They are of the CPU, the memory, the disks, the network, this process and every GPU that CUDA shows. Counters of
+        the disks and the network are in bytes since the machine started. What cannot be read is None.
         """
         memory = psutil.virtual_memory()
         disk = psutil.disk_io_counters()
@@ -130,8 +132,8 @@ class Sampler(Hook):
             "gpus": [nvidia.sample(handle, nvlink=nvlinked) for handle, nvlinked in self._gpus],
         }
 
-    def _note(self, sample: dict[str, Any]) -> None:
-        """Keeps of a sample what the run's log needs: the peaks so far, and the power now, of the job's GPUs."""
+    def _keep_for_log(self, sample: dict[str, Any]) -> None:
+        """Keep of a sample what the run's log needs: the peaks so far, and the power now, of the job's GPUs."""
         gpus = sample["gpus"][: self._job_gpus]
         for name, peak in self._peaks.items():
             self._peaks[name] = _most([peak, *(gpu[name] for gpu in gpus)])
@@ -141,16 +143,16 @@ class Sampler(Hook):
     # ---- what the run asks
 
     def run_begins(self) -> None:
-        """Has energy count from the first step."""
+        """Count energy from now on, where this is the first step."""
         if self._energy_begin_j is None:
             self._energy_begin_j = self._energy_j()
 
     def readings(self) -> dict[str, Any]:
-        """Returns the power of the job's GPUs on this node."""
+        """Return the power of the job's GPUs on this node at the last sample."""
         return {"power_w": self.power_w}
 
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
-        """Counts the images that were trained on, over all ranks."""
+        """Count the images that were trained on, over all ranks; this takes no time from the training."""
         self._images += window.images
         return 0.0
 
@@ -158,11 +160,13 @@ class Sampler(Hook):
         return _sum([nvidia.energy_j(handle) for handle, _ in self._gpus[: self._job_gpus]])
 
     def summary(self) -> dict[str, Any]:
-        """Return what this node has measured since the run began, in the form that `summarize` takes of each node.
+        """Return what this node has measured since the run began, as `summarize` takes it of each node.
 
-        That is the number of samples taken, the peaks of the job's GPUs (`peak_gpu_...`), the energy in joules that
-        these GPUs used (None where one of them does not tell it), the images trained on, the CPU time that sampling
-        cost, and the time since the beginning, both in seconds.
+        - `samples`: how many were taken
+        - `peak_gpu_memory_mib`, `peak_gpu_temperature_c`: of the job's GPUs
+        - `energy_j`: that these GPUs used since the first step; None where one of them does not tell it
+        - `images`: how many all ranks have trained on
+        - `sampler_cpu_s`, `elapsed_s`: the CPU time that sampling cost, and the time since it began
         """
         begin_j = self._energy_begin_j
         end_j = self._energy_j()
@@ -182,12 +186,13 @@ class Sampler(Hook):
 def summarize(nodes: list[dict[str, Any]]) -> TelemetrySummary:
     """Return the telemetry summary of a run from the `Sampler.summary` of each of its nodes.
 
-    Peaks are the largest over the nodes, energy and samples their sums. The energy is that of the job's GPUs from the
-    first step to the end of the run, evaluations included; the images are those that were trained on, over all nodes,
-    so that joules_per_image is what an image of training cost. What was not measured on every node is None.
+    Peaks are the largest over the nodes that have one. Energy and samples are the nodes' sums; the energy is None where
+    a node did not measure it. `joules_per_image` is the energy from the first step to the end of the run, evaluations
+    included, divided by the images that were trained on. `sampler_cpu_share` is the share of a CPU core's time that
+    sampling took, on the node where it took most.
     """
     energy_j = _sum([node["energy_j"] for node in nodes])
-    images = nodes[0]["images"]
+    images = nodes[0]["images"]  # each node counts those of all ranks
     joules_per_image = None
     if energy_j is not None and images:
         joules_per_image = energy_j / images
@@ -217,7 +222,10 @@ def _sum(values: list[float | None]) -> float | None:
 
 
 def _infiniband_bytes() -> dict[str, int | None]:
-    """Return the octets over all ports since the machine started; None without a port, or where one does not tell."""
+    """Return the bytes sent and received over all ports of InfiniBand since the machine started.
+
+    They are None on a node without such a port, or where one does not tell.
+    """
     return {
         "infiniband_sent_bytes": _port_bytes("port_xmit_data"),
         "infiniband_received_bytes": _port_bytes("port_rcv_data"),
@@ -225,7 +233,7 @@ def _infiniband_bytes() -> dict[str, int | None]:
 
 
 def _port_bytes(counter: str) -> int | None:
-    """Return the sum of a counter over all ports; the files count in words of four octets."""
+    """Return the sum in bytes of a counter over all ports, whose files count in words of four bytes."""
     files = list(INFINIBAND.glob(f"*/ports/*/counters/{counter}"))
     if not files:
         return None
@@ -275,7 +283,7 @@ class Tracer(Hook):
         self._written = False
 
     def close(self) -> None:
-        """Writes the trace of a run that ended before the last of the steps."""
+        """Write the trace, with a warning, of a run that ended before the last of the steps; else do nothing."""
         if not self._written:
             left = "the trace ends before it" if self._events else "there is no trace"
             text = f"PROFILE=steps:{self._first}-{self._last}: the run had no step {self._last}: {left}"
@@ -283,28 +291,31 @@ class Tracer(Hook):
             self._write()
 
     def step_begins(self, step: int) -> None:
-        """Start Paddle's profiler before the first of the steps that are traced; on a GPU only.
+        """Start Paddle's profiler at the first step that is traced; do nothing at any other step, nor on a CPU.
 
-        A run that goes on from a checkpoint may begin after that step: the profiler then starts at its first one.
+        A run that goes on from a checkpoint may begin behind the first step that PROFILE names: the profiler then
+        starts at the run's own first step, if that is traced.
         """
+        has_kernels = self._kernels is not None  # as on a GPU
+        has_started = self._profiler is not None
         is_traced = self._first <= step <= self._last
-        if self._kernels is None or self._profiler is not None or not is_traced:
+        if has_started or not has_kernels or not is_traced:
             return
         from paddle import profiler
 
         target = profiler.ProfilerTarget
         self._profiler = profiler.Profiler(
             targets=[target.CPU, target.GPU],
-            on_trace_ready=self._export_kernels,
+            on_trace_ready=self._export_kernels,  # when it is stopped
         )
         self._profiler.start()
 
     def _export_kernels(self, profiler: Any) -> None:
-        """Writes the trace of Paddle's profiler, which calls this when it stops."""
+        """Write the trace of Paddle's profiler, which calls this when it stops."""
         profiler.export(str(self._kernels), "json")
 
     def step_ends(self, step: int, began_s: float, ready_s: float) -> None:
-        """Records the step, and writes the trace after the last one."""
+        """Record the step if it is traced, and write the trace after the last one."""
         if not self._first <= step <= self._last:
             return
         ended_s = time.perf_counter()
@@ -314,7 +325,7 @@ class Tracer(Hook):
             self._write()
 
     def _record(self, name: str, step: int, begin_s: float, end_s: float) -> None:
-        """Adds a complete event ("X") of Chrome's trace format, whose times are in microseconds."""
+        """Add a complete event ("X") of Chrome's trace format, whose times are in microseconds."""
         times = {"ts": begin_s * 1e6, "dur": (end_s - begin_s) * 1e6}
         self._events.append({"name": name, "ph": "X", "pid": 0, "tid": 0, **times, "args": {"step": step}})
 
@@ -327,18 +338,20 @@ class Tracer(Hook):
 
 
 def of_rank(course: CourseSettings, cluster: ClusterSettings, ranks: Ranks, log: Path) -> list[Hook]:
-    """Return the measuring hooks of this rank that the job's settings ask for.
+    """Return the hooks by which this rank measures the run, so far as the job's settings ask for them.
 
-    The first rank of each node samples the node's sensors (TELEMETRY_S), and rank 0 traces steps (PROFILE). Both write
-    into files next to `log`, the log of the run.
+    If TELEMETRY_S is not 0, the first rank of each node has a Sampler of the node's sensors. If PROFILE names steps,
+    rank 0 has a Tracer of these. Both write files beside `log`, the log of the run. Any other rank has none.
     """
     hooks: list[Hook] = []
     if course.telemetry_s and ranks.local_rank == 0:
         node_number = ranks.rank // cluster.dgxngpu
         path = log.with_suffix(f".node{node_number}.telemetry.jsonl")
-        gpus = cluster.dgxngpu if cluster.on_gpu else 0
-        hooks.append(Sampler(path, every_s=course.telemetry_s, job_gpus=gpus, prometheus=course.telemetry_prometheus))
+        job_gpus = cluster.dgxngpu if cluster.on_gpu else 0
+        prometheus_file = course.telemetry_prometheus
+        hooks.append(Sampler(path, every_s=course.telemetry_s, job_gpus=job_gpus, prometheus=prometheus_file))
     traced_steps = course.traced
     if traced_steps and ranks.is_first:
-        hooks.append(Tracer(traced_steps.start, traced_steps.stop - 1, log, on_gpu=cluster.on_gpu))
+        first, last = traced_steps[0], traced_steps[-1]
+        hooks.append(Tracer(first, last, log, on_gpu=cluster.on_gpu))
     return hooks

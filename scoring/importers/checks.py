@@ -198,8 +198,9 @@ def _excess_s(gap: Gap) -> float:
 def _check_pauses(record: Record) -> Check | None:
     """Compare the time between the rows' stamps, pauses included, with the rows' own times, within epochs.
 
-    Returns None where the stamps' time is not the longer one, but for what stamps of whole seconds leave open, and for
-    fewer than two gaps between rows. Pauses are shown but refuse no figure, as a figure of throughput leaves them out.
+    Returns None for fewer than two gaps between rows, and where the stamps' time is not clearly longer: by more than
+    two clocks may differ (CLOCK_AGREES) and two stamps may be off (TWO_STAMPS_S). Pauses are shown but refuse no
+    figure, as a figure of throughput leaves them out.
     """
     gaps = _gaps_of_training(record)
     rows_s = math.fsum(gap.row_s for gap in gaps)
@@ -294,8 +295,8 @@ def _check_counted_images(record: Record) -> Check | None:
 def _check_printed_rates(record: Record) -> Check | None:
     """Compare the rates that rows print with the rows' images over their seconds, as epochs of MLPerf logs have both.
 
-    The printed rates are averaged over time, which by a row's rate is its images over the rate. Returns None where no
-    row has both, and where the rates are those of one device.
+    The printed rates are averaged over time: by its printed rate a row took images / rate seconds. Returns None where
+    no row has a rate, images and seconds, and where the rates are those of one device.
     """
     rows = [window for window in record.windows if window.printed_rate and window.images and window.seconds]
     if record.rate_scope != "global" or not rows:

@@ -111,8 +111,7 @@ def _dates(runs: Sequence[ReportedRun]) -> Inline:
         link_of_day[day] = link_to_line(start_of_run.run, start_of_run.line, day)
     links = list(link_of_day.values())
     if len(links) > 2:
-        first, last = links[0], links[-1]
-        links = [first, last]
+        links = [links[0], links[-1]]  # the first and the last day
     return _joined(links, " to ") or NOT_SAID
 
 

@@ -84,6 +84,38 @@ def test_a_signal_ends_the_job_in_any_phase(
     assert re.match(reason, aborted(tmp_path))
 
 
+# An engine whose container says which signal it got, and ends by it.
+DOCKER = """#!/usr/bin/env bash
+cd "$(dirname "$0")"
+case $1 in
+  image) echo sha256:0 ;;
+  run)
+    trap 'echo "stopped by signal TERM" >&2; exit 143' TERM
+    trap 'echo "stopped by signal HUP" >&2; exit 129' HUP
+    echo $$ >pid
+    while :; do sleep 0.05; done
+    ;;
+  stop) kill -TERM "$(<pid)" ;;
+  kill) if [[ $2 == --signal ]]; then kill -"$3" "$(<pid)"; else kill -KILL "$(<pid)"; fi ;;
+  wait) while kill -0 "$(<pid)"; do sleep 0.05; done ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
+def test_a_job_in_a_container_is_told_of_the_signal_that_its_launcher_got(
+    sent: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.script(tmp_path / "docker", DOCKER)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    launcher = jobs.begin(["launch/container_node.sh"], CONT="img", LOGDIR=str(tmp_path / "logs"))
+    jobs.until((tmp_path / "pid").exists, launcher)
+    launcher.send_signal(sent)
+    _, stderr = launcher.communicate(timeout=jobs.LIMIT_S)
+    assert launcher.returncode == STATUS_AFTER[sent]
+    assert stderr == f"stopped by signal {sent.name.removeprefix('SIG')}\n"
+
+
 def makes_its_report(logdir: Path) -> bool:
     """Whether the job that writes to `logdir` has come to tools.summarize."""
     for process in jobs.processes(logdir):
@@ -265,17 +297,17 @@ def test_who_is_to_blame(
 
 def test_a_trials_name_is_one_jobs_and_no_link(tmp_path: Path) -> None:
     stderr = tmp_path / "results" / "result_0.stderr"
-    with trial.take(stderr) as held:
+    with trial.open_messages(stderr) as held:
         held.write(b"words of the first")
         held.flush()
         with pytest.raises(FileExistsError, match="is of another job, which is at work there"):
-            trial.take(stderr)
+            trial.open_messages(stderr)
         assert stderr.read_text() == "words of the first"
-    with trial.take(stderr):  # of a trial that ended before it had a log
+    with trial.open_messages(stderr):  # of a trial that ended before it had a log
         assert stderr.read_text() == ""
     link, precious = tmp_path / "result_1.stderr", tmp_path / "precious"
     precious.write_text("mine")
     link.symlink_to(precious)
     with pytest.raises(FileExistsError, match="is a link, or no plain file: remove it, or set LOGDIR"):
-        trial.take(link)
+        trial.open_messages(link)
     assert precious.read_text() == "mine"

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from harness import sampling
-from harness.embedded import make
+from harness.embedded import make_once
 from paddle_hrnet import data, pictures, scenes, train
 from paddle_hrnet.config import SCENES_CLASSES, SCENES_EVAL, SCENES_TRAIN, Augmentation
 from runlog.errors import RunError
@@ -309,7 +309,7 @@ def test_evaluation_images_have_one_size(root: Path) -> None:
 
 
 def test_layout_and_labels(tmp_path: Path) -> None:
-    root = make(tmp_path / scenes.NAME, scenes.write)
+    root = make_once(tmp_path / scenes.NAME, scenes.write)
     train, val = (data.find(root, part, SCENES_CLASSES) for part in ("train", "val"))
     assert (len(train), len(val)) == (SCENES_TRAIN, SCENES_EVAL)
     pixels = np.zeros(SCENES_CLASSES, dtype=np.int64)
@@ -329,7 +329,7 @@ def test_layout_and_labels(tmp_path: Path) -> None:
 
 def test_scenes_are_the_same_wherever_they_are_made_and_are_made_once(tmp_path: Path) -> None:
     with mock.patch.multiple(scenes, SCENES_TRAIN=3, SCENES_EVAL=2):
-        roots = [make(tmp_path / name, scenes.write) for name in ("one", "two")]
+        roots = [make_once(tmp_path / name, scenes.write) for name in ("one", "two")]
     one, two = ([path.read_bytes() for path in sorted(root.rglob("*.png"))] for root in roots)
     assert one == two and len(set(one)) == 2 * 5
-    assert make(roots[0], mock.Mock(side_effect=AssertionError)) == roots[0]
+    assert make_once(roots[0], mock.Mock(side_effect=AssertionError)) == roots[0]

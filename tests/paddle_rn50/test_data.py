@@ -18,7 +18,7 @@ from PIL import Image
 from scipy.stats import ks_2samp
 
 from harness import ranks, sampling, train
-from harness.embedded import make
+from harness.embedded import make_once
 from harness.job import job_of
 from harness.loader import Batch, Loader, ReaderConfig
 from paddle_rn50 import data, digits
@@ -53,7 +53,7 @@ def pixels_of(image: np.ndarray, of: ModuleType) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("data") / digits.NAME, digits.write)
+    return make_once(tmp_path_factory.mktemp("data") / digits.NAME, digits.write)
 
 
 def write(folder: Path, pictures: list[np.ndarray], quality: int = 95) -> data.ImageList:

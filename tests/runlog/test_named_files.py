@@ -96,7 +96,7 @@ def test_a_file_of_hosts_has_one_in_a_line() -> None:
 
 def test_a_pipe_is_no_key(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(nodes.NodeError) as refused:
-        nodes.take_key(Path("PIPE"), folder, "me")
+        nodes.copy_key(Path("PIPE"), folder, "me")
     assert refused.value.code == 2
     assert capfd.readouterr().err == f"nodes.py: JOB_KEY={NO_FILE}\n"
 

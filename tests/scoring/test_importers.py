@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from runlog import schema
 from scoring.figure.protocols import find
 from scoring.figure.score import run_figure
 from scoring.importers import read_record, table
 from scoring.record import InputError, Record
-from tests import jobs
+from tests import jobs, make_log
 from tests.scoring import samples
 from tests.scoring.samples import scoring
 
@@ -406,6 +407,19 @@ def test_rates_are_held_to_the_seconds_of_their_epochs(tmp_path: Path) -> None:
         slower = re.sub(r"speed: (\d+)", lambda match: f"speed: {int(match[1]) * factor:.0f}", text)  # noqa: B023
         [check] = read(tmp_path, slower).checks
         assert (check.agree, check.refused) == (False, refused)
+
+
+def test_an_evaluation_beside_training_is_in_its_epochs_own_time(tmp_path: Path) -> None:
+    log = make_log.Log(tick_ms=0)
+    log.event(schema.SUBMISSION_BENCHMARK, "resnet")
+    log.event(schema.TRAIN_SAMPLES, 1_281_167)
+    log.event(schema.EVAL_SAMPLES, 50_000)
+    for epoch in range(1, 5):
+        for mark in (schema.EPOCH_START, schema.EVAL_START, schema.EVAL_STOP, schema.EPOCH_STOP):
+            log.mark(mark, schema.InEpoch(epoch_num=epoch))
+            log.now_ms += 0 if mark is schema.EPOCH_STOP else 300
+    [check] = [check for check in read(tmp_path, log.text.getvalue(), devices=8).checks if "run's time" in check.what]
+    assert check.agree and "first to last epoch, 3.6 s" in str(check)
 
 
 def test_pauses_and_a_clock_that_was_set_are_no_contradiction(tmp_path: Path) -> None:

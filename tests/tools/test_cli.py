@@ -56,6 +56,14 @@ printf '%s\\n' "${COMPREPLY[@]}"
 """
 
 
+@pytest.mark.parametrize("line", ["paddle-reference co", "paddle-reference watch --"])
+@pytest.mark.parametrize("point", ["abc", "-3", "²", ""])
+def test_a_cursor_that_is_no_number_is_one_line(line: str, point: str) -> None:
+    words = [sys.executable, "-m", "tools.cli"]
+    done = run(words, jobs.REPOSITORY, _ARGCOMPLETE="1", COMP_LINE=line, COMP_POINT=point)
+    jobs.refused(done, f"COMP_POINT={point!r}: must be a whole number")
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

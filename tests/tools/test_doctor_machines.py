@@ -1,6 +1,7 @@
 """The doctor on machines that differ from a sound DGX in one thing: what it says of each, and what it tells to do."""
 
 import dataclasses
+import functools
 import re
 import shutil
 import subprocess
@@ -309,11 +310,13 @@ def test_an_nvml_that_hangs_ends_no_doctor(
     subprocess.run(command, check=True)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setattr(child, "NVML_S", 1.0)
+    monkeypatch.setattr(child, "nvml_silence", functools.cache(child.nvml_silence.__wrapped__))
     assert child.nvml_silence() == said
-    # A rank asks too, before it counts its GPUs.
+    # A rank asks too, before it counts its GPUs, and is told what NVML has answered already.
+    monkeypatch.delattr(child, "talk")
     error, words = (RunError, f": {said}: look for NVRM and Xid") if said else (ValueError, "has 0 GPUs")
     with recorded_nvml(absent=True), pytest.raises(error, match=re.escape(words)):
-        harness.__main__._check_gpus(GPU_JOB, precision=True)
+        harness.__main__._check_gpus(GPU_JOB, checks_precision=True)
 
 
 def test_nvml_stays_open_until_cuda_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,7 +357,7 @@ def test_a_silent_child_is_killed_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(child, "END_S", jobs.LIMIT_S)
     (tmp_path / "silent.py").write_text("import time\nprint('{}', flush=True)\ntime.sleep(5)\n")
     said = child.talk(tmp_path / "silent.py", environ={}, silent_s=0.5)
-    assert said.ended == "no answer in 0.5 s" and len(kills) == 1
+    assert said.failure == "no answer in 0.5 s" and len(kills) == 1
 
 
 def test_files_that_set_nccls_variables_are_shown() -> None:

@@ -82,7 +82,7 @@ def start(environ: Mapping[str, str], gpus: int) -> CudaStart:
         child = talk(ASK_CUDA, str(first_gpu), str(gpus), environ=environ, silent_s=SILENT_S)
         result = _read_answers(child)
         gpu_steps.update(result.gpus)
-        has_ended_early = bool(child.ended)
+        has_ended_early = bool(child.failure)
         if not has_ended_early or result.fault is not None or not result.gpus:
             break  # all GPUs were asked, or CUDA itself does not start
 
@@ -103,9 +103,9 @@ def _read_answers(child: Talk) -> CudaStart:
     """
     answers = child.answers()
     steps = _steps(answers)
-    if child.ended:
+    if child.failure:
         name, call = _step_not_ended(answers)
-        steps[name] = Step(call=call, ended=child.ended)
+        steps[name] = Step(call=call, ended=child.failure)
 
     gpus: dict[int, Step] = {}
     fault: Step | None = None

@@ -38,7 +38,7 @@ def _read(said: Talk) -> NcclStart:
     return NcclStart(
         code=ends[-1]["code"] if ends else None,
         message=ends[-1]["message"] if ends else "",
-        ended=said.ended,
+        ended=said.failure,
         interface=meets[1] if meets else "",
         address=meets[2] if meets else "",
     )

@@ -1,0 +1,32 @@
+"""How a node's part in a job ends: by a line that says why, or as a signal asks. Called by launch/nodes.py."""
+
+import signal
+import sys
+from typing import NoReturn
+
+from harness.processes import on_signals
+
+
+def say(text: str) -> None:
+    """Print a line on stderr, with the name of launch/nodes.py before it."""
+    print(f"nodes.py: {text}", file=sys.stderr, flush=True)
+
+
+class NodeError(SystemExit):
+    """The end of this node's part in a job: its exit status, and why in one line."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(status)
+        self.text = text
+
+
+def fail(text: str, status: int = 1) -> NoReturn:
+    """End this process with that line on stderr: status 1 where the job cannot go on, 2 for wrong use."""
+    say(text)
+    raise NodeError(text, status)
+
+
+def stop(number: int, _frame: object) -> NoReturn:
+    """End this process as the signal `number` asks, and ignore all that follow."""
+    on_signals(signal.SIG_IGN)
+    raise SystemExit(128 + number)
