@@ -55,7 +55,7 @@ def facts(job: Job) -> dict[str, Facts]:
             "notes": list(samples.notes),
         }
     has_both_parts = len(contents) == len(PARTS)
-    if has_both_parts:  # such as a file that is in both
+    if has_both_parts:  # what is to be said of the two together, as of a file that is in both, stands with the training
         by_part["train"]["notes"] += notes_on(contents["train"], contents["val"])
     return by_part
 

@@ -82,7 +82,7 @@ def digits() -> Digits:
         number = int(number_text)
         numbers_of[part].append(number)
         label_of[number] = int(label)
-        pixels_of[number] = [int(level, LEVELS) for level in levels]
+        pixels_of[number] = [int(level, LEVELS) for level in levels]  # LEVELS is the base of the digits
 
     numbers = range(len(label_of))
     images = np.array([pixels_of[number] for number in numbers], dtype=np.float64)

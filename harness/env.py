@@ -107,15 +107,15 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
     workload = resolved.get("WORKLOAD") or SETTINGS["WORKLOAD"].default
     precision = resolved.get("PRECISION") or SETTINGS["PRECISION"].default
-    prefix = f"{workload}_{precision}_".upper()  # RN50_AMP_O2_
+    prefix = f"{workload}_{precision}_".upper()  # as RN50_AMP_O2_
     for name, value in list(resolved.items()):
-        general_name = name.removeprefix(prefix)  # STRATEGY
+        general_name = name.removeprefix(prefix)  # as STRATEGY
         is_for_this_job = general_name != name
         if is_for_this_job and not environ.get(general_name):
             resolved[general_name] = value
 
     by_user = [name for name in names() if name in environ]
-    by_config = [name for name in resolved if name not in environ]
+    by_config = [name for name in resolved if name not in environ]  # the general names added above, too
     resolved["DGXSYSTEM"] = system
     set_by_whom = {"JOB_FROM_USER": " ".join(by_user), "JOB_FROM_CONFIG": " ".join(by_config)}
     return dict(environ) | resolved | set_by_whom

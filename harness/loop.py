@@ -103,7 +103,7 @@ class CapturedStep(LaunchedStep):
             self.begin()
 
     def run(self, main: static.Program, feed: dict[str, Any]) -> None:
-        """One step on tensors of the device."""
+        """Copy the batch to the program's inputs, and run the step: by the CUDA graph once that is captured."""
         for name, tensor in self.inputs.items():
             if feed[name] is not tensor:  # a loader may have written it there
                 tensor._copy_from(feed[name], self.executor.place)
@@ -113,7 +113,7 @@ class CapturedStep(LaunchedStep):
             self.executor.run(self.program.main, fetch_list=[])
 
     def capture(self) -> None:
-        """Records the step; nothing is computed. Memory that the warm-up has left is given back before."""
+        """Record the step; nothing is computed. Memory that the warm-up has left is given back before."""
         WATCHDOG.beat("capturing the training step")
         paddle.device.cuda.empty_cache()
         self._graph.capture_begin()
@@ -164,16 +164,16 @@ class Trainer:
     def _update(self, batch: Batch, *, read_loss: bool, is_first: bool) -> float:
         """Update the parameters once by a batch and return its mean loss, or NaN where `read_loss` is False.
 
-        The programs of an update (one, or several micro-steps) run one after the other, each on an equal part of the
-        batch. To read the loss makes the host wait for the device. With `is_first` it is checked before that the batch
-        is what the programs take.
+        An update is one program, or several that add up their gradients: they run one after the other, each on an equal
+        part of the batch. To read the loss makes the host wait for the device. For a batch that `is_first`, it is
+        checked before each program that its part has the shapes and types which the program takes.
         """
         programs = self.step.program.update
         feed = {"image": batch.image, "label": batch.label}
         losses = []
         for program, feed_of_part in zip(programs, parts(feed, len(programs)), strict=True):
             if is_first:
-                kernels.feed(program, feed_of_part)
+                kernels.feed(program, feed_of_part)  # which checks it
             self.step.run(program, feed_of_part)
             if read_loss:
                 losses.append(np.array(static.global_scope().find_var(LOSS_VALUE).get_tensor()))
@@ -182,10 +182,10 @@ class Trainer:
         return float(np.mean(losses))
 
     def run(self, batches: Iterator[Batch], *, steps: int, epoch: int, done: int, phase: str) -> Timing:
-        """Train `steps` steps, and log a window every `print_steps` of them and at the end; return their sum.
+        """Train `steps` steps, log a window every `print_steps` of them and at the end, and return the windows' sum.
 
-        Only there is the loss read: between, nothing makes the device wait for the host. `done` is the number of
-        steps of the run before these.
+        The loss is read only at the end of a window: between, nothing makes the device wait for the host. `done` is the
+        number of steps that the run did before these, and `phase` is what the log calls them.
 
         Raises NotFinite where the loss is no longer finite.
         """
@@ -233,12 +233,13 @@ class Trainer:
     def _report(self, window: Timing, loss: float, *, step: int, epoch: int, phase: str) -> None:
         """Log a window of steps that has just ended, and show it on the terminal.
 
-        `loss` is the mean over the ranks at the last step. Readings of the hooks, as the GPUs' power, go into the same
-        line. A clock that was set meanwhile is logged too, and a loss of 0 brings a warning.
+        `loss` is the mean over the ranks at the last `step`. What hooks measure, as the GPUs' power, goes into the same
+        line of the log. If somebody set the system's clock meanwhile, that is logged as well. A loss of 0, by which
+        nothing can be learned, brings a warning.
 
-        Raises NotFinite where the loss is infinite or NaN, after it was logged as unknown.
+        Raises NotFinite where the loss is infinite or NaN; it is logged as unknown before.
         """
-        measured: dict[str, Any] = {"power_w": None}
+        measured: dict[str, Any] = {"power_w": None}  # where no hook measures it
         for hook in self.hooks:
             measured.update(hook.readings())
         value = schema.StepWindow(
@@ -261,21 +262,25 @@ class Trainer:
             raise NotFinite(f"loss is {loss} at step {step}: lower the learning rate or look at the data")
 
     def _report_ranks(self, data_wait_s: float, own_s: float, *, step: int) -> None:
-        """Log how far the ranks' own times lie apart: all wait for the slowest, so that the window shows none."""
+        """Log how far the ranks' own times in a window lie apart; all must call this, and one rank alone logs nothing.
+
+        The window's own time does not show a slow rank, as all wait for the slowest.
+        """
         if self.ranks.size == 1:
             return
-        table = self.ranks.table(data_wait_s, own_s)
-        if table is None:
+        times_by_rank = self.ranks.gather_on_first(data_wait_s, own_s)
+        if times_by_rank is None:  # on all ranks but 0
             return
-        fields = self._spread("data_wait", table[0]) | self._spread("compute", table[1])
+        data_waits_s, own_times_s = times_by_rank
+        fields = self._spread("data_wait", data_waits_s) | self._spread("compute", own_times_s)
         self.log.event(schema.RANK_TIMES, schema.RankTimes(**fields), schema.AtStep(step=step))
 
     def _spread(self, kind: str, times_s: Array) -> dict[str, Any]:
         """Return how far the ranks' times of one kind lie apart, as fields of `schema.RankTimes`.
 
-        `kind` is "data_wait" or "compute", `times_s` has the seconds of each rank. The fields are the least, the median
-        (of an even number of ranks the lower of the two) and the most, with the rank and the host of the most. They are
-        None where the times were not measured, which a NaN says.
+        `kind` is "data_wait" or "compute", and `times_s` has the seconds of each rank. The fields are the least, the
+        median and the most, with the rank and the host of the most. Of an even number of ranks the median is the lower
+        of the two in the middle. All are None where rank 0's time is NaN: such times are measured on all ranks or none.
         """
         least_s = median_s = most_s = slowest_rank = slowest_host = None
         was_measured = not math.isnan(times_s[0])
@@ -295,10 +300,10 @@ class Trainer:
         }
 
     def _busy_s(self) -> float:
-        """Return the seconds that this thread computed or waited for a core, but not those it waited for others.
+        """Return the seconds that this thread has computed or waited for a core, but not those it waited for others.
 
-        They are those of Linux's /proc/PID/schedstat. NaN without that file, for a single rank (no straggler statistics
-        needed), and where a GPU computes: its host's thread spins while it waits.
+        They are those of Linux's /proc/PID/schedstat. NaN is returned where they tell nothing of a slow rank: without
+        that file, for a single rank, and where a GPU computes, as the host's thread then spins while it waits.
         """
         if self.ranks.size == 1 or not isinstance(self.step.executor.place, paddle.CPUPlace):
             return math.nan
@@ -359,10 +364,11 @@ class Evaluator:
         self.executor.run(self.main, feed=feed, fetch_list=[])
 
     def run(self, batches: Iterator[Batch], *, steps: int) -> dict[str, Any]:
-        """Evaluate `steps` batches on this rank, and return the totals over all ranks.
+        """Evaluate `steps` batches on this rank, and return the totals over all ranks; every rank must call this.
 
-        The program adds each batch's results to its variables `totals`, which start at zero. The returned dictionary
-        has their sums over the ranks by the variables' names: a float64 array, or a number where there is one element.
+        The program adds each batch's results to its variables `totals`, which are set to zero before. The returned
+        dictionary has their sums over the ranks by the variables' names: a float64 array, or a number where it has one
+        element.
         """
         self._reset()
         for step in range(1, steps + 1):
@@ -373,7 +379,7 @@ class Evaluator:
         for name in self.totals:
             total_of_rank = np.array(static.global_scope().find_var(name).get_tensor(), dtype=np.float64)
             total = np.squeeze(self.ranks.comm.allreduce(total_of_rank))
-            totals[name] = total[()]  # of an array of one element that element
+            totals[name] = total[()]  # the element of an array that has one alone
         return totals
 
     def _reset(self) -> None:

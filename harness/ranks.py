@@ -47,7 +47,7 @@ class Ranks:
         """Whether this rank writes the log."""
         return self.rank == 0
 
-    def table(self, *values: float) -> Array | None:
+    def gather_on_first(self, *values: float) -> Array | None:
         """Return the `values` of every rank, shape [values, ranks], on rank 0; elsewhere None."""
         gathered = np.empty((self.size, len(values))) if self.is_first else None
         self.comm.Gather(np.array(values, dtype=np.float64), gathered)

@@ -6,6 +6,7 @@ go on from any sample of an epoch.
 """
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -23,9 +24,10 @@ def training_plan(
 ) -> Plan:
     """Yield this rank's batches of `epoch` and of all epochs after it, without end: (epoch, sample numbers, valid).
 
-    The samples of an epoch are put into an order by chance, which (seed, epoch) decides. They are cut into global
-    batches, what is left over is dropped, and of each global batch a rank takes its part. `first_step` is the step of
-    the first epoch to begin with, from 0. In training every sample is valid.
+    Each epoch has its own random order of the `samples`, which (seed, epoch) decides. The order is cut into global
+    batches of `batch` samples for each of the `ranks`; what is left over is dropped. Rank 0 takes the first `batch` of
+    a global batch, rank 1 the next, and so on. The first epoch begins with its step `first_step`, counted from 0. In
+    training every sample is valid.
 
     Raises ValueError where the data set is smaller than one global batch.
     """
@@ -41,7 +43,7 @@ def training_plan(
 
 
 def steps_per_epoch(samples: int, global_batch: int) -> int:
-    """Whole global batches in the data set. Raises ValueError where there is none."""
+    """Return the number of whole global batches in the training set. Raises ValueError where there is none."""
     if samples < global_batch:
         raise ValueError(
             f"global batch {global_batch} is larger than the training set of {samples} images: "
@@ -51,29 +53,35 @@ def steps_per_epoch(samples: int, global_batch: int) -> int:
 
 
 def evaluation_steps(samples: int, global_batch: int) -> int:
-    """Batches that each rank evaluates; the last one is filled up."""
-    return -(-samples // global_batch)
+    """Return the number of batches that each rank evaluates, the last of which may be filled up."""
+    return math.ceil(samples / global_batch)
 
 
 def evaluation_plan(samples: int, *, batch: int, rank: int, ranks: int) -> Plan:
-    """One rank's batches of one evaluation after the other, without end.
+    """Yield this rank's batches of one evaluation after the other, without end: (evaluation, sample numbers, valid).
 
-    Over all ranks each sample is valid exactly once an evaluation; what fills up a batch is not valid.
+    Over all ranks each sample is valid exactly once an evaluation. A batch that has too few samples is filled up with
+    some of them again, or with sample 0 where it has none; these are not valid.
     """
-    mine = np.arange(rank, samples, ranks)
+    own_samples = np.arange(rank, samples, ranks)
     for evaluation in itertools.count(1):
         for step in range(evaluation_steps(samples, batch * ranks)):
-            ids = mine[step * batch : (step + 1) * batch]
-            yield evaluation, np.resize(ids if len(ids) else np.zeros(1, dtype=int), batch), np.arange(batch) < len(ids)
+            start = step * batch
+            ids = own_samples[start : start + batch]
+            to_repeat = ids if len(ids) else np.zeros(1, dtype=int)
+            is_valid = np.arange(batch) < len(ids)
+            yield evaluation, np.resize(to_repeat, batch), is_valid
 
 
 def uniform(seed: int, epoch: int, ids: Array, count: int) -> Array:
     """Return `count` random numbers for each sample of `ids`, evenly spread in [0, 1): [len(ids), count] float64.
 
-    They depend on (seed, epoch, id) alone, so that a sample is augmented alike on any rank and in any batch. They are
-    those of SplitMix64 (Steele et al. 2014), each computed from its place in the sequence: a generator object for each
-    sample would cost more time than to read it.
+    They depend on (seed, epoch, id) alone, so that a sample is augmented alike on any rank and in any batch. The
+    numbers are those of the generator SplitMix64 (Steele et al. 2014), which computes any number of its sequence from
+    its place: sample 7 has places 7 * count and up. NumPy's generators would need an object for each sample, which
+    takes longer to make than the sample to read.
     """
+    # The place of the sequence's first number, in effect: another for each seed and epoch.
     key = np.random.SeedSequence([seed, STREAM_AUGMENT, epoch]).generate_state(1, np.uint64)[0]
     first_places = ids.astype(np.uint64)[:, None] * np.uint64(count)
     places = first_places + np.arange(count, dtype=np.uint64)

@@ -65,9 +65,10 @@ class Run:
 
 @contextlib.contextmanager
 def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
-    """Open the log, write all that is known before the programs are built, and connect the ranks.
+    """Open the log, write all that is known before the programs are built, connect the ranks, and give the run.
 
-    Raises ValueError where RESUME finds what cannot be gone on from, and RunError where training failed.
+    Every rank must call this. When the context ends the log is closed, as aborted where an error ended it. Raises
+    ValueError where RESUME finds a checkpoint that this run cannot go on from, and RunError where training failed.
     """
     samples = task.dataset.train_samples
     identity = identity_of(job.model, task)
@@ -79,14 +80,14 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
     total_steps = task.epochs * steps if job.course.trains else job.course.throughput_steps
 
     result_file = Path(job.trials.result_file)
-    shown = "none"
+    progress_kind = "none"
     if me.is_first:
-        shown = job.course.progress or "plain"
+        progress_kind = job.course.progress or "plain"
     with (
         open_log(result_file if me.is_first else None) as log,
         memory.explained(job.model.batchsize),
         ranks.lost_peer(),
-        Progress(shown, total_steps) as progress,
+        Progress(progress_kind, total_steps) as progress,
         checkpoint.Keeper(job, me, log, start=start, run=identity, seed=seed, steps_per_epoch=steps) as keeper,
         contextlib.ExitStack() as stack,
     ):
@@ -115,7 +116,7 @@ def begin(job: Job, origins: Origins, me: Ranks, task: Task) -> Iterator[Run]:
 
 
 def identity_of(model: ModelSettings, task: Task) -> dict[str, Any]:
-    """Return what a checkpoint's state depends on: a run may go on only from one with the same."""
+    """Return what a run's state depends on: it may go on only from the checkpoint of a run that has the same."""
     recipe = task.workload.recipe
     return {
         "workload": model.workload,
@@ -141,8 +142,8 @@ def executor(cluster: ClusterSettings, me: Ranks) -> build.Executor:
 def data_set(data: DataSettings, me: Ranks, embedded: Any) -> tuple[str, Path]:
     """Return the name and the folder of the job's data set: those of DATADIR, or of the embedded data set.
 
-    `embedded` is the workload's module that writes its embedded data set. The first rank of each node makes it where it
-    is not there yet, and all ranks wait for that.
+    `embedded` is the module by which the workload writes its embedded data set. Where that is used and is not in
+    DATA_CACHE yet, the first rank of each node makes it, and all ranks wait for that: every rank must call this.
     """
     if data.folder:
         folder = Path(data.folder)
@@ -155,7 +156,7 @@ def data_set(data: DataSettings, me: Ranks, embedded: Any) -> tuple[str, Path]:
 
 
 def surveyed(me: Ranks, train: Samples, evaluation: Samples) -> Surveyed:
-    """Look at the data set on the first rank, and tell all ranks what it holds.
+    """Look at the data set's files on the first rank, and tell all ranks what it holds; every rank must call this.
 
     Raises ValueError where a run would fail at one of its files.
     """
@@ -172,11 +173,12 @@ def _print_now(line: str) -> None:
 
 
 def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: Any, dataset: schema.Dataset) -> None:
-    """Write the beginning of the log, up to `init_start`: where the run comes from, on what it runs, who submits it.
+    """Write the beginning of the log, up to `init_start`: what runs, on what machines, and who submits it.
 
-    The header's sections are the code, the settings and the recipe (a frozen dataclass) with who set each value, the
-    libraries and the machines of all ranks. Then the page cache of each node is flushed, if the job says so, and the
-    log says what was done. Every rank must call this: the others send rank 0 what they know.
+    First come the sections of the header: the code, all settings and the fields of the `recipe` (a frozen dataclass)
+    with who set each value (`origins`), the libraries, the machines of all ranks and the data set. Then come the events
+    that MLPerf has for a submission. At last the first rank of each node flushes the node's page cache, if the job says
+    so, and the log says what was done. Every rank must call this: the others send rank 0 what they know.
     """
     nodes = {node.host: node for node in ranks.comm.allgather(provenance.node())}
     hardware = schema.Hardware(nodes=list(nodes.values()), device=job.cluster.device, math_mode=job.model.precision)
@@ -203,7 +205,10 @@ def preamble(log: RunLog, job: Job, origins: Origins, ranks: Ranks, *, recipe: A
 
 
 def _flat(prefix: str, value: Any, origin: str) -> dict[str, Any]:
-    """Return {"PREFIX.field": {"value", "origin"}} of a dataclass, nested ones flattened."""
+    """Return the fields of a dataclass as settings of a log, those of nested dataclasses too.
+
+    {"RECIPE.optimizer.momentum": {"value": 0.9, "origin": "paddle_rn50/config.py"}} is one with the prefix "RECIPE".
+    """
     flat: dict[str, Any] = {}
     for field in fields(value):
         name = f"{prefix}.{field.name}"
@@ -231,10 +236,11 @@ def log_task(log: RunLog, task: Task, knobs: Strategy, *, global_batch: int, see
 def log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_epochs: float) -> None:
     """Log the optimizer's hyperparameters, an event each, under the names that MLPerf has for this kind of optimizer.
 
-    Learning rates are those of the global batch, as the schedule has them.
+    `optimizer` is that of the recipe. The learning rates and the length of the decay come from the `schedule`, which
+    has them for the run's global batch.
     """
     log.event(schema.OPT_NAME, optimizer.kind)
-    kind = KINDS[optimizer.kind]
+    kind = KINDS[optimizer.kind]  # the events that MLPerf has for it
     log.event(kind.warmup, warmup_epochs)
     hyperparameters = {
         "base_learning_rate": schedule.base,
@@ -253,8 +259,8 @@ def log_optimizer(log: RunLog, schedule: Schedule, optimizer: Any, *, warmup_epo
 def run_summary(log: RunLog, job: Job, *, resumed: bool = False) -> None:
     """Log what a score must know of a run: its devices, batch, precision, mode, data, framework and model.
 
-    It is written before the run starts, so that the log of a run that was cut off has it too. `resumed` says that the
-    run goes on from a checkpoint.
+    Call it before the run starts, so that the log of a run that is cut off has it, too. `resumed` tells that the run
+    goes on from a checkpoint.
     """
     log.event(
         schema.RUN_SUMMARY,
@@ -284,7 +290,7 @@ def start_clock(log: RunLog, ranks: Ranks) -> None:
 
 
 def log_telemetry(log: RunLog, ranks: Ranks, hooks: tuple[Hook, ...]) -> None:
-    """Log the sum of what the nodes' samplers saw; nothing where none sampled."""
+    """Log a summary of what the nodes' samplers have measured, if there are any; every rank must call this."""
     mine = [hook.summary() for hook in hooks if isinstance(hook, telemetry.Sampler)]
     nodes = []
     for summaries in ranks.comm.allgather(mine):

@@ -21,8 +21,8 @@ from runlog.errors import RunError
 def main(job: Job, origins: Origins) -> None:
     """Run the job on this rank: build the programs, warm them up, open the input, and train or measure.
 
-    `origins` says who set each of the job's values, for the log. Raises ValueError for what the job asks and cannot be
-    done, and RunError where the run failed.
+    Rank 0 writes the log. `origins` tells who set each of the job's values, for the log's header. Raises ValueError for
+    what the job asks and cannot be done, and RunError where the run failed.
     """
     me = ranks.start(job.cluster)
     task = task_of(job, me)  # all of it is checked before a log is begun
@@ -114,7 +114,7 @@ class Synthetic(NamedTuple):
 
 
 def synthetic_batches(run: session.Run) -> Synthetic:
-    """Make a batch for the training program, and one for the evaluation where its images are of another format."""
+    """Make a batch of noise for the training program, and one for the evaluation if its format or size is another."""
     task = run.task
     model = task.workload
     made = model.synthetic(model.image, batch=model.batch, seed=run.seed + run.ranks.rank)
@@ -129,7 +129,8 @@ def build_trainer(run: session.Run, model: ModelSettings, course: CourseSettings
     """Build the training and the evaluation program; return the trainer and the evaluator that run them.
 
     The log gets a summary of the training program: its operators, its all-reduces and what was proved of it. In
-    Paddle's automatic mode the user is shown what it chose, too.
+    Paddle's automatic mode the user is shown what the mode chose, too. Nothing is run yet, and the tensors have no
+    values: `warm_up` does that.
     """
     task = run.task
     # Another seed for each rank, so that a missing broadcast of rank 0's weights (`warm_up`) would show.
@@ -163,11 +164,12 @@ def build_trainer(run: session.Run, model: ModelSettings, course: CourseSettings
 def warm_up(
     run: session.Run, trainer: Trainer, evaluator: Evaluator, batches: Synthetic, pretrained: str, *, evaluates: bool
 ) -> None:
-    """Run the programs once on synthetic batches, then give them the state that the training starts from.
+    """Run the programs on synthetic batches, then give them the state that the training starts from.
 
     The first run of a program is slow, as Paddle builds it and cuDNN searches its algorithms; it also changes the
-    state. So the state is set after it: by the start-up program, then the weights of the file `pretrained` (empty:
-    none), then the checkpoint that the run goes on from. All ranks get rank 0's.
+    state. So the state is set after it: by the start-up program, then by the weights of the file `pretrained` (empty:
+    none), then by the checkpoint that the run goes on from, if there is one. All ranks get rank 0's. The evaluation
+    program is warmed up where the run `evaluates`. At last a step that is launched as a CUDA graph is captured.
 
     Raises ValueError where a file does not have what the program needs.
     """
@@ -178,7 +180,7 @@ def warm_up(
     if evaluates:
         evaluator.warm_up(batches.evaluation)
 
-    build.keep_communicators(training.startup)  # the start-up program runs again
+    build.keep_communicators(training.startup)  # as it runs again, which must not connect the ranks anew
     run.executor.run(training.startup)
     state.set_weights(training.main, first_weights)
     state.broadcast_parameters(training.main, run.ranks)
@@ -189,7 +191,8 @@ def warm_up(
 def inputs(run: session.Run, data: DataSettings, cluster: ClusterSettings) -> tuple[Loader, Loader]:
     """Return the loaders of this rank's batches: of the training, from where the run starts, and of the evaluations.
 
-    Both say which samples are in which batch; nothing is read before the first batch is asked for.
+    The first yields the batches of one epoch after the other without end, the second of one evaluation after the other.
+    Nothing is read before the first batch is asked for.
     """
     task = run.task
     model = task.workload
@@ -220,7 +223,7 @@ def train_measured_steps(trainer: Trainer, batches: Iterator[Batch], course: Cou
 
 
 def evaluate_all(evaluator: Evaluator, batches: Iterator[Batch], run: session.Run) -> float:
-    """Return the quality by all images of the evaluation, each seen once; warn where it shows nothing."""
+    """Return the quality by all images of the evaluation, each seen once; warn where the result shows nothing."""
     task = run.task
     samples = task.dataset.eval_samples
     steps = sampling.evaluation_steps(samples, task.eval_batch * evaluator.ranks.size)
@@ -233,12 +236,13 @@ def evaluate_all(evaluator: Evaluator, batches: Iterator[Batch], run: session.Ru
 
 
 def train_epoch(run: session.Run, trainer: Trainer, batches: Iterator[Batch], epoch: int) -> None:
-    """Train an epoch, or what a checkpoint has left of it, and log its throughput."""
+    """Train an epoch, or the steps of it that the run's checkpoint has not done, and log its throughput."""
     start = run.start.position
-    left_out = start.epoch_step if epoch == start.epoch else 0
-    done = (epoch - 1) * run.steps_per_epoch + left_out
+    done_in_epoch = start.epoch_step if epoch == start.epoch else 0
+    done = (epoch - 1) * run.steps_per_epoch + done_in_epoch
+    steps = run.steps_per_epoch - done_in_epoch
     run.log.mark(schema.EPOCH_START, schema.InEpoch(epoch_num=epoch))
-    timing = trainer.run(batches, steps=run.steps_per_epoch - left_out, epoch=epoch, done=done, phase="train")
+    timing = trainer.run(batches, steps=steps, epoch=epoch, done=done, phase="train")
     run.log.mark(schema.EPOCH_STOP, schema.InEpoch(epoch_num=epoch))
     session.log_throughput(run.log, timing, epoch)
 
@@ -250,9 +254,10 @@ def train_to_target(
     evaluator: Evaluator,
     eval_batches: Iterator[Batch],
 ) -> None:
-    """Train epoch by epoch until an evaluation reaches the target.
+    """Train epoch by epoch until an evaluation reaches the recipe's target.
 
-    A block of the log is the epochs up to an evaluation and the evaluation itself.
+    The recipe says which epochs are evaluated. A block of the log is the epochs up to an evaluation and the evaluation
+    itself. A checkpoint may be written after each epoch, but none after the one that reached the target.
 
     Raises RunError where the target was not reached in the task's epochs.
     """

@@ -48,45 +48,47 @@ class Workload(ABC):
         return self.image, self.batch
 
     def synthetic(self, image: Any, *, batch: int, seed: int) -> Batch:
-        """A batch of noise in a format, to warm up on and to measure the program without its input."""
+        """Return a batch of noise in a format, to warm up on and to measure the program without its input."""
         made: Batch = self.DATA.synthetic(image, batch=batch, classes=self.recipe.classes, seed=seed)
         return made
 
     def batches(self, samples: Any, plan: SamplePlan, reader: ReaderConfig) -> Loader:
-        """Training batches."""
+        """Return the batches of a training, augmented by the recipe, in the order of the plan."""
         loader: Loader = self.DATA.Loader(samples, plan, reader, augment=self.recipe.augmentation)
         return loader
 
     def eval_batches(self, samples: Any, plan: SamplePlan, reader: ReaderConfig) -> Loader:
-        """Evaluation batches."""
+        """Return the batches of an evaluation, in the order of the plan."""
         loader: Loader = self.DATA.Loader(samples, plan, reader)
         return loader
 
     @abstractmethod
     def training_loss(self, batch: int) -> static.Variable:
-        """Mean loss [] of a batch, appended to the default program."""
+        """Append the network and its loss to the default program; return the mean loss [] of a batch."""
 
     @abstractmethod
     def evaluation_totals(self, image: Any, batch: int) -> None:
-        """Adds a batch's results to QUALITY and to COUNTED, by operators of the default program."""
+        """Append operators to the default program that add a batch's results to the totals QUALITY and COUNTED."""
 
     @abstractmethod
     def quality(self, totals: dict[str, Any]) -> float:
-        """Quality between 0 and 1 by QUALITY and COUNTED, summed over the ranks."""
+        """Return the quality, between 0 and 1, by the totals QUALITY and COUNTED, summed over the ranks."""
 
     def doubt(self, totals: dict[str, Any]) -> str:
         """Say why an evaluation shows nothing, by the same totals; an empty text where it shows something."""
         return ""
 
     def pretrained(self, path: str, program: static.Program) -> dict[str, Array]:
-        """First weights of the program's variables by PRETRAINED; none where it is empty or the workload reads no file.
+        """Return the first weights of the program's variables by the file PRETRAINED (`path`), by their names.
+
+        There are none where it is empty, or the workload reads no such file.
 
         Raises ValueError where the file does not have them.
         """
         return {}
 
     def training_program(self, schedule: Schedule, *, seed: int) -> build.TrainingProgram:
-        """Training program of one rank, its start-up program and loss; fleet must know the ranks."""
+        """Build the training program of this rank, with its start-up program and loss; fleet must know the ranks."""
         training, startup = static.Program(), static.Program()
         startup.random_seed = seed
         with static.program_guard(training, startup):
@@ -95,23 +97,24 @@ class Workload(ABC):
 
 
 def add_to_total(name: str, value: static.Variable) -> None:
-    """Adds a value of a batch to a variable that stays in the scope, by operators of the default program."""
+    """Append operators to the default program that add a batch's value to a variable, which stays in the scope."""
     block = static.default_main_program().global_block()
     total = block.create_var(name=name, shape=value.shape or [1], dtype=value.dtype, persistable=True)
     paddle.assign(total + value, output=total)
 
 
 def of_job(job: Job) -> Workload:
-    """A job's workload, by its recipe and plan. Raises ValueError where the job asks for what cannot be built."""
+    """Return a job's workload, by its recipe and plan. Raises ValueError where what the job asks cannot be built."""
     workload: type[Workload] = importlib.import_module(f"{job.model.package}.train").WORKLOAD
     return workload(job.hyperparameters, plan_of(job), batch=job.model.batchsize, ranks=job.cluster.world_size)
 
 
 def plan_of(job: Job) -> build.Plan:
-    """Return how the job's training program is to be built, for `program/`, which knows nothing of a job.
+    """Return how the job's training program is to be built, in the terms of `program/`, which knows nothing of a job.
 
-    A step that is captured as a CUDA graph cannot have a dynamic loss scale: it gets a fixed one where the user set
-    none. Raises ValueError where STRATEGY names what is unknown or refused, or does not go with the rest of the job.
+    A loss scale of 0 is a dynamic one. A step that is captured as a CUDA graph cannot have that: where the user set
+    none, it gets a fixed scale that fits the global batch. Raises ValueError where the program cannot be built as the
+    job says, such as for an unknown option of STRATEGY.
     """
     refusals.raise_first(refusals.of_program(job))
     knobs = job.model.knobs

@@ -21,7 +21,7 @@ OF_ONE_NODE = frozenset(
         *("LOGDIR", "RESULT_FILE", "PROGRESS", "SWITCH_GROUPS", "FLEET_BASELINE"),
     )
 )
-UNABLE = "this node of the job cannot start its sshd: "
+SSHD_CANNOT_START = "this node of the job cannot start its sshd: "
 ANSWER_S = 10.0  # that a node without sshd waits for the first one's call
 MOST_OF_AN_ANSWER = 300  # characters
 REFUSED_S = 8.0  # in which a first node whose key is right calls again after a call that ended too early
@@ -52,12 +52,12 @@ def overruled(given: Mapping[str, str], job: env.Job) -> str:
     return ", ".join(differences)
 
 
-def answer_that_unable(job: env.Job, why: str) -> None:
+def answer_in_place_of_sshd(job: env.Job, why: str) -> None:
     """Listen in the place of this node's sshd, which cannot start, and say why to a first node that calls.
 
-    A first node calls twice: by ssh, which does not show what it is told, and then by `why_unable`, which reads it.
-    Each call is waited for ANSWER_S at most: a first node that calls later hears nothing, as this node has ended then.
-    Where nothing can listen there, this returns at once.
+    A first node calls twice: by ssh, which does not show what it is told, and then by `why_sshd_cannot_start`, which
+    reads it. Each call is waited for ANSWER_S at most: a first node that calls later hears nothing, as this node has
+    ended then. Where nothing can listen there, this returns at once.
     """
     family = socket.AF_INET6 if ":" in job.cluster.ssh_address else socket.AF_INET
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -68,19 +68,19 @@ def answer_that_unable(job: env.Job, why: str) -> None:
         for _ in range(2):
             caller, _ = listener.accept()
             with caller:
-                caller.sendall(f"{UNABLE}{why}\n".encode())
+                caller.sendall(f"{SSHD_CANNOT_START}{why}\n".encode())
                 caller.shutdown(socket.SHUT_WR)
                 caller.settimeout(1)
                 # Read what ssh begins with: left unread, it would make the end of the connection an error there.
                 caller.recv(1000)
 
 
-def why_unable(host: str, port: int) -> str:
-    """Return why the sshd of a node cannot start, as `answer_that_unable` says there; empty where it says nothing."""
+def why_sshd_cannot_start(host: str, port: int) -> str:
+    """Return why the sshd of a node cannot start, as `answer_in_place_of_sshd` says it; empty where nothing does."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=ANSWER_S) as connection:
         line = connection.makefile("rb").readline(MOST_OF_AN_ANSWER).decode(errors="replace")
-        if line.startswith(UNABLE):
-            return printable(line.removeprefix(UNABLE).strip(), MOST_OF_AN_ANSWER)
+        if line.startswith(SSHD_CANNOT_START):
+            return printable(line.removeprefix(SSHD_CANNOT_START).strip(), MOST_OF_AN_ANSWER)
     return ""
 
 

@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 from harness import env
 from harness.provenance import code_sha256
 from launch.ends import say
-from launch.hello import overruled, why_unable
+from launch.hello import overruled, why_sshd_cannot_start
 
 CONNECTING = threading.Semaphore(64)  # ssh connections that the first node opens at the same time
 
@@ -94,7 +94,7 @@ class Lifeline(threading.Thread):
         self.problem = failure.problem.format(said.splitlines()[-1])
         self.final = failure.is_final
         if NO_SSHD.search(said):
-            why = why_unable(self.host, self.job.cluster.ssh_port)
+            why = why_sshd_cannot_start(self.host, self.job.cluster.ssh_port)
             if why:
                 self.problem = f"its sshd cannot start: {why}"
                 self.final = True

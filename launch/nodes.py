@@ -37,6 +37,7 @@ from launch.waiting import serve
 from runlog import named_files
 
 EXTRA_USERS = Path("/var/lib/extrausers")  # where libnss-extrausers looks; in the image a link into /tmp
+MOST_NAMED = 8  # of the nodes that did not join
 SIGNAL_S = 1.0  # from a node's loss to the signal that ended it, where it is for this node too
 
 
@@ -203,8 +204,9 @@ def join(others: list[Lifeline], start: float, wait_s: int) -> None:
     if not missing:
         return
     within = "" if unable else f" within {wait_s} s"
-    problems = "; ".join(f"{other.host} (node {other.rank}): {other.problem}" for other in missing[:8])
-    more = f"; and {len(missing) - 8} more" if len(missing) > 8 else ""
+    problems = "; ".join(f"{other.host} (node {other.rank}): {other.problem}" for other in missing[:MOST_NAMED])
+    unnamed = len(missing) - MOST_NAMED
+    more = f"; and {unnamed} more" if unnamed > 0 else ""
     fail(f"{len(missing)} of {len(others) + 1} nodes did not join{within}: {problems}{more}")
 
 

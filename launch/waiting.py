@@ -14,7 +14,7 @@ from typing import NoReturn
 from harness import env
 from harness.processes import on_signals
 from launch.ends import NodeError, fail, say, stop
-from launch.hello import RefusedCalls, answer_that_unable, hello
+from launch.hello import RefusedCalls, answer_in_place_of_sshd, hello
 from launch.times import TIMES
 
 
@@ -27,7 +27,7 @@ def start_sshd(job: env.Job, folder: Path) -> subprocess.Popen[bytes]:
     if path is None:
         missing = "sshd is missing on this node: install openssh-server (the image has it)"
         say(missing)
-        answer_that_unable(job, missing)
+        answer_in_place_of_sshd(job, missing)
         raise NodeError(missing, 2)
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd's own demand where it runs as root
@@ -53,7 +53,11 @@ class WaitingNode:
     def __init__(
         self, job: env.Job, hosts: list[str], lifeline: int, sshd: subprocess.Popen[bytes], sshd_log: Path
     ) -> None:
-        """`lifeline` is the descriptor of the pipe into which the first node's ssh connection writes."""
+        """Say that this node waits for the first one, and for how long; nothing is waited for yet.
+
+        `hosts` are the nodes' names, which a node above 0 need not have. `lifeline` is the descriptor of the pipe into
+        which the first node's ssh connection writes, and `sshd` the process that takes that connection.
+        """
         first_name = f", {hosts[0]}" if hosts else ""
         self.job = job
         self.me = f"node {job.cluster.node_rank}"
@@ -62,8 +66,8 @@ class WaitingNode:
         self.sshd = sshd
         self.sshd_log = sshd_log
         self.refused = RefusedCalls(hosts)
-        self.is_joined = False  # the first node has said something
-        self.unfinished = b""  # the beginning of a line of the first node's
+        self.is_joined = False  # set by the first node's first words
+        self.unfinished = b""  # a line of the first node's of which the end has not come yet
         self.signals: list[int] = []  # that came once the job ran
         say(f"{self.me}: waiting on port {job.cluster.ssh_port} for {self.first} at most {job.cluster.node_wait_s} s")
         self.deadline = time.monotonic() + job.cluster.node_wait_s
@@ -144,7 +148,7 @@ class WaitingNode:
         other_port = ": give the job another SSH_PORT, on all nodes" if "Bind to port" in last_lines else ""
         why = f"sshd ended: {last_lines}{other_port}"
         say(f"{self.me}: {why}")
-        answer_that_unable(self.job, why)
+        answer_in_place_of_sshd(self.job, why)
         raise NodeError(f"{self.me}: {why}", 1)
 
     def tell_refused(self, log: list[str]) -> None:

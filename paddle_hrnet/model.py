@@ -87,7 +87,11 @@ def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: L
 
 
 def enlarge(x: static.Variable, size: Sequence[int]) -> static.Variable:
-    """Resize `x` [N, C, H, W] to this height and width, which may be smaller too."""
+    """Resize `x` [N, C, H, W] to this height and width, which may be smaller too.
+
+    It stays in FP32: Paddle's FP16 kernel of the gradient computes positions in FP16, in steps of an eighth of a pixel
+    from column 128 on.
+    """
     return functional.interpolate(x, list(size), mode="bilinear", align_corners=False)
 
 

@@ -319,8 +319,8 @@ def _header(raw: bytes, line: int) -> Header | None:
     prefix = raw[:start].removeprefix(_BYTE_ORDER_MARK).strip()
     comment = raw[start:]
     is_bracketed = prefix.startswith(b"[") and prefix.endswith((b":", b"]", b">"))
-    is_launchers = is_bracketed and len(prefix) < LONGEST_PREFIX
-    if (prefix and not is_launchers) or len(comment) > MAX_LINE_BYTES:
+    is_launcher_prefix = is_bracketed and len(prefix) < LONGEST_PREFIX
+    if (prefix and not is_launcher_prefix) or len(comment) > MAX_LINE_BYTES:
         return None
     try:
         sections = parse_json(comment.removeprefix(b"# ").decode())

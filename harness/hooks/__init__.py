@@ -17,21 +17,21 @@ class Hook:
         self.close()
 
     def close(self) -> None:
-        """After the run, whatever ended it."""
+        """Called after the run, whatever ended it."""
 
     def run_begins(self) -> None:
-        """Before the first step of an epoch, or of a measurement."""
+        """Called before the first step of an epoch, or of a measurement."""
 
     def step_begins(self, step: int) -> None:
-        """Before a step of the run, counted from 1, and before its input is read."""
+        """Called before a step of the run, counted from 1, and before its input is read."""
 
     def step_ends(self, step: int, began_s: float, ready_s: float) -> None:
-        """After a step that began at `began_s` and had its input at `ready_s`, by time.perf_counter."""
+        """Called after a step that began at `began_s` and had its input at `ready_s`, by time.perf_counter."""
 
     def readings(self) -> dict[str, Any]:
-        """Fields of `schema.StepWindow` that this hook measures."""
+        """Return the fields of `schema.StepWindow` that this hook measures."""
         return {}
 
     def window_ends(self, main: Any, window: Timing, *, step: int, epoch: int) -> float:
-        """After a window of steps of the program `main` is logged; seconds that it took from the training."""
+        """Called after a window of steps of the program `main` is logged; return the seconds that the training lost."""
         return 0.0

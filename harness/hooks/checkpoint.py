@@ -243,7 +243,7 @@ class Keeper(Hook):
     ) -> None:
         """Prepare to write the checkpoints that the job's settings ask for; remove what a killed run left half written.
 
-        `start` is what `find` returned and `run` what it was given. By `steps_per_epoch` the step in its epoch is told.
+        `start` is what `find` returned and `run` what it was given. `steps_per_epoch` is that of the run.
 
         Raises ValueError where the folder has checkpoints and the run does not go on from them.
         """
@@ -259,7 +259,7 @@ class Keeper(Hook):
         self._steps_per_epoch = steps_per_epoch
         self._folder = folder_of(checkpoints, Path(job.trials.result_file))
         self._active = job.course.trains and bool(checkpoints.epochs or checkpoints.minutes)
-        self._kept = [Path(start.path)] if start.path else []
+        self._kept = [Path(start.path)] if start.path else []  # checkpoints, the oldest first
         if self._active and ranks.is_first:
             self._prepare_folder()
         self._last_s = time.monotonic()

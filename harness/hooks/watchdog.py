@@ -23,21 +23,28 @@ class Watchdog:
     """Watches this process; `beat` says that it makes progress."""
 
     def __init__(self) -> None:
-        self.doing, self._beat_s = "starting", time.monotonic()
+        """Nothing is watched before `start`."""
+        self.doing = "starting"  # in words, for a message
+        self._beat_s = time.monotonic()  # of the last progress; later by what was asked for beyond the limit
 
     def beat(self, doing: str, *, extra_s: float = 0.0) -> None:
-        """Progress was made, and `doing` is next, which may take `extra_s` beyond the limit."""
-        self.doing, self._beat_s = doing, time.monotonic() + extra_s
+        """Note that progress was made, and that `doing` comes next, which may take `extra_s` beyond the limit."""
+        self.doing = doing
+        self._beat_s = time.monotonic() + extra_s
 
     def start(self, limit_s: float, *, rank: int, node: str) -> None:
-        """Watches from now on; a limit of 0 watches nothing."""
+        """Watch this process from now on, in a thread; a limit of 0 watches nothing."""
         if limit_s:
             self.beat(self.doing)
             threading.Thread(target=self._watch, args=(limit_s, rank, node), name="watchdog", daemon=True).start()
 
     def _watch(self, limit_s: float, rank: int, node: str) -> None:
+        """Look each TICK_S whether there was progress within the limit, and end this process where there was none.
+
+        A second timer, faulthandler's, is set anew with each look. It ends the process where this thread no longer
+        runs, as in an interpreter that is stuck.
+        """
         while True:
-            # Armed anew with each tick, it fires only if this thread no longer runs.
             left_s = max(limit_s, limit_s + self._beat_s - time.monotonic())
             faulthandler.dump_traceback_later(left_s + TICK_S + GRACE_S, exit=True)
             time.sleep(TICK_S)
@@ -45,13 +52,18 @@ class Watchdog:
                 sys.stderr.write(
                     f"error: rank {rank} on {node} hangs: no progress for {limit_s:g} s while {self.doing}\n"
                 )
-                with tempfile.TemporaryFile("w+") as file:
-                    faulthandler.dump_traceback(file, all_threads=True)
-                    file.seek(0)
-                    sys.stderr.write("".join(f"[rank {rank}] {line}" for line in file))
-                sys.stderr.flush()
-                time.sleep(GRACE_S)
+                _write_stacks(rank)
+                time.sleep(GRACE_S)  # in which the other ranks write theirs
                 os._exit(1)
+
+
+def _write_stacks(rank: int) -> None:
+    """Write the stacks of all threads to stderr, with the rank before each line."""
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        sys.stderr.write("".join(f"[rank {rank}] {line}" for line in file))
+    sys.stderr.flush()
 
 
 WATCHDOG = Watchdog()  # of this process, as faulthandler is

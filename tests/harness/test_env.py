@@ -386,3 +386,29 @@ def test_every_command_has_the_harness_before_paddle() -> None:
         top = [name.partition(".")[0] for node, name in imports(tree) if node in tree.body]
         if path.parent.name not in FIRST:  # `python -m harness.x` has the package first
             assert "paddle" not in top[: min(top.index(name) if name in top else len(top) for name in FIRST)], path
+
+
+@pytest.mark.parametrize(
+    ("asked", "cleared_by", "status", "by", "is_flushed"),
+    [
+        (True, "", "done", "rank", True),
+        (False, "", "skipped", None, False),
+        (True, "launch/container_node.sh", "done", "launch/container_node.sh", False),
+        (False, "launch/container_node.sh", "done", "launch/container_node.sh", False),
+    ],
+)
+def test_the_page_cache_is_flushed_once_and_where_it_is_asked_for(
+    asked: bool, cleared_by: str, status: str, by: str | None, is_flushed: bool, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(provenance, "DROP_CACHES", tmp_path / "drop_caches")
+    monkeypatch.setattr(os, "sync", lambda: None)
+    state = provenance.clear_caches(asked, cleared_by=cleared_by)
+    assert (state.status, state.by, (tmp_path / "drop_caches").exists()) == (status, by, is_flushed)
+
+
+def test_a_page_cache_that_cannot_be_flushed_is_said_with_the_reason(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(provenance, "DROP_CACHES", tmp_path)
+    monkeypatch.setattr(os, "sync", lambda: None)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    state = provenance.clear_caches(True, cleared_by="")
+    assert (state.status, state.reason) == ("skipped", f"{tmp_path}: Is a directory")

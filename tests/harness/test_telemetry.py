@@ -15,6 +15,7 @@ from harness import nvidia
 from harness.hooks import telemetry
 from harness.hooks.telemetry import Sampler
 from harness.progress import Timing
+from runlog.schema import TelemetrySummary
 from tests import jobs
 from tests.harness import small
 from tests.harness.recorded import A100, NO_ECC, V100, recorded_nvml
@@ -49,6 +50,23 @@ def test_samples_of_this_machine(tmp_path):
     summary = telemetry.summarize([sampler.summary()])
     assert summary.samples == len(samples) and summary.sampler_cpu_share > 0
     assert summary.peak_gpu_memory_mib is summary.energy_j is summary.joules_per_image is None
+
+
+def test_a_summary_is_of_all_nodes() -> None:
+    first = {"samples": 3, "images": 20, "energy_j": 10.0, "sampler_cpu_s": 0.5, "elapsed_s": 10.0}
+    first |= {"peak_gpu_memory_mib": 5.0, "peak_gpu_temperature_c": None}
+    second = {"samples": 4, "images": 20, "energy_j": 30.0, "sampler_cpu_s": 0.1, "elapsed_s": 10.0}
+    second |= {"peak_gpu_memory_mib": 4.0, "peak_gpu_temperature_c": 60.0}
+    assert telemetry.summarize([first, second]) == TelemetrySummary(
+        peak_gpu_memory_mib=5.0,
+        peak_gpu_temperature_c=60.0,
+        energy_j=40.0,
+        joules_per_image=2.0,
+        samples=7,
+        sampler_cpu_share=0.05,
+    )
+    without_energy = telemetry.summarize([first, second | {"energy_j": None}])
+    assert without_energy.energy_j is without_energy.joules_per_image is None
 
 
 @pytest.mark.parametrize(("gpu", "links"), [(V100, 6), (A100, 12), (NO_ECC, 0)])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from harness import passport
+from harness import lists, passport
 from paddle_rn50 import data, folder, recordio
 from tests.harness import small
 from tools import pack
@@ -43,6 +43,13 @@ def test_forms_of_a_line(root: Path, line: str) -> None:
     assert images.labels.tolist() == [6]
     assert images.read(np.array([0]))[0] == [(root / "train/07.jpeg").read_bytes()]
     assert isinstance(images, folder.ImageList) and images.paths == ("train/07.jpeg",)
+
+
+def test_a_path_with_backslashes_at_which_something_is_stays_as_it_is(root: Path) -> None:
+    (root / "train\\07.jpeg").mkdir()
+    folders = lists.Folders(root)
+    assert folders.relative("train\\07.jpeg") == "train\\07.jpeg"
+    assert folders.relative("train\\06.jpeg") == "train/06.jpeg"
 
 
 def test_a_file_outside_is_read_by_its_absolute_path(root: Path, tmp_path: Path) -> None:
