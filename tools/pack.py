@@ -54,10 +54,11 @@ class Entry(NamedTuple):
 
 
 def pack(source: Path, target: Path, part: str) -> str:
-    """Pack the images of `part`, train or val, or go on where an earlier pack was stopped; return what came out as text.
+    """Pack the images of `part`, train or val, or go on where an earlier pack was stopped; return what came of it.
 
-    A pack that is complete already, of the same list, is left as it is. Raises ValueError where the source is not whole, the target holds another data set, or its disk is full; RunError
-    where the target's disk gave back something else than was written.
+    That is a line of text. A pack that is complete already, of the same list, is left as it is. Raises ValueError where
+    an image is damaged, another pack is at work, or the target holds another data set; RunError where the target's disk
+    gave back something else than was written.
     """
     images = folder.find(source, part, recordio.MOST_CLASSES)
     _warn(images.passed_over)
