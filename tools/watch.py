@@ -278,8 +278,8 @@ def _slowest(times: JsonObject, kind: str) -> str:
 def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Table | str:
     """Return a table of the nodes' last samples, a line for each GPU; the words "no telemetry" where there are none.
 
-    A node without GPUs has one line. `now_s` is the time of day: a node without a sample for SILENT_S seconds is said to
-    be silent while a run goes on.
+    A node without GPUs has one line. `now_s` is the time of day: a node without a sample for SILENT_S seconds is said
+    to be silent while a run goes on.
     """
     if not nodes:
         return "no telemetry"
