@@ -49,8 +49,8 @@ class TaggedLine(NamedTuple):
 class Lines:
     """The lines of a stream, and where the runs in it begin.
 
-    The reader of a format calls `start` for each line that is no row and `row` for each line that is one. From these
-    calls `runs` tells how many runs the log holds.
+    The reader of a format calls `look_for_start` for each line that is no row and `note_row` for each line that is one.
+    From these calls `runs` tells how many runs the log holds.
     """
 
     def __init__(self, stream: BinaryIO, span: Span = (1, None)) -> None:
@@ -62,24 +62,24 @@ class Lines:
         self._has_row = False  # whether a row was met since then
         self._start_words: set[str] = set()  # words of STARTS met since then
 
-    def start(self, number: int, text: str) -> None:
+    def look_for_start(self, number: int, text: str) -> None:
         """Take note of line `number` if its text is what a tool prints as it starts."""
         word = _start_word(text)
         if word is None:
             return
 
         repeated = word in _ONCE and word in self._start_words
-        self.begin(number, anew=repeated)
+        self.begin_run(number, anew=repeated)
         self._start_words.add(word)
 
-    def begin(self, number: int, *, anew: bool = False) -> None:
+    def begin_run(self, number: int, *, anew: bool = False) -> None:
         """Let a run begin on line `number` if a row was met since the last start, or if `anew` is set."""
         if self._has_row or anew:
             self._possible_start = number
             self._has_row = False
             self._start_words = set()
 
-    def row(self, number: int) -> None:
+    def note_row(self, number: int) -> None:
         """Take note that line `number` is a row: the start before it is the start of a run."""
         if not self._has_row:
             self._first_lines.append(self._possible_start)
