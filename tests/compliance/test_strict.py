@@ -268,7 +268,7 @@ def _caches_of_nodes(log: Altered) -> Altered:
     """Of three nodes, one with a clock that is ahead."""
     log.repeat("cache_clear").repeat("cache_clear")
     start_ms = log.fields(log.at("run_start"))["time_ms"]
-    return log.change("cache_clear", lambda fields: fields.update(time_ms=start_ms + 30), 2)
+    return log.change("cache_clear", lambda fields: fields.update(time_ms=start_ms + 30_000), 2)
 
 
 ODD: dict[str, Odd] = {
