@@ -211,7 +211,7 @@ class Measured:
             last_step = short.epoch * self._plan.epoch_steps
             waited_ms = 0.0
             for step, blocked_ms in self._blocked_ms_by_step.items():
-                if step_before < step < last_step:
+                if step_before < step < last_step:  # a checkpoint of the last step is written after the epoch
                     waited_ms += blocked_ms
             if short.missing_ms > waited_ms:
                 self._collected.breach(AGREES, short.line, short.actual)
