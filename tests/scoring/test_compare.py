@@ -14,7 +14,9 @@ import pytest
 
 from runlog.stats import olympic_mean, t_quantile
 from scoring.figure import spread
+from scoring.figure.systems import read_described
 from tests.scoring.samples import command, folder_of, scoring, steady_log
+from tests.scoring.test_report_content import submission
 
 
 def test_different_only_if_the_interval_says_so(tmp_path: Path) -> None:
@@ -238,3 +240,13 @@ def test_equal_systems_are_rarely_called_different_and_healthy_sets_rarely_blame
     # 5 % of 800 are 40; two deviations more are 52.
     assert all(count <= 52 for count in called.values()), called
     assert called["outlier"] <= 0.02 * 2 * REPEATS
+
+
+def test_a_batch_that_the_described_devices_do_not_divide_is_not_known(tmp_path: Path) -> None:
+    [folder] = submission(tmp_path, {"a100_n1": 8}, described=True)
+    log = folder / "result_0.txt"
+    assert read_described(log).batch_per_device == 4096 // 8
+    description = tmp_path / "Lab" / "systems" / "a100_n1.json"
+    description.write_text('{"number_of_nodes": 1, "accelerators_per_node": 6}')
+    record = read_described(log)
+    assert (record.devices, record.batch_per_device) == (6, None)
