@@ -82,6 +82,15 @@ def test_repeats_of_the_same_system_judge_its_single_runs(tmp_path: Path) -> Non
     assert result["rows"][1]["different"] is True
 
 
+def test_the_spread_of_single_runs_does_not_judge_a_median_of_two(tmp_path: Path) -> None:
+    two, one = folder_of(tmp_path, "two", [1, 1.01]), folder_of(tmp_path, "one", [2])
+    given = ("--protocol", "dlperf-later", "--runs", "1", "--between-runs-sd", "0.8/5")
+    _, result, _ = command("compare", two, one, *given)
+    assert result["rows"][1]["ratio_interval_95"] is None and result["rows"][1]["different"] is None
+    _, result, _ = command("compare", one, folder_of(tmp_path, "other", [1]), *given)
+    assert result["rows"][1]["different"] is True
+
+
 def on_host(folder: Path, host: str, logs: Sequence[Path]) -> list[Path]:
     """Copies of the logs, whose headers name `host`."""
     folder.mkdir(exist_ok=True)
