@@ -118,12 +118,14 @@ class MLLog(Table):
         """
         headers = self.events.headers
         self.header = {name: header.value for name, header in headers.items()}
-        for name, version in (table_or_none(self.header.get("packages")) or {}).items():
+        packages = table_or_none(self.header.get("packages")) or {}
+        for name, version in packages.items():
             if isinstance(version, str):
                 self.software[name] = version
 
         environment = headers.get(schema.ENVIRONMENT.name)
-        if environment and "NULL_GPU" in (table_or_none(environment.value) or {}):
+        variables = table_or_none(environment.value) if environment else None
+        if environment and variables and "NULL_GPU" in variables:
             self.note_problem(
                 f"line {environment.line}: null GPUs, which compute nothing: no figure of this run means anything"
             )
