@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from compliance import COMMANDS, forms, rules
-from compliance.submission.runs import check_logs, expand
+from compliance.submission.runs import check_logs, logs_named_by
 from runlog import named_files
 from runlog.completion import complete
 from runlog.text import called, printable
@@ -108,7 +108,7 @@ def _check(options: argparse.Namespace) -> int:
     if options.junit:
         forms.check_replaceable(options.junit, forms.as_junit([]).removesuffix("</testsuites>\n"))
     reports = check_logs(
-        expand(options.logs),
+        logs_named_by(options.logs),
         rules.load(options.ruleset),
         benchmark=options.benchmark,
         system=options.system,

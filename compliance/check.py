@@ -70,12 +70,12 @@ class Report:
         return self.asked or ("strict" if self.run.is_project_log else "official")
 
     @property
-    def official(self) -> bool:
+    def passes_official(self) -> bool:
         """Whether mlperf-logging's checker accepts the log."""
         return not any(finding.official for finding in self.findings)
 
     @property
-    def strict(self) -> bool:
+    def passes_strict(self) -> bool:
         """Whether no written rule and no plausibility is broken."""
         return all(finding.severity != "error" for finding in self.findings)
 
@@ -88,7 +88,7 @@ class Report:
         return finding.official if self.by == "official" else finding.severity == "error"
 
     def with_findings(self, findings: Iterable[Finding]) -> "Report":
-        """Return the report with further findings behind its own."""
+        """Return a copy of the report with further findings after its own."""
         return replace(self, findings=(*self.findings, *findings))
 
     def as_dict(self) -> JsonObject:
@@ -99,8 +99,8 @@ class Report:
         fields: JsonObject = {
             "file": self.file,
             "sha256": self.sha256,
-            "official": verdict(self.official),
-            "strict": verdict(self.strict),
+            "official": verdict(self.passes_official),
+            "strict": verdict(self.passes_strict),
             "by": self.by,
             "verdict": verdict(self.passed),
             "findings": [finding.as_dict() for finding in self.findings],
@@ -152,7 +152,7 @@ class Checker:
         if len(self._run.headers) >= SECTIONS_KEPT:
             return
         if section in self._run.headers:
-            self._order.measured.fault(line, f"a second header section {printable(section)}")
+            self._order.measured.keep_fault(line, f"a second header section {printable(section)}")
         else:
             self._run.headers[section] = value
         if section in (schema.HARDWARE.name, schema.ENVIRONMENT.name) and _NULL_GPU.search(str(value)):
@@ -206,7 +206,7 @@ class Checker:
         self._judge.finish()
         run.as_tools_read = self._tool_reader.result()
         # Put the keys into the order of the rules, so that messages list them in the same order for each log.
-        run.first = {key: run.first[key] for key in self._known if key in run.first}
+        run.first_events = {key: run.first_events[key] for key in self._known if key in run.first_events}
         Policy(ruleset=self._ruleset, run=run, order=self._order, collected=collected).check(benchmark_asked)
         for finding in collected.found:
             if finding.rule == "known-benchmark":
@@ -248,7 +248,7 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
     has_damaged_lines = any(finding.rule == _DAMAGED for finding in findings)
     if checker.may_be_read_otherwise and has_damaged_lines:
         findings = official_findings(path, findings, ruleset)
-        is_benchmark_of_ours = run.text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
+        is_benchmark_of_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
         if not is_benchmark_of_ours and not run.is_project_log:
             findings = _trust_official_parser(findings)
 

@@ -43,7 +43,7 @@ def _lines_of(report: Report) -> list[str]:
     errors = sum(map(report.fails, report.findings))
     plural = "" if errors == 1 else "s"
     result = f"FAIL, {errors} error{plural} by the {report.by} rules" if errors else "PASS"
-    both = f"official {verdict(report.official)}, strict {verdict(report.strict)}"
+    both = f"official {verdict(report.passes_official)}, strict {verdict(report.passes_strict)}"
     lines = [f"{report.file}: {result}", f"  {both}; {report.by} counts"]
     noted: dict[str, list[str]] = {}  # the rules that a note without a line is of, by its text
     for finding in report.findings:

@@ -24,19 +24,19 @@ _NO_EVENT = Event("", None, {}, 0, "", 0, 0)
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number that can be computed with: a JSON integer may have thousands of digits."""
+    """Return whether a value is a number that can be computed with: a JSON integer may have thousands of digits."""
     return type(value) in (int, float) and -1e300 < value < 1e300
 
 
 def has_type(value: Any, wanted: str) -> bool:
-    """Whether `value` is TEXT, COUNT or NUMBER."""
+    """Return whether a value is of the type `wanted`, which is TEXT, COUNT or NUMBER."""
     if wanted is TEXT:
         return isinstance(value, str) and bool(value.strip()) and value.isprintable()
     return is_number(value) and (wanted is NUMBER or (value == int(value) and 0 < value < 2**63))
 
 
 def own_metadata(metadata: Mapping[str, Any]) -> JsonObject:
-    """Metadata but for the place in the code that mllog adds."""
+    """Return the metadata of an event without the place in the code, which mllog adds."""
     return {name: value for name, value in metadata.items() if name not in ("file", "lineno")}
 
 
@@ -46,7 +46,7 @@ class Evaluation(NamedTuple):
     epoch: int
     value: float
     line: int
-    trained: int = 0
+    epochs_started: int = 0
     time_ms: float = 0.0
 
 
@@ -54,9 +54,9 @@ class Evaluation(NamedTuple):
 class LoggedRun:
     """The facts of a run, as far as its log was read; None: it does not state them. Times are Unix milliseconds."""
 
-    first: dict[str, Event] = field(default_factory=dict)  # of each key that a rule or this checker names
-    counts: Counter[str] = field(default_factory=Counter)  # of the same events
-    kept: dict[str, list[Event]] = field(default_factory=lambda: {key: [] for key in _ALL_KEPT})
+    first_events: dict[str, Event] = field(default_factory=dict)  # of each key that a rule or this checker names
+    event_counts: Counter[str] = field(default_factory=Counter)  # of the same events
+    all_events: dict[str, list[Event]] = field(default_factory=lambda: {key: [] for key in _ALL_KEPT})
     headers: JsonObject = field(default_factory=dict)
     evaluations: list[Evaluation] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)  # of its first windows
@@ -67,72 +67,72 @@ class LoggedRun:
 
     def take(self, event: Event) -> None:
         """Keep the next event of a key that is named."""
-        self.counts[event.key] += 1
-        self.first.setdefault(event.key, event)
-        kept = self.kept.get(event.key)
+        self.event_counts[event.key] += 1
+        self.first_events.setdefault(event.key, event)
+        kept = self.all_events.get(event.key)
         if kept is not None and len(kept) < EVENTS_KEPT:
             kept.append(event)
 
-    def took(self, kind: str, time: float) -> None:
+    def keep_interval(self, kind: str, time: float) -> None:
         """Record the duration of one interval: in ms, of a step window in s."""
         if len(self.intervals) < EVENTS_KEPT:
             self.intervals[kind, len(self.intervals)] = time
 
     def durations(self, kind: str) -> list[float]:
-        """The recorded intervals of one kind, in their order."""
+        """Return the recorded intervals of one kind, in their order."""
         return [time for (name, _), time in self.intervals.items() if name == kind]
 
-    def of(self, event: schema.Point[Any] | schema.Mark) -> Event:
-        """The first event of its key; without one, an event of line 0 and no value."""
-        return self.first.get(event.key, _NO_EVENT)
+    def first_event(self, event: schema.Point[Any] | schema.Mark) -> Event:
+        """Return the first event of its key; without one, an event of line 0 and no value."""
+        return self.first_events.get(event.key, _NO_EVENT)
 
-    def number(self, event: schema.Point[Any] | schema.Mark) -> int:
-        """The number of events of its key."""
-        return self.counts[event.key]
+    def number_of_events(self, event: schema.Point[Any] | schema.Mark) -> int:
+        """Return the number of events of its key."""
+        return self.event_counts[event.key]
 
-    def count(self, event: schema.Point[Any]) -> Any:
-        """The first value of an event; 0 where it is no COUNT."""
-        value = self.of(event).value
+    def stated_count(self, event: schema.Point[Any]) -> Any:
+        """Return the first value of an event; 0 where that is no whole number above 0."""
+        value = self.first_event(event).value
         return value if has_type(value, COUNT) else 0
 
     @property
     def clock_tolerance_ms(self) -> float:
-        """By how much two times of the log's clock may disagree with a duration."""
+        """Return by how much two times of the log's clock may disagree with a duration."""
         return CLOCK_STEP_MS + self.tick_ms
 
     @property
     def global_batch(self) -> int | None:
-        """Its images of a step; None where it says no whole number."""
-        return int(self.count(schema.GLOBAL_BATCH_SIZE)) or None
+        """Return the samples of a step by global_batch_size; None where that is no whole number above 0."""
+        return int(self.stated_count(schema.GLOBAL_BATCH_SIZE)) or None
 
-    def text(self, event: schema.Point[str]) -> str:
-        """The first value of an event; empty if it is no text."""
-        value = self.of(event).value
+    def stated_text(self, event: schema.Point[str]) -> str:
+        """Return the first value of an event; empty if that is no text."""
+        value = self.first_event(event).value
         return value if isinstance(value, str) else ""
 
-    def section(self, section: schema.Section[Any]) -> JsonObject:
-        """A section of the header that is a table; empty without one."""
+    def header_section(self, section: schema.Section[Any]) -> JsonObject:
+        """Return a section of the header that is a table; empty without one."""
         value = self.headers.get(section.name)
         return value if isinstance(value, dict) else {}
 
     @property
-    def values(self) -> JsonObject:
-        """The first value of each key."""
-        return {key: event.value for key, event in self.first.items()}
+    def first_values(self) -> JsonObject:
+        """Return the first value of each key."""
+        return {key: event.value for key, event in self.first_events.items()}
 
     @property
-    def lines(self) -> dict[str, int]:
-        """The line of the first event of each key."""
-        return {key: event.line for key, event in self.first.items()}
+    def first_lines(self) -> dict[str, int]:
+        """Return the line of the first event of each key."""
+        return {key: event.line for key, event in self.first_events.items()}
 
     @property
     def settings(self) -> JsonObject:
-        """The values of the header's configuration."""
+        """Return the values of the settings in the header's section `config`."""
         return settings_of(self.headers.get(schema.CONFIG.name))
 
     @property
     def recipe_target(self) -> float | None:
-        """The target of the recipe that the header's `config` names; an open run may choose it."""
+        """Return the quality target among the header's settings, RECIPE.target_...; None without one."""
         for name, value in self.settings.items():
             if name.startswith("RECIPE.target_") and is_number(value):
                 return float(value)
@@ -141,16 +141,18 @@ class LoggedRun:
     @property
     def is_project_log(self) -> bool:
         """Whether the log has anything that only this project writes."""
-        return not self.headers.keys().isdisjoint(schema.SECTIONS) or any(self.number(event) for event in _OURS)
+        return not self.headers.keys().isdisjoint(schema.SECTIONS) or any(
+            self.number_of_events(event) for event in _OURS
+        )
 
     @property
     def start_ms(self) -> float | None:
-        start = self.first.get(schema.RUN_START.key)
+        start = self.first_events.get(schema.RUN_START.key)
         return start and start.time_ms
 
     @property
     def stop(self) -> Event | None:
-        return self.first.get(schema.RUN_STOP.key)
+        return self.first_events.get(schema.RUN_STOP.key)
 
     @property
     def stop_ms(self) -> float | None:
@@ -162,15 +164,15 @@ class LoggedRun:
 
     @property
     def minutes(self) -> float | None:
-        """Time to train, as mlperf-logging's result_summarizer computes it."""
+        """Return the time to train, as mlperf-logging's result_summarizer computes it; None without both ends."""
         if self.start_ms is None or self.stop_ms is None:
             return None
         return (float(self.stop_ms) - float(self.start_ms)) / 60 / 1000
 
     @property
     def summary(self) -> schema.RunSummary | None:
-        """The run_summary event; None without a whole one."""
-        return table_of(schema.RunSummary, self.of(schema.RUN_SUMMARY).value)
+        """Return the value of the event run_summary; None where it is missing or not as the schema has it."""
+        return table_of(schema.RunSummary, self.first_event(schema.RUN_SUMMARY).value)
 
 
 NOTHING = LoggedRun()  # the facts of a log without events

@@ -256,15 +256,15 @@ def facts_of_run(run: LoggedRun, ruleset: str | None) -> ResultFacts:
     `ruleset` is that of the round by whose rules the log is read. The numbers of samples are those in the header's
     section `dataset`; where that has none, the values of the events train_samples and eval_samples.
     """
-    dataset = run.section(schema.DATASET)
+    dataset = run.header_section(schema.DATASET)
     summary = run.summary
     return ResultFacts(
-        benchmark=run.text(schema.SUBMISSION_BENCHMARK) or None,  # an empty text states nothing
-        division=run.text(schema.SUBMISSION_DIVISION) or None,
+        benchmark=run.stated_text(schema.SUBMISSION_BENCHMARK) or None,  # an empty text states nothing
+        division=run.stated_text(schema.SUBMISSION_DIVISION) or None,
         ruleset=ruleset,
         dataset=dataset_name(dataset),
-        train_samples=_first_sample_count(dataset.get("train_samples"), run.of(schema.TRAIN_SAMPLES).value),
-        eval_samples=_first_sample_count(dataset.get("eval_samples"), run.of(schema.EVAL_SAMPLES).value),
+        train_samples=_first_sample_count(dataset.get("train_samples"), run.first_event(schema.TRAIN_SAMPLES).value),
+        eval_samples=_first_sample_count(dataset.get("eval_samples"), run.first_event(schema.EVAL_SAMPLES).value),
         bytes_of_parts=bytes_of_parts(dataset),
         counts_samples=run.is_project_log,
         synthetic=dataset.get("synthetic"),

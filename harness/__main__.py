@@ -11,7 +11,7 @@ from typing import Any
 
 from harness import child, env, memory, nvidia
 from harness.processes import send_native_output_to_stderr
-from runlog.errors import RunError
+from runlog.errors import RunError, message_of
 
 MPIRUN_READS_S = 0.2  # an abort may overtake what its rank has just written
 LOG_CLOSES_S = 1.0  # an error of all ranks is rank 0's to end with: it closes the log first
@@ -51,9 +51,7 @@ def main(module: str = "", **options: Any) -> int:
     return 0
 
 
-AMPERE = 80  # compute capability 8.0: the first with TF32
 DRIVER_HANGS = "look for NVRM and Xid in the host's dmesg; where nvidia-smi hangs too restart the host"
-HOPPER = 90  # compute capability 9.0: the first without cuDNN's fused operations
 
 
 def _check_gpus(job: env.Job, *, checks_precision: bool) -> float:
@@ -88,13 +86,15 @@ def _check_precision(gpu: nvidia.Gpu, job: env.Job, host: str) -> None:
     `resnet_unit` runs a fused kernel of cuDNN, which takes compute capabilities 8.0 to 8.9. TF32 needs 8.0 or higher. A
     GPU that does not tell its compute capability is taken to have both.
     """
-    capability = gpu.capability or AMPERE
-    if job.model.knobs.resnet_unit and not AMPERE <= capability < HOPPER:
+    if gpu.capability is None:
+        return
+    capability = gpu.capability
+    if job.model.knobs.resnet_unit and capability not in nvidia.UNIT_CAPABILITIES:
         raise ValueError(
             f"STRATEGY: resnet_unit=1: {gpu.name} of {host} has compute capability {capability / 10:.1f}, "
             "its kernel takes 8.0 to 8.9: leave it out"
         )
-    if job.model.precision == "tf32" and capability < AMPERE:
+    if job.model.precision == "tf32" and capability < nvidia.TF32_CAPABILITY:
         raise ValueError(f"PRECISION=tf32: {gpu.name} of {host} does not have it: set fp32, amp_o1 or amp_o2")
 
 
@@ -102,8 +102,7 @@ def _abort(error: Exception, code: int) -> int:
     """Print an error as one line on stderr, have MPI end all other ranks, and return the exit status `code`."""
     from mpi4py import MPI
 
-    text = " ".join(str(error).split()) or type(error).__name__
-    sys.stderr.write(f"error: {text}\n")  # at once: two ranks write into one file
+    sys.stderr.write(f"error: {message_of(error)}\n")  # at once: two ranks write into one file
     sys.stderr.flush()
     time.sleep(MPIRUN_READS_S if MPI.COMM_WORLD.Get_rank() == 0 else LOG_CLOSES_S)
     if MPI.COMM_WORLD.Get_size() > 1:

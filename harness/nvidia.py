@@ -31,6 +31,8 @@ RESERVE_COUNTED_FROM = 510
 # older than pynvml. A pynvml before 12.560 does not have it.
 UNANSWERED = (pynvml.NVMLError, getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError))
 GONE = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)  # a GPU that answers nothing any more
+TF32_CAPABILITY = 80  # the least compute capability with TF32: 80 is 8.0
+UNIT_CAPABILITIES = range(80, 90)  # that have cuDNN's fused operations, which `resnet_unit` is made of
 SERVICE_MIB = 64  # of a process that serves others, as MPS does: a context of CUDA takes over 200
 COMPUTING = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetComputeRunningProcesses_v2")
 DRAWING = ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses_v2")
@@ -58,7 +60,7 @@ def opened() -> Iterator[tuple[list[Handle], str]]:
 
         named_by_user = env.visible_gpus()
         if handles and named_by_user is not None:
-            uuids = [_text(_ask(pynvml.nvmlDeviceGetUUID, handle)) or "" for handle in handles]
+            uuids = [uuid_of(handle) or "" for handle in handles]
             numbers = numbers_of_visible(named_by_user, uuids)
             if len(numbers) < len(handles):
                 reason = f"CUDA_VISIBLE_DEVICES={named_by_user} names {len(numbers)} of {len(handles)} whole GPUs"
@@ -155,6 +157,16 @@ def _from_milli(value: int | None) -> float | None:
 def _text(answer: str | bytes | None) -> str | None:
     """Return NVML's answer that is a name as text; an old pynvml gives it as bytes."""
     return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
+
+
+def uuid_of(handle: Handle) -> str | None:
+    """Return a GPU's UUID, as "GPU-8d2f0000-..."; None: no answer."""
+    return _text(_ask(pynvml.nvmlDeviceGetUUID, handle))
+
+
+def serial_of(handle: Handle) -> str | None:
+    """Return a GPU's serial number; None: no answer."""
+    return _text(_ask(pynvml.nvmlDeviceGetSerial, handle))
 
 
 def throttled(handle: Handle) -> tuple[str, ...] | None:

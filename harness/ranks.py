@@ -54,6 +54,16 @@ class Ranks:
         return None if gathered is None else gathered.T
 
 
+def wait(comm: MPI.Comm) -> None:
+    """Wait until all ranks of a communicator call this, and leave the cores to those that compute meanwhile.
+
+    MPI's own Barrier would spin on a core.
+    """
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(0.001)
+
+
 @contextlib.contextmanager
 def lost_peer() -> Iterator[None]:
     """Raise RunError in place of the error that gloo raises in this context when another rank dies.

@@ -46,7 +46,10 @@ def _write_part(folder: Path, part: str, digits: embedded.Digits, numbers: list[
     for scene_number in range(scenes):
         image = f"leftImg8bit/{part}/digits/digits_{scene_number:06d}_leftImg8bit.png"
         label = f"gtFine/{part}/digits/digits_{scene_number:06d}_gtFine_labelTrainIds.png"
-        shown = [(digits.images[i] / embedded.FULL_INK, int(digits.labels[i])) for i in numbers_by_scene[scene_number]]
+        shown = []
+        for number in numbers_by_scene[scene_number]:
+            ink = digits.images[number] / embedded.FULL_INK  # from 0 to 1
+            shown.append((ink, int(digits.labels[number])))
 
         pixels, labels = scene(shown, np.random.default_rng([scenes, scene_number]))
         for path, array in ((image, pixels), (label, labels)):

@@ -1,6 +1,8 @@
 """FCN-HRNetW18 on images in Cityscapes' layout, as `harness/train.py` trains it."""
 
 import dataclasses
+import sys
+import zlib  # noqa: F401 - before Paddle, which brings a zlib that crashes Python's own behind it
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -128,22 +130,33 @@ def evaluation_logits(pixels: static.Variable, recipe: config.Recipe) -> static.
     image, too, whose logits are mirrored back. All logits are brought back to the image's size and added up.
     """
     height, width = pixels.shape[2:]
-    directions = (False, True) if recipe.eval_flip else (False,)
-    total = None
+    networks = [_logits]
+    if recipe.eval_flip:
+        networks.append(_mirrored_logits)
+    total = None  # of the logits so far
     for scale in recipe.eval_scales:
         image = pixels
         if scale != 1.0:
             image = enlarge(pixels, [int(height * scale + 0.5), int(width * scale + 0.5)])
-        for is_mirrored in directions:
-            logits = _mirrored_logits(image, recipe) if is_mirrored else fcn_hrnet_w18(image, recipe, training=False)
+        for network in networks:
+            logits = network(image, recipe)
             if scale != 1.0:
                 logits = enlarge(logits, [height, width])
             total = logits if total is None else total + logits
     return total
 
 
+def _logits(image: static.Variable, recipe: config.Recipe) -> static.Variable:
+    """Append the network in evaluation to Paddle's default program; return its logits of images."""
+    return fcn_hrnet_w18(image, recipe, training=False)
+
+
 def _mirrored_logits(image: static.Variable, recipe: config.Recipe) -> static.Variable:
-    """Return the logits of the mirror image, mirrored back."""
+    """Return the logits of the mirror images, mirrored back."""
     mirror = paddle.flip(image, [3])
-    logits = fcn_hrnet_w18(mirror, recipe, training=False)
-    return paddle.flip(logits, [3])
+    return paddle.flip(_logits(mirror, recipe), [3])
+
+
+if __name__ == "__main__":
+    print("error: paddle_hrnet/train.py is no command: start a job by ./run_and_time.sh", file=sys.stderr)
+    sys.exit(2)

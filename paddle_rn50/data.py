@@ -165,6 +165,7 @@ def _crop(image_shape: Any, widths: Any, heights: Any, place: Any, augment: Augm
     any_fits = fn.cast(best_rank > 0.0, dtype=types.FLOAT)
     none_fits = 1.0 - any_fits
 
+    # Where none fits: the largest crop of which neither the aspect nor a side is too large.
     widest = dali_math.min(1.0, augment.aspect_max * root * root)
     highest = dali_math.min(1.0, 1.0 / (augment.aspect_min * root * root))
     width = fn.reductions.sum(crop_widths * is_chosen) + none_fits * widest
@@ -187,7 +188,7 @@ def _draw(augment: Augmentation, seed: int, epoch: int, ids: Array) -> list[Arra
     aspects_start = CROP_TRIES
     place_start = 2 * CROP_TRIES
     flip_column = place_start + 2
-    drawn = sampling.uniform(seed, epoch, ids, flip_column + 1).astype(np.float32)
+    drawn = sampling.uniform(seed, epoch, ids, flip_column + 1).astype(np.float32)  # from 0 to 1
     drawn_areas = drawn[:, :aspects_start]
     drawn_aspects = drawn[:, aspects_start:place_start]
     drawn_places = drawn[:, place_start:flip_column]

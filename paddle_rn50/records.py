@@ -94,7 +94,7 @@ class Records:
                 for position in positions:
                     place = places[position]
                     content = os.pread(file.fileno(), place.size, place.offset)
-                    parsed = self._parsed(content, int(ids[position]))
+                    parsed = self._parse_record(content, int(ids[position]))
                     images[position] = parsed.image
                     labels[position] = parsed.label
         return images, labels
@@ -106,7 +106,7 @@ class Records:
             file.seek(place.offset)
             return file.read(place.size)
 
-    def _parsed(self, content: bytes, number: int) -> Parsed:
+    def _parse_record(self, content: bytes, number: int) -> Parsed:
         """Parse a record. Raises RunError where it is damaged, or its label is none of the recipe's classes."""
         try:
             parsed = self.format.parse(content)

@@ -1,6 +1,7 @@
 """How a command ends when it cannot go on: ValueError for wrong use, RunError for a failed run."""
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from typing import ParamSpec
@@ -31,3 +32,17 @@ def one_line(main: Callable[_P, int]) -> Callable[_P, int]:
             return 1
 
     return main_in_one_line
+
+
+def message_of(error: BaseException) -> str:
+    """Return an error's message on one line; the name of its class where it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def print_to_reader(text: str) -> None:
+    """Print a text at once, and end quietly where its reader has seen enough and is gone, as in `... | head`."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Python flushes standard output once more when it ends: what is left then goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

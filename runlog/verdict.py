@@ -48,7 +48,12 @@ def judged(
 
 def worst(verdicts: Iterable[Verdict]) -> str:
     """Return the worst status of all verdicts; ok where there are none."""
-    return max((verdict.status for verdict in verdicts), key=STATUSES.index, default=OK)
+    return worst_status(verdict.status for verdict in verdicts)
+
+
+def worst_status(statuses: Iterable[str]) -> str:
+    """Return the worst of some statuses; ok where there are none."""
+    return max(statuses, key=STATUSES.index, default=OK)
 
 
 def as_json(verdicts: Iterable[Verdict]) -> str:

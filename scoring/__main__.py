@@ -16,20 +16,22 @@ from scoring.record import InputError, TooFewRunsError
 def main(argv: list[str] | None = None) -> int:
     """Run the command that the first argument names. Returns its exit status: 0 done, 1 a check failed, 2 wrong use.
 
-    Only the module of that command is loaded, as some take long to import. An error becomes one line on stderr.
+    `argv` are the words after the program's name; None means those of this process. Only the module of the named
+    command is loaded, as some take long to import. An error of the user or of a file becomes one line on stderr. A
+    reader of the output who stops early, as `| head` does, ends it without an error.
     """
     argv = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # a log's text may hold what the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
     name = argv[0] if argv else None
     parser = _parser(name)
-    complete(parser)
+    complete(parser)  # answers a shell that asks how the command line may go on
     args = parser.parse_args(argv)
     try:
         named_files.check_options(args)
         return args.main(args)
-    except BrokenPipeError:  # the reader (`| head`) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python fails once more as it exits
         return 0
     except TooFewRunsError as error:
         text = str(error)

@@ -158,25 +158,39 @@ class Record:
         return self.run_start_s, self.windows[0].end_s if self.windows else None
 
     def goes_on_from(self, other: "Record") -> bool:
-        """Tell whether this log is the next part of a run of which the `other` one is the part before.
+        """Tell whether this log is the next part of a run of which the `other` log is the part before.
 
-        A log may be rotated while its run goes on. The later part lacks the run's start, and its rows count on within
-        one row of where those of the earlier part end.
+        A log may be rotated while its run goes on. The later part then lacks the run's start, the earlier one its end,
+        and the first row of the later part is at most one row, or one epoch, after the last row of the earlier part.
         """
         if not self.windows or not other.windows or self.format != other.format:
             return False
-        first = self.windows[0]
-        before = other.windows[-1]
-        is_mllog = self.format == "mllog"
-        lacks_start = self.run_start_s is None if is_mllog else first.steps is None
-        other_has_end = is_mllog and other.run_stop_s is not None
-        if not lacks_start or other_has_end:
+        if not self._lacks_start or other._has_end:
             return False
 
+        first = self.windows[0]
+        before = other.windows[-1]
         if first.step is not None and before.step is not None and first.epoch == before.epoch:
-            return 0 < first.step - before.step <= (before.steps or 0)
+            steps_of_a_row = before.steps or 0
+            return 0 < first.step - before.step <= steps_of_a_row
         epochs_between = (first.epoch or 0) - (before.epoch or 0)
         return first.step is None and 0 <= epochs_between <= 1
+
+    @property
+    def _lacks_start(self) -> bool:
+        """Whether the log does not begin with its run, as far as its format tells.
+
+        An MLLOG file has an event of the run's start. In other formats the first row of a later part does not say its
+        steps, as the row from which they count is not there.
+        """
+        if self.format == "mllog":
+            return self.run_start_s is None
+        return bool(self.windows) and self.windows[0].steps is None
+
+    @property
+    def _has_end(self) -> bool:
+        """Whether the log has the event of its run's end, which only MLLOG files have."""
+        return self.format == "mllog" and self.run_stop_s is not None
 
     @property
     def run_span(self) -> Span | None:
@@ -215,7 +229,11 @@ class Record:
         return ", ".join(sorted(names)) or self.accelerator or self.platform
 
     def _kinds_of_nodes(self) -> set[NodeKind]:
-        """Return the kinds of nodes that the header describes; empty for logs that are not our own."""
+        """Return the kinds of nodes that the header describes; empty for logs that are not our own.
+
+        All GPUs of a node are taken to be of the model of its first one. A node without GPUs is named by its CPU; one
+        that says neither is left out.
+        """
         kinds = set()
         for node in nodes_of(self):
             gpus = node.get("gpus")

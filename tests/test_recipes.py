@@ -184,6 +184,11 @@ def test_crops_of_resnet_are_the_sources(name: str, epochs: int, area_min: float
     np.testing.assert_allclose(rn50_data.STD, 255 * np.array([0.229, 0.224, 0.225]), rtol=1e-6)
 
 
+def test_the_last_epoch_of_a_schedule_in_iterations_is_completed() -> None:
+    """PaddleSeg's 80,000 steps are 215.6 epochs of 371."""
+    assert hrnet.CITYSCAPES_80K.most_epochs(samples=hrnet.CITYSCAPES_TRAIN, global_batch=8) == 216
+
+
 @pytest.mark.parametrize(
     ("name", "iterations", "bias", "colour"),
     [

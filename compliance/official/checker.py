@@ -47,31 +47,31 @@ class Judge:
         """
         files_to_apply = [f"training_{self._version}/common.yaml"]
         applied_files: set[str] = set()
-        last_key_by_name: dict[str, _Key] = {}
+        judged_by_last_file: dict[str, _EventsOfKey] = {}  # by key
         while files_to_apply:
             name = files_to_apply.pop(0)
             applied_files.add(name)
-            applied = _Applied(load(name), self._events, self._collected)
+            applied = _AppliedFile(load(name), self._events, self._collected)
             for further_file, event in applied.state.enqueued:
                 if further_file not in names() or further_file in applied_files:
                     # Here the official checker ends with an error, or never ends.
-                    self._refuse(applied.keys[event.key], event, further_file)
+                    self._refuse(applied.events_by_key[event.key], event, further_file)
                 elif further_file not in files_to_apply:
                     files_to_apply.append(further_file)
-            last_key_by_name |= applied.keys
-        for key in last_key_by_name.values():
-            key.collect_failures_and_count(self._collected)
+            judged_by_last_file |= applied.events_by_key
+        for events in judged_by_last_file.values():
+            events.collect_failures_and_count(self._collected)
 
-    def _refuse(self, key: "_Key", event: Event, rule_file: str) -> None:
+    def _refuse(self, events: "_EventsOfKey", event: Event, rule_file: str) -> None:
         """Collect that the value of `event` sends the log on to a file that is not there, or was applied already.
 
         An unknown benchmark breaks the rule known-benchmark, and the finding names the rulesets that have it. Any other
-        value fails as one of `key`, the events of the same key, unless one of these has failed already.
+        value fails a check of `events`, those of the same key, unless one of them has failed a check already.
         """
         if event.key == schema.SUBMISSION_BENCHMARK.key:
             self._refuse_benchmark(event, rule_file)
-        elif not key.failed:
-            key.fail(event, "value", "a value that has rules of its own", printable(event.value))
+        elif not events.failure_count:
+            events.fail(event, "value", "a value that has rules of its own", printable(event.value))
 
     def _refuse_benchmark(self, event: Event, rule_file: str) -> None:
         rulesets = [version for version in versions() if event.value in benchmarks(version)]
@@ -81,25 +81,25 @@ class Judge:
         self._collected.breach("known-benchmark", event.line, actual)
 
 
-class _Applied:
+class _AppliedFile:
     """The rules of one file, applied to the events of a log."""
 
     def __init__(self, file: RuleFile, events: Sequence[Event], collected: Collected) -> None:
         self.file = file
         self.state = State()
-        self.keys = {key: _Key(rule, self) for key, rule in file.rules.items()}
+        self.events_by_key = {key: _EventsOfKey(rule, self) for key, rule in file.rules.items()}
         self.traceback: Finding | None = None  # the first event at which the official checker ends with a traceback
 
         for step in file.begin:
             step(None, self.state)
-        if file.aggregates:
+        if file.evaluation_field:
             events = [*events, *self._joined_metrics(events)]
         for event in events:
-            key = self.keys.get(event.key)
-            if key is not None:
-                key.take(event)
-        for key in self.keys.values():
-            key.collect_unmet_by_all_events(collected)
+            events_of_key = self.events_by_key.get(event.key)
+            if events_of_key is not None:
+                events_of_key.take(event)
+        for events_of_key in self.events_by_key.values():
+            events_of_key.collect_missing_event(collected)
         if self.traceback:
             collected.found.append(self.traceback)
         for check in file.end:
@@ -110,11 +110,11 @@ class _Applied:
 
         Events with `{"metric": "FID", "samples_count": 512}` and `{"metric": "CLIP", "samples_count": 512}` in their
         metadata give one event, whose value is the table `{"samples_count": 512, "FID": 88.1, "CLIP": 0.15}`. In some
-        rulesets the name is another one than samples_count: `file.aggregates` has it. At an event that lacks such
+        rulesets the name is another one than samples_count: `file.evaluation_field` has it. At an event that lacks such
         metadata the official checker ends with a traceback, which is noted.
         """
         event_by_count: dict[Any, Event] = {}  # by samples_count
-        name = self.file.aggregates
+        name = self.file.evaluation_field
         for event in events:
             try:
                 if event.key != schema.EVAL_ACCURACY.key or "metric" not in event.metadata:
@@ -128,7 +128,7 @@ class _Applied:
             except (KeyError, TypeError):  # no such name, or a value that cannot be one in a table
                 wanted = f"{name} and a metric in the metadata"
                 actual = _shown(event, "metadata")
-                self.note_traceback(self.keys[_AGGREGATED].finding("metadata", event.line, wanted, actual))
+                self.note_traceback(self.events_by_key[_AGGREGATED].finding("metadata", event.line, wanted, actual))
         return list(event_by_count.values())
 
     def note_traceback(self, finding: Finding) -> None:
@@ -144,10 +144,10 @@ class _Applied:
         wanted ones, and its two sides compute both lists. The finding has the first three names that are missing, and
         the first three that are unknown or listed twice.
 
-        A log without any event of the key, `check.other`, is passed over: another finding says that.
+        A log without any event of the key, `check.other_key`, is passed over: another finding says that.
         """
-        key = self.keys[check.other]
-        if not key.count or holds(check.code, None, self.state):
+        naming_events = self.events_by_key[check.other_key]
+        if not naming_events.event_count or holds(check.code, None, self.state):
             return
         compute_listed, compute_wanted = check.sides
         listed = Counter(map(printable, compute_listed(None, self.state)))
@@ -155,7 +155,8 @@ class _Applied:
         missing = list(wanted - listed)[:_NAMES_SHOWN]
         unknown = list(listed - wanted)[:_NAMES_SHOWN]
         actual = f"missing {missing}, unknown or twice {unknown}"
-        collected.found.append(key.finding("metadata", key.line or None, check.words, actual))
+        line = naming_events.first_line or None
+        collected.found.append(naming_events.finding("metadata", line, check.words, actual))
 
 
 def _shown(event: Event, aspect: str) -> str:
@@ -170,7 +171,7 @@ def _shown(event: Event, aspect: str) -> str:
     return visible(as_json(event.value), 160)  # in which "0.33" keeps its quotes
 
 
-class _Best(NamedTuple):
+class _Largest(NamedTuple):
     """The largest value of a key, and its line."""
 
     value: float
@@ -184,21 +185,21 @@ class _Objection(NamedTuple):
     actual: str
 
 
-class _Key:
+class _EventsOfKey:
     """The events of a rule's key in a log, and the rule's objections to them."""
 
-    def __init__(self, rule: Rule, file: _Applied) -> None:
+    def __init__(self, rule: Rule, file: _AppliedFile) -> None:
         self.rule = rule
         self._file = file
         self._only_first_is_checked = "submission_" in rule.key
-        self.count = 0
-        self.line = 0  # of the first event
-        self.value: Any = None  # of the first event
-        self.differs = False  # whether another event has another value
-        self.any_met = False  # whether an event met the rule's any_check
-        self.failed = 0
-        self._best: _Best | None = None
-        self._failures: list[Finding] = []  # dropped where a later file has rules for the key
+        self.event_count = 0
+        self.first_line = 0  # of the first event
+        self.first_value: Any = None  # of the first event
+        self.has_other_values = False  # whether another event has another value
+        self.is_any_check_met = False  # whether an event met the rule's any_check
+        self.failure_count = 0
+        self._largest: _Largest | None = None
+        self._listed_failures: list[Finding] = []  # dropped where a later file has rules for the key
 
     def take(self, event: Event) -> None:
         """Apply the rule's checks to the next event of the key, and count it.
@@ -206,48 +207,48 @@ class _Key:
         The value and the line of the first event are kept, and whether a later one has another value. For the keys
         submission_... only the first event has to meet the checks that each event has to meet for other keys.
         """
-        self.count += 1
-        is_first = self.count == 1
+        self.event_count += 1
+        is_first = self.event_count == 1
         if is_first:
-            self.value = event.value
-            self.line = event.line
-        elif event.value not in [self.value]:  # as the official checker asks: in a list, a NaN is equal to itself
-            self.differs = True
+            self.first_value = event.value
+            self.first_line = event.line
+        elif event.value not in [self.first_value]:  # as the official checker asks: in a list, a NaN is equal to itself
+            self.has_other_values = True
         if is_first or not self._only_first_is_checked:
-            self._check_each(event)
+            self._apply_checks(event)
         if self.rule.first_check and is_first:
             self._check(self.rule.first_check, event)
         if self.rule.any_check:
             self._check_any(self.rule.any_check, event)
 
-    def _check_each(self, event: Event) -> None:
+    def _apply_checks(self, event: Event) -> None:
         """Apply the rule's checks to an event, then run the rule's code, which may change the state for later rules.
 
         Where that code raises an exception, the event's value is at fault, unless a check has blamed the event already.
         """
-        failed_before = self.failed
+        failures_before = self.failure_count
         for check in self.rule.checks:
             self._check(check, event)
         try:
-            for step in self.rule.post:
+            for step in self.rule.code_after_checks:
                 step(event, self._file.state)
         except Exception:  # noqa: BLE001  a log may hold anything; the official checker takes it for a failed check
-            if self.failed == failed_before:
+            if self.failure_count == failures_before:
                 wanted = "a value that the later rules can be computed from"
                 self.fail(event, "value", wanted, _shown(event, "value"))
 
     def _check_any(self, check: Check, event: Event) -> None:
-        """Note in `any_met` whether an event meets the check that at least one event of the key must meet.
+        """Note in `is_any_check_met` whether an event meets the check that at least one event of the key must meet.
 
-        The largest value so far is kept in `_best`, for the message where no event does. Where the check raises an
+        The largest value so far is kept in `_largest`, for the message where no event does. Where the check raises an
         exception, as for a text in place of a number, the official checker ends with a traceback, which is noted.
         """
         has_number = is_number(event.value)
-        if has_number and (self._best is None or event.value > self._best.value):
-            self._best = _Best(event.value, event.line)
+        if has_number and (self._largest is None or event.value > self._largest.value):
+            self._largest = _Largest(event.value, event.line)
         try:
             if check.code(event, self._file.state):
-                self.any_met = True
+                self.is_any_check_met = True
         except Exception:  # noqa: BLE001  a log may hold anything
             wanted = check.words
             if check.aspect == "value" and not has_number:
@@ -267,10 +268,10 @@ class _Key:
 
     def _objection_to_order(self, check: Check) -> _Objection:
         """Return the objection that an event came before this one and must not, or must and did not."""
-        if check.before:
-            line = self._file.keys[check.other].line
-            return _Objection(check.words, f"after the {check.other} of line {line}")
-        return _Objection(check.words, f"no {check.other} before it")
+        if check.must_come_before:
+            line = self._file.events_by_key[check.other_key].first_line
+            return _Objection(check.words, f"after the {check.other_key} of line {line}")
+        return _Objection(check.words, f"no {check.other_key} before it")
 
     def _objection_to_time(self, check: Check, event: Event) -> _Objection:
         """Return the objection that an event came too long after the first init_start."""
@@ -284,9 +285,9 @@ class _Key:
 
     def fail(self, event: Event, aspect: str, wanted: str, actual: str) -> None:
         """Note a breach, which counts unless a later file has rules for the key."""
-        self.failed += 1
-        if self.failed <= FINDINGS_PER_RULE:
-            self._failures.append(self.finding(aspect, event.line, wanted, actual))
+        self.failure_count += 1
+        if self.failure_count <= FINDINGS_PER_RULE:
+            self._listed_failures.append(self.finding(aspect, event.line, wanted, actual))
 
     def finding(self, aspect: str, line: int | None, wanted: str, actual: str) -> Finding:
         """Return an official finding about one aspect of the key's events, with what to do about it.
@@ -315,21 +316,22 @@ class _Key:
             official=True,
         )
 
-    def collect_unmet_by_all_events(self, collected: Collected) -> None:
+    def collect_missing_event(self, collected: Collected) -> None:
         """Collect that an event which there must be at least once is not there. Later rule files cannot lift this.
 
         One case is a rule that asks for this key or another one, and neither has an event. The other is a check that at
         least one event must meet, such as to reach the target, and none did.
         """
         rule = self.rule
-        if rule.other and not self.count and not self._file.keys[rule.other].count:
+        alternative = rule.alternative_key
+        if alternative and not self.event_count and not self._file.events_by_key[alternative].event_count:
             collected.found.append(self.finding("count", None, rule.count_in_words, "none"))
-        if rule.any_check and self.count and not self.any_met:
+        if rule.any_check and self.event_count and not self.is_any_check_met:
             actual = "no number"
             line = None
-            if self._best is not None:
-                actual = f"the best is {self._best.value:.6g}"
-                line = self._best.line
+            if self._largest is not None:
+                actual = f"the best is {self._largest.value:.6g}"
+                line = self._largest.line
             finding = self.finding("value", line, f"one event with {rule.any_check.words}", actual)
             collected.found.append(replace(finding, fix="train until the target is reached, then log run_stop"))
 
@@ -341,15 +343,15 @@ class _Key:
         official checker.
         """
         rule = self.rule
-        collected.found += self._failures
-        not_listed = self.failed - len(self._failures)
+        collected.found += self._listed_failures
+        not_listed = self.failure_count - len(self._listed_failures)
         if not_listed:
-            collected.more(self._failures[-1], not_listed)
-        is_repeated = rule.count == "EXACTLY_ONE" and self.count > 1
-        if is_repeated and not self.differs:
-            collected.breach("exactly-once", self.line, f"{self.count} {rule.key}, all with the same value")
-        elif is_repeated or self.count < rule.least:
-            actual = str(self.count or "none")
-            if self.differs:
-                actual = f"{self.count}, with different values; the first is {printable(self.value)}"
-            collected.found.append(self.finding("count", self.line or None, rule.count_in_words, actual))
+            collected.more(self._listed_failures[-1], not_listed)
+        is_repeated = rule.required == "EXACTLY_ONE" and self.event_count > 1
+        if is_repeated and not self.has_other_values:
+            collected.breach("exactly-once", self.first_line, f"{self.event_count} {rule.key}, all with the same value")
+        elif is_repeated or self.event_count < rule.least:
+            actual = str(self.event_count or "none")
+            if self.has_other_values:
+                actual = f"{self.event_count}, with different values; the first is {printable(self.first_value)}"
+            collected.found.append(self.finding("count", self.first_line or None, rule.count_in_words, actual))

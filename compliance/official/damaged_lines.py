@@ -61,8 +61,8 @@ def _mark_official(findings: Iterable[Finding], unreadable: set[int], broken_rul
 def _lines_unreadable_for_official_parser(path: Path, judge: Judge | None, last_line: float = math.inf) -> set[int]:
     """Return the numbers of the lines, up to `last_line`, at which mlperf-logging's parser ends with an error.
 
-    The log is read as that parser reads it, but on behind such lines. A line of 16 million characters is one of them,
-    and reading ends there. The events of the other lines are given to `judge`, if it is not None.
+    The log is read as that parser reads it, but reading goes on after such lines. A line of 16 million characters is
+    one of them, and there reading ends. The events of the other lines are given to `judge`, if it is not None.
     """
     unreadable: set[int] = set()
     with io.TextIOWrapper(open_log(path), encoding="latin-1") as stream:
@@ -77,8 +77,9 @@ def _lines_unreadable_for_official_parser(path: Path, judge: Judge | None, last_
                 break
             if _TOKEN not in line:
                 continue
+            event_at = line.rfind(_TOKEN)  # what stands before the last token of a line is ignored
             try:
-                event = _parse_event(line[line.rfind(_TOKEN) :].strip(), number)
+                event = _parse_event(line[event_at:].strip(), number)
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 unreadable.add(number)
                 continue

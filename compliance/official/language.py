@@ -117,7 +117,7 @@ def _compile_comparison(node: ast.Compare) -> Code:
     """Compile a comparison, which may be a chain such as `0 < v['value'] <= 1`, into a function of event and state.
 
     A chain holds if each of its comparisons does. As in Python, its operands are computed from left to right, and no
-    farther than the first comparison that does not hold: an operand behind it could raise an exception.
+    farther than the first comparison that does not hold: a later operand could raise an exception.
 
     Raises SyntaxError for an operator that no rule of mlperf-logging has.
     """
@@ -178,14 +178,14 @@ def _compile_call(node: ast.Call) -> Code:
         raise SyntaxError
     match node:
         case ast.Call(func=ast.Name(id="isinstance"), args=[tested, ast.Name(id="int")]):
-            value = _compile_expression(tested)
-            return lambda event, s: isinstance(value(event, s), int)
+            compute_value = _compile_expression(tested)
+            return lambda event, s: isinstance(compute_value(event, s), int)
         case ast.Call(func=ast.Attribute(value=ast.Name(id="s"), attr="get"), args=[name]):
-            value = _compile_expression(name)
-            return lambda event, s: s.get(value(event, s))
+            compute_value = _compile_expression(name)
+            return lambda event, s: s.get(compute_value(event, s))
         case ast.Call(func=ast.Attribute(value=ast.Constant(value=str() as text), attr="format"), args=[filled_in]):
-            value = _compile_expression(filled_in)
-            return lambda event, s: text.format(value(event, s))
+            compute_value = _compile_expression(filled_in)
+            return lambda event, s: text.format(compute_value(event, s))
     function = _FUNCTIONS.get(ast.unparse(node.func))
     if function is None or not node.args:
         raise SyntaxError
@@ -199,9 +199,11 @@ def _compile_statement(node: ast.stmt) -> Code:
     Raises SyntaxError for a form that no rule of mlperf-logging has.
     """
     match node:
+        # enqueue_config(FILE)
         case ast.Expr(value=ast.Call(func=ast.Name(id="enqueue_config"), args=[argument], keywords=[])):
-            file = _compile_expression(argument)
-            return lambda event, s: s.enqueued.append((file(event, s), event))
+            compute_file = _compile_expression(argument)
+            return lambda event, s: s.enqueued.append((compute_file(event, s), event))
+        # s.update({NAME: VALUE})
         case ast.Expr(
             value=ast.Call(func=ast.Attribute(value=ast.Name(id="s"), attr="update"), args=[ast.Dict() as new])
         ):
@@ -210,15 +212,18 @@ def _compile_statement(node: ast.stmt) -> Code:
             values = [_compile_expression(value) for value in new.values]
             items = list(zip(keys, values, strict=True))
             return lambda event, s: s.update({key(event, s): value(event, s) for key, value in items})
+        # s['name'] = VALUE
         case ast.Assign(targets=[ast.Subscript(value=ast.Name(id="s"), slice=ast.Constant(value=str() as name))]):
-            value = _compile_expression(node.value)
-            return lambda event, s: s.__setitem__(name, value(event, s))
+            compute_value = _compile_expression(node.value)
+            return lambda event, s: s.__setitem__(name, compute_value(event, s))
+        # s['name'] += [VALUE], or another operation on a number
         case ast.AugAssign(target=ast.Subscript(value=ast.Name(id="s"), slice=ast.Constant(value=str() as name))):
             if isinstance(node.op, ast.Add) and isinstance(node.value, ast.List):
-                added = _compile_expression(node.value)
-                return lambda event, s: s[name].extend(added(event, s))
-            changed = _compile_arithmetic(ast.BinOp(node.target, node.op, node.value))
-            return lambda event, s: s.__setitem__(name, changed(event, s))
+                compute_added = _compile_expression(node.value)
+                return lambda event, s: s[name].extend(compute_added(event, s))
+            compute_changed = _compile_arithmetic(ast.BinOp(node.target, node.op, node.value))
+            return lambda event, s: s.__setitem__(name, compute_changed(event, s))
+        # if CONDITION: STATEMENTS
         case ast.If(test=test, body=body, orelse=[]):
             condition = _compile_expression(test)
             steps = [_compile_statement(step) for step in body]

@@ -33,7 +33,7 @@ _FIELDS = {"NAME", "REQ", "CHECK", "FIRST_CHECK", "ATLEAST_ONE_CHECK", "POST"}
 _SORTED_CALL = re.compile(r"^sorted\((.*)\)$")
 _COUNTS = re.compile(r"EXACTLY_ONE|OPTIONAL|AT_LEAST_ONE|AT_LEAST\((\d+)\)|AT_LEAST_ONE_OR\((\w+)\)")
 # CRC-32 of stable_diffusion's BEGIN, less comments, and the metadata by which it joins metrics to one evaluation
-_AGGREGATES = {0x9193B33E: "samples_count", 0x97C23FA3: "step_num"}
+_EVALUATION_FIELDS = {0x9193B33E: "samples_count", 0x97C23FA3: "step_num"}
 
 _Parsed = TypeVar("_Parsed")
 
@@ -42,23 +42,23 @@ _Parsed = TypeVar("_Parsed")
 class Check:
     """An expression that must hold.
 
-    `aspect` is the part of an event or log that it looks at: value, metadata, order or time. `other` is the key whose
-    events set the state that it looks at; for `order`, the key that must have come before or, where `before` is true,
-    must not.
+    `aspect` is the part of an event or log that it looks at: value, metadata, order or time. `other_key` is the key
+    whose events set the state that it looks at. For `order`, an event of that key must have come before; if
+    `must_come_before` is true, none may have come yet.
     """
 
     node: ast.expr
     code: Code
     aspect: str
-    other: str = ""
-    before: bool = False
+    other_key: str = ""
+    must_come_before: bool = False
 
     @functools.cached_property
     def words(self) -> str:
         """Return in words what the check asks."""
         if self.aspect != "order":
             return in_words(self.node)
-        return f"{'before' if self.before else 'after'} {self.other}"
+        return f"{'before' if self.must_come_before else 'after'} {self.other_key}"
 
     @functools.cached_property
     def sides(self) -> list[Code]:
@@ -81,26 +81,26 @@ class Check:
 class Rule:
     """The rule of one key: how many events it must have, and the checks of them.
 
-    `checks` are of each event, `first_check` is of the first one, `any_check` must hold for one of them. `post` changes
-    the state after each event.
+    `checks` are of each event, `first_check` is of the first one, and `any_check` must hold for one of them. The
+    `code_after_checks` changes the state by each event.
     """
 
     key: str
-    count: str  # the rule file's word for the number of events
+    required: str  # the rule file's word for the number of events
     least: int
-    other: str | None  # the key that may take this one's place, by AT_LEAST_ONE_OR
+    alternative_key: str | None  # the key that may take this one's place, by AT_LEAST_ONE_OR
     checks: Sequence[Check]
     first_check: Check | None
     any_check: Check | None
-    post: Sequence[Code]
+    code_after_checks: Sequence[Code]
 
     @property
     def count_in_words(self) -> str:
         """Return in words how many events there must be; empty where any number is right."""
-        if self.count == "EXACTLY_ONE":
+        if self.required == "EXACTLY_ONE":
             return f"exactly one {self.key}"
-        if self.other:
-            return f"at least one {self.key} or {self.other}"
+        if self.alternative_key:
+            return f"at least one {self.key} or {self.alternative_key}"
         if not self.least:
             return ""
         return f"at least {'one' if self.least == 1 else self.least} {self.key}"
@@ -124,7 +124,7 @@ class RuleFile:
     rules: Mapping[str, Rule]
     begin: Sequence[Code]
     end: Sequence[Check]
-    aggregates: str  # metadata whose value names an evaluation of several metrics; empty without such
+    evaluation_field: str  # metadata whose value names an evaluation of several metrics; empty without such
 
     @property
     def source(self) -> str:
@@ -230,32 +230,32 @@ def load(name: str) -> RuleFile:
 
     A file is a list of blocks. A block KEY holds the rule of one key, BEGIN the code that runs before the first event,
     and END the checks after the last one. The BEGIN of stable_diffusion is not run, as it would join metrics to
-    evaluations by code in a form that is not known; it is recognised, and `RuleFile.aggregates` set instead.
+    evaluations by code in a form that is not known; it is recognised, and `RuleFile.evaluation_field` set instead.
 
     Raises ValueError for a block or a field of another form, and for a rule that names a key without a rule.
     """
     rules: dict[str, Rule] = {}
     begin: Sequence[Code] = ()
     end: Sequence[Check] = ()
-    aggregates = ""
+    evaluation_field = ""
     blocks = _blocks(name)
     set_by = _key_that_sets_each_name(blocks)
     for kind, fields in blocks:
         key = fields.get("NAME", kind)
         if kind == "KEY" and fields.keys() <= _FIELDS:
-            rules[key] = _rule(name, fields, set_by)
+            rules[key] = _rule_of_block(name, fields, set_by)
         elif kind == "BEGIN" and fields.keys() == {"CODE"}:
-            aggregates = _aggregates(fields["CODE"])
-            if not aggregates:
+            evaluation_field = _field_that_joins_metrics(fields["CODE"])
+            if not evaluation_field:
                 begin = _parsed(name, key, fields["CODE"], statements)
         elif kind == "END" and fields.keys() == {"CHECK"}:
             end = _checks(name, key, fields["CHECK"], set_by)
         else:
             raise ValueError(f"{name}: {key}: no meaning for {fields!r:.200}")
-    unknown = {rule.other for rule in rules.values() if rule.other} - rules.keys()
+    unknown = {rule.alternative_key for rule in rules.values() if rule.alternative_key} - rules.keys()
     if unknown:
         raise ValueError(f"{name}: AT_LEAST_ONE_OR of {', '.join(unknown)}, which the file does not name")
-    return RuleFile(name=name, rules=rules, begin=begin, end=end, aggregates=aggregates)
+    return RuleFile(name=name, rules=rules, begin=begin, end=end, evaluation_field=evaluation_field)
 
 
 def _blocks(name: str) -> list[tuple[str, JsonObject]]:
@@ -273,11 +273,11 @@ def _key_that_sets_each_name(blocks: Sequence[tuple[str, JsonObject]]) -> dict[s
     return key_by_name
 
 
-def _aggregates(code: str) -> str:
+def _field_that_joins_metrics(code: str) -> str:
     """Return the metadata by which a BEGIN's code joins metrics to one evaluation; empty where it does not."""
     lines = [line.partition("#")[0].rstrip() for line in code.splitlines()]
     text = "\n".join(line for line in lines if line)
-    return _AGGREGATES.get(zlib.crc32(text.encode()), "")
+    return _EVALUATION_FIELDS.get(zlib.crc32(text.encode()), "")
 
 
 def _parsed(name: str, key: str, text: str, parse: Callable[[str], _Parsed]) -> _Parsed:
@@ -289,7 +289,7 @@ def _parsed(name: str, key: str, text: str, parse: Callable[[str], _Parsed]) -> 
         raise ValueError(f"{name}: {key}: no meaning for {text.strip()!r}; {reason}") from None
 
 
-def _rule(name: str, fields: JsonObject, set_by: Mapping[str, str]) -> Rule:
+def _rule_of_block(name: str, fields: JsonObject, set_by: Mapping[str, str]) -> Rule:
     """Return the rule for one key of events, by the fields of its KEY block in the rule file `name`.
 
     NAME is the key, and REQ the number of its events: OPTIONAL, EXACTLY_ONE, AT_LEAST_ONE, AT_LEAST(3), or
@@ -313,13 +313,13 @@ def _rule(name: str, fields: JsonObject, set_by: Mapping[str, str]) -> Rule:
     any_checks = _checks(name, key, fields.get("ATLEAST_ONE_CHECK", []), set_by)
     return Rule(
         key=key,
-        count=required,
+        required=required,
         least=least,
-        other=other_key,
+        alternative_key=other_key,
         checks=checks,
         first_check=first_checks[0] if first_checks else None,
         any_check=any_checks[0] if any_checks else None,
-        post=_parsed(name, key, fields.get("POST", ""), statements),
+        code_after_checks=_parsed(name, key, fields.get("POST", ""), statements),
     )
 
 
@@ -356,8 +356,8 @@ def read_check(name: str, key: str, text: str, set_by: Mapping[str, str] = Mappi
     flag_alone = re.fullmatch(r"(?P<negation>not )?s\['\w+'\](?: == True)?", normal_text)
     if other_key and flag_alone:
         must_come_before = flag_alone["negation"] is not None
-        return Check(node=node, code=code, aspect="order", other=other_key, before=must_come_before)
-    return Check(node=node, code=code, aspect=_aspect(normal_text), other=other_key)
+        return Check(node=node, code=code, aspect="order", other_key=other_key, must_come_before=must_come_before)
+    return Check(node=node, code=code, aspect=_aspect(normal_text), other_key=other_key)
 
 
 def _aspect(expression_text: str) -> str:

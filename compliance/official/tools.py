@@ -81,14 +81,14 @@ _ACCEPTS = {  # what each tool prints of what it accepts
 }
 
 
-def ask(tool: str, *arguments: str) -> Verdict:
+def ask_tool(tool: str, *arguments: str) -> Verdict:
     """Return the tool's verdict, by its text alone: most of the tools exit with 0 whatever they find."""
     _, text = run_tool(tool, arguments)
     good = _ACCEPTS[tool] in text and "Skipping benchmark" not in text  # package_checker passes over one that it lacks
     return judged(tool, good, _ACCEPTS[tool] if good else _complaints(text))
 
 
-def summary(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> Verdict:
+def ask_for_score(folder: Path, ruleset: str, benchmark: str, minutes: float | None) -> Verdict:
     """Ask result_summarizer for the score of the package in `folder`, and return whether it is `minutes`, our score.
 
     The verdict fails, too, where the tool gives no score or more than one. The tool writes into the folder: its first

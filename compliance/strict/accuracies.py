@@ -20,31 +20,31 @@ _CHANCE = 1e-3  # at most, that some count of samples fits all accuracies by acc
 # --- the data set ---
 
 
-def is_own_data(run: LoggedRun, benchmark: Benchmark) -> bool:
+def states_benchmark_data(run: LoggedRun, benchmark: Benchmark) -> bool:
     """Return whether a run states the numbers of samples of the benchmark's data set.
 
     The number of evaluation samples may be larger by less than a global batch, which counts padding.
     """
-    samples = run.of(schema.EVAL_SAMPLES).value
-    if run.of(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not has_type(samples, COUNT):
+    samples = run.first_event(schema.EVAL_SAMPLES).value
+    if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not has_type(samples, COUNT):
         return False
     padding = samples - benchmark.eval_samples
-    return 0 <= padding < max(run.count(schema.GLOBAL_BATCH_SIZE), 1)
+    return 0 <= padding < max(run.stated_count(schema.GLOBAL_BATCH_SIZE), 1)
 
 
-def counts_batches(run: LoggedRun, benchmark: Benchmark) -> bool:
+def states_wrong_eval_samples(run: LoggedRun, benchmark: Benchmark) -> bool:
     """Return whether a run on the benchmark's data set states a wrong eval_samples, as those do that count batches.
 
     Its accuracies show that: each is a whole number of right samples out of those of the benchmark, and not out of the
     stated ones. False where there are fewer than three different accuracies, which may be so by chance.
     """
-    samples = run.of(schema.EVAL_SAMPLES).value
-    if run.of(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not has_type(samples, COUNT):
+    samples = run.first_event(schema.EVAL_SAMPLES).value
+    if run.first_event(schema.TRAIN_SAMPLES).value != benchmark.train_samples or not has_type(samples, COUNT):
         return False
     values = {evaluation.value for evaluation in run.evaluations}
-    if len(values) < _LEAST_VALUES or not all_whole(values, benchmark.eval_samples):
+    if len(values) < _LEAST_VALUES or not are_whole_numbers_of(values, benchmark.eval_samples):
         return False
-    return not all_whole(values, samples)
+    return not are_whole_numbers_of(values, samples)
 
 
 # --- the schedule ---
@@ -70,7 +70,7 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collected: C
         if gap > period or (exact and gap != period):
             actual = f"an evaluation of epoch {after.epoch}, {gap} after the one before"
             collected.breach(SCHEDULE, after.line, actual)
-    count = run.number(schema.EVAL_ACCURACY)
+    count = run.number_of_events(schema.EVAL_ACCURACY)
     if count > EVENTS_KEPT:
         collected.breach(SCHEDULE, None, f"{count} evaluations")
     last = evaluations[-1]
@@ -86,7 +86,7 @@ def _is_on_schedule_by_started_epochs(run: LoggedRun, order: RunOrder, period: i
     last one it must be fewer. The numbers of the epochs that the evaluations state do not count, but may not grow by
     more than `period` from one to the next. False for a run of fewer than two evaluations after the start.
     """
-    started_before = [evaluation.trained for evaluation in run.evaluations if evaluation.trained]
+    started_before = [evaluation.epochs_started for evaluation in run.evaluations if evaluation.epochs_started]
     if len(started_before) < 2:
         return False
     started_between = {after - before for before, after in itertools.pairwise(started_before)}
@@ -109,7 +109,7 @@ def check_samples(run: LoggedRun, samples: int, collected: Collected) -> None:
     `samples`, some were left out, which is an error. If it is larger, the last batch may have been padded, which only
     warns. If there is none, the accuracies are means over the workers' shares, which no rule forbids.
     """
-    not_whole = [evaluation for evaluation in run.evaluations if not all_whole([evaluation.value], samples)]
+    not_whole = [evaluation for evaluation in run.evaluations if not are_whole_numbers_of([evaluation.value], samples)]
     if not not_whole:
         return
     counted = _find_number_of_samples(run, samples)
@@ -148,7 +148,7 @@ def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
     return None
 
 
-def all_whole(values: Iterable[float], samples: float) -> bool:
+def are_whole_numbers_of(values: Iterable[float], samples: float) -> bool:
     """Return whether accuracies, which are written with six digits, are whole numbers of `samples` samples."""
     tolerance = max(0.01, samples * _ROUNDED)
     return all(_is_whole(value * samples, tolerance) for value in values)

@@ -92,8 +92,8 @@ def _equal_counts(run: LoggedRun, other: LoggedRun) -> str:
     or down as a whole. A value that the runs share at several places counts once, as a run that diverged finds the same
     images each time.
     """
-    samples = run.count(schema.EVAL_SAMPLES)
-    if not samples or run.text(schema.SUBMISSION_BENCHMARK) != "resnet":
+    samples = run.stated_count(schema.EVAL_SAMPLES)
+    if not samples or run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
         return ""
     evaluations = min(len(run.evaluations), len(other.evaluations))
     accuracies = [evaluation.value for evaluation in run.evaluations[:evaluations]]

@@ -108,8 +108,8 @@ def _plan_of_run(run: LoggedRun) -> _Plan:
     Without both events the batch and the steps of an epoch are 0. Only a run of MODE=throughput has the two ends of
     its phases.
     """
-    samples = int(run.count(schema.TRAIN_SAMPLES))
-    batch = int(run.count(schema.GLOBAL_BATCH_SIZE))
+    samples = int(run.stated_count(schema.TRAIN_SAMPLES))
+    batch = int(run.stated_count(schema.GLOBAL_BATCH_SIZE))
     epoch_steps = 0
     if samples > 0 and batch > 0:
         epoch_steps = samples // batch
@@ -143,19 +143,19 @@ class Measured:
         self._collected = collected
         self._plan = _Plan()
         self._epoch_sums = _Sums()
-        self._step = 0  # of the last window
-        self._epoch: int | None = None  # the open one
+        self._last_step = 0  # where the last window ended
+        self._open_epoch: int | None = None
         self._last_epoch: int | None = None
         self._last_epoch_ms: float | None = None  # its time less evaluation
         self._throughputs_of_open_epoch: list[_Throughput] = []
         self._blocked_ms_by_step: dict[int, float] = {}  # step: what training waited for it in ms
         self._short_throughputs: list[_ShortTime] = []
         self._handlers: dict[str, Callable[[Event], None]] = {
-            schema.STEP_WINDOW.key: self._step_window,
-            schema.RANK_TIMES.key: self._rank_times,
-            schema.CHECKPOINT.key: self._checkpoint,
-            "throughput": self._throughput_of_others,
-            "tracked_stats": self._throughput_of_others,
+            schema.STEP_WINDOW.key: self._check_step_window,
+            schema.RANK_TIMES.key: self._check_rank_times,
+            schema.CHECKPOINT.key: self._keep_checkpoint,
+            "throughput": self._check_throughput_of_others,
+            "tracked_stats": self._check_throughput_of_others,
         }
 
     def take(self, event: Event) -> None:
@@ -164,7 +164,7 @@ class Measured:
         if handle is not None:
             handle(event)
 
-    def fault(self, line: int | None, what: str) -> None:
+    def keep_fault(self, line: int | None, what: str) -> None:
         """Keep what would be wrong if this is a log of this project."""
         if len(self.faults) < FINDINGS_PER_RULE:
             self.faults.append(Fault(line, what))
@@ -177,28 +177,29 @@ class Measured:
 
     def epoch_starts(self, event: Event, number: int | None) -> None:
         """Begin an epoch."""
-        self._epoch = number
+        self._open_epoch = number
         self.run_starts(event)
 
     def epoch_stops(self, number: int | None, trained_ms: float) -> None:
         """End an epoch that trained for so long, less evaluation."""
-        self._epoch = None
+        self._open_epoch = None
         self._last_epoch = number
         self._last_epoch_ms = trained_ms
         for throughput in self._throughputs_of_open_epoch:
             self._compare_time(throughput)
         self._throughputs_of_open_epoch.clear()
 
-    def succeeds(self, line: int) -> None:
+    def check_success(self, line: int) -> None:
         """Check what a run that ended with success at `line` must have."""
         lost = self._run.losses.count(None)
         if lost:  # a run ends where its loss is no number
-            self.fault(line, f"{lost} of the losses of the first {len(self._run.losses)} step_windows are no numbers")
+            first = f"of the first {len(self._run.losses)} step_windows"
+            self.keep_fault(line, f"{lost} of the losses {first} are no numbers")
         end = self._plan.measured_end
-        if end and self._step != end:
-            self.fault(line, f"the run ends with step {self._step}, not {end}")
+        if end and self._last_step != end:
+            self.keep_fault(line, f"the run ends with step {self._last_step}, not {end}")
 
-    def finish(self) -> None:
+    def judge_short_throughputs(self) -> None:
         """Collect the throughputs whose time is too short for their epoch. Call it once the log has ended.
 
         The time that training waited for a checkpoint within the epoch is no part of the throughput, so it may be
@@ -222,9 +223,9 @@ class Measured:
         self._plan = _plan_of_run(self._run)
         summary = self._run.summary
         if summary is not None and summary.resumed:
-            self._step = where.step - window.steps
+            self._last_step = where.step - window.steps
 
-    def _step_window(self, event: Event) -> None:
+    def _check_step_window(self, event: Event) -> None:
         """Compare a window, the steps between two lines of progress, with the run's plan and with the log's clock.
 
         Its loss and its time are kept, to compare the run with others; its images and seconds are added to the sums of
@@ -235,16 +236,16 @@ class Measured:
         where = table_of(schema.InWindow, event.metadata)
         if len(self._run.losses) < LOSSES_KEPT:
             self._run.losses.append(window.loss if window else None)
-            self._run.took(event.key, window.time_s if window else 0.0)
+            self._run.keep_interval(event.key, window.time_s if window else 0.0)
         if window is None or where is None or not _is_possible(window):
-            self.fault(event.line, f"a step_window is not as the schema has it: {printable(event.value)}")
+            self.keep_fault(event.line, f"a step_window is not as the schema has it: {printable(event.value)}")
             return
-        if self._run.number(schema.STEP_WINDOW) == 1:
+        if self._run.number_of_events(schema.STEP_WINDOW) == 1:
             self._make_plan(where, window)
         if len(self.faults) >= FINDINGS_PER_RULE:
             return
-        previous_step = self._step
-        self._step = where.step
+        previous_step = self._last_step
+        self._last_step = where.step
         self.all_images += window.images
         self._epoch_sums.add(window)
         self._compare_window(event.line, window, where, previous_step)
@@ -261,28 +262,30 @@ class Measured:
         steps = window.steps
         wait_s = window.data_wait_s
         wanted = self._plan.next_window(previous_step, where.epoch_num)
-        wanted_epoch = 1 if self._plan.measured_end else self._epoch  # a measured run counts no epochs: all is in 1
+        wanted_epoch = self._open_epoch
+        if self._plan.measured_end:
+            wanted_epoch = 1  # as a run that measures the throughput alone has no epochs
         if steps != wanted.steps or where.step != previous_step + steps or window.images != steps * self._plan.batch:
             done = f"{steps} steps, {window.images} images"
-            self.fault(line, f"a window of {done}, to step {where.step}; {previous_step} was the last")
+            self.keep_fault(line, f"a window of {done}, to step {where.step}; {previous_step} was the last")
         elif where.phase != wanted.phase or where.epoch_num != wanted_epoch:
-            self.fault(line, f"a window of phase {printable(where.phase)} and epoch {where.epoch_num} here")
+            self.keep_fault(line, f"a window of phase {printable(where.phase)} and epoch {where.epoch_num} here")
         elif not 0 <= wait_s <= window.time_s + _ROUNDED_S or not window.time_s > 0:
-            self.fault(line, f"a window of {window.time_s} s, of which {wait_s} s waited for data")
+            self.keep_fault(line, f"a window of {window.time_s} s, of which {wait_s} s waited for data")
 
     def _compare_clock(self, event: Event) -> None:
         """Compare the sum of the windows' times with the time that has passed since the epoch's start."""
         passed_ms = event.time_ms - self._epoch_sums.since_ms
         windows_s = self._epoch_sums.time_s
         if windows_s * 1000 > passed_ms * (1 + self._clock_share) + self._run.clock_tolerance_ms:
-            self.fault(event.line, f"windows of {windows_s:.6g} s in the {passed_ms / 1000:.6g} s up to here")
+            self.keep_fault(event.line, f"windows of {windows_s:.6g} s in the {passed_ms / 1000:.6g} s up to here")
 
     @property
     def _clock_share(self) -> float:
         """The part of a time by which the log's clock may differ from it."""
         return self._collected.strict[AGREES].bounds["share"]
 
-    def _rank_times(self, event: Event) -> None:
+    def _check_rank_times(self, event: Event) -> None:
         """Keep a fault if an event rank_times cannot be of this run.
 
         It has the least, the median and the most time that the ranks waited for data, and that they computed. These
@@ -297,19 +300,19 @@ class Measured:
             do_ranks_exist = max(times.data_wait_rank, times.compute_rank or 0) < summary.devices
             is_possible = do_ranks_exist and waited == sorted(waited) and computed == sorted(computed)
         if not is_possible:
-            self.fault(event.line, f"no rank_times of this run: {printable(event.value)}")
+            self.keep_fault(event.line, f"no rank_times of this run: {printable(event.value)}")
 
-    def _checkpoint(self, event: Event) -> None:
+    def _keep_checkpoint(self, event: Event) -> None:
         """Keep how long training waited for a checkpoint; it must be of a step that was done."""
         checkpoint = table_of(schema.Checkpoint, event.value)
-        if checkpoint is None or not 0 < checkpoint.step <= self._step:
-            self.fault(event.line, f"no checkpoint of a step that was done: {printable(event.value)}")
+        if checkpoint is None or not 0 < checkpoint.step <= self._last_step:
+            self.keep_fault(event.line, f"no checkpoint of a step that was done: {printable(event.value)}")
         elif len(self._blocked_ms_by_step) < EVENTS_KEPT:
             self._blocked_ms_by_step[checkpoint.step] = checkpoint.blocked_s * 1000
 
     # --- throughputs ---
 
-    def epoch_throughput(self, event: Event, number: int | None) -> None:
+    def check_epoch_throughput(self, event: Event, number: int | None) -> None:
         """Collect what contradicts the images, seconds and images/s that a log of this project states of an epoch.
 
         They must agree with each other, with the sums of the epoch's windows, with the log's clock and with the size of
@@ -326,7 +329,7 @@ class Measured:
         self._compare_sums(line, number, stated)
 
         throughput = _Throughput(line=line, epoch=number, time_s=stated.time_s)
-        is_epoch_open = self._epoch == number
+        is_epoch_open = self._open_epoch == number
         if not is_epoch_open:
             self._compare_time(throughput)
         elif len(self._throughputs_of_open_epoch) < FINDINGS_PER_RULE:
@@ -342,8 +345,8 @@ class Measured:
 
     def _compare_with_data_set(self, stated: schema.EpochThroughput, line: int) -> None:
         """Compare the images of an epoch with the samples of the data set: less than a batch may be left over."""
-        samples = self._run.count(schema.TRAIN_SAMPLES)
-        batch = self._run.count(schema.GLOBAL_BATCH_SIZE)
+        samples = self._run.stated_count(schema.TRAIN_SAMPLES)
+        batch = self._run.stated_count(schema.GLOBAL_BATCH_SIZE)
         if samples and batch and abs(stated.images - samples) > batch:
             actual = f"{stated.images:.10g} images in an epoch; train_samples is {samples}, the global batch {batch}"
             self._collected.breach(AGREES, line, actual)
@@ -362,10 +365,11 @@ class Measured:
             ("s of waiting for data", stated.data_wait_s, sums.wait_s, rounding_s),
         ):
             if abs(value - sum_of_windows) > tolerance:
-                self.fault(line, f"{value:.10g} {unit} in epoch {number}, {sum_of_windows:.10g} in its step_windows")
+                by_windows = f"{sum_of_windows:.10g} in its step_windows"
+                self.keep_fault(line, f"{value:.10g} {unit} in epoch {number}, {by_windows}")
         planned_step = number * self._plan.epoch_steps
-        if planned_step and self._step != planned_step:
-            self.fault(line, f"epoch {number} ends with step {self._step}, not {planned_step}")
+        if planned_step and self._last_step != planned_step:
+            self.keep_fault(line, f"epoch {number} ends with step {self._last_step}, not {planned_step}")
 
     def _compare_time(self, throughput: _Throughput) -> None:
         """Compare the time of a throughput with that between its epoch's start and stop, less evaluation.
@@ -390,7 +394,7 @@ class Measured:
         elif len(self._short_throughputs) < EVENTS_KEPT:
             self._short_throughputs.append(_ShortTime(throughput.line, epoch, missing_ms - allowed_ms, actual))
 
-    def _throughput_of_others(self, event: Event) -> None:
+    def _check_throughput_of_others(self, event: Event) -> None:
         """Collect a throughput in another submitter's log that the time of the epoch before it contradicts.
 
         The event's value is taken as images/s over the whole data set: a number, or a table that has it as `throughput`
@@ -401,9 +405,9 @@ class Measured:
         images_per_s = event.value
         if isinstance(images_per_s, dict):
             images_per_s = images_per_s.get("throughput", images_per_s.get("imgs_sec"))
-        images = self._run.count(schema.TRAIN_SAMPLES)
+        images = self._run.stated_count(schema.TRAIN_SAMPLES)
         epoch_ms = self._last_epoch_ms
-        is_within_epoch = self._epoch is not None
+        is_within_epoch = self._open_epoch is not None
         if is_within_epoch or epoch_ms is None or epoch_ms <= 0:
             return
         if not is_number(images_per_s) or not images:

@@ -31,7 +31,7 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collected:
         collected.breach(RULE, fast_epochs[0].line, actual)
     if benchmark.name == "resnet":
         _check_steps(run, order, trained, collected)
-        if run.count(schema.TRAIN_SAMPLES) == benchmark.train_samples:
+        if run.stated_count(schema.TRAIN_SAMPLES) == benchmark.train_samples:
             _check_evaluations(run, order, trained, collected)
 
 
@@ -70,8 +70,8 @@ def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]
     to three times, each with a bound of its own: the run's time over its epochs, the median epoch and the fastest one.
     Nothing is collected for a log that lacks train_samples, global_batch_size or run_stop.
     """
-    samples = run.count(schema.TRAIN_SAMPLES)
-    batch = run.count(schema.GLOBAL_BATCH_SIZE)
+    samples = run.stated_count(schema.TRAIN_SAMPLES)
+    batch = run.stated_count(schema.GLOBAL_BATCH_SIZE)
     if not samples or not batch or run.stop is None:
         return
     for time in _times_of_an_epoch(run, order, trained):
@@ -102,8 +102,8 @@ def _times_of_an_epoch(run: LoggedRun, order: RunOrder, trained: Sequence[Traine
 
 def _check_evaluations(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collected: Collected) -> None:
     """Collect an evaluation that is far faster than the fastest training of as many images."""
-    samples = run.count(schema.TRAIN_SAMPLES)
-    evaluated = run.count(schema.EVAL_SAMPLES)
+    samples = run.stated_count(schema.TRAIN_SAMPLES)
+    evaluated = run.stated_count(schema.EVAL_SAMPLES)
     least_ms = min(run.durations(schema.EVAL_STOP.key), default=0.0)
     epoch_ms = min((part.epoch_ms for part in trained), default=_mean_epoch_ms(run, order))
     training_ms = epoch_ms / samples * evaluated

@@ -11,9 +11,9 @@ from compliance.strict.accuracies import (
     check_curve,
     check_samples,
     check_schedule,
-    counts_batches,
     index_of_target,
-    is_own_data,
+    states_benchmark_data,
+    states_wrong_eval_samples,
 )
 from compliance.strict.copies import whole_seed
 from compliance.strict.pace import check_pace
@@ -25,7 +25,13 @@ from runlog.text import printable
 
 _NOT_CLEARED = frozenset({"false", "no", "n", "off", "0", "none", "skipped", "failed"})
 _SUMMARY_OF_A_WHOLE_RUN = {"mode": "train", "data": "real", "resumed": False, "profiled": False}
-_OF_OWN_DATA = ("eval-schedule", "eval-samples", "accuracy-curve", "rcp-hyperparameters", "rcp-convergence")
+_RULES_FOR_BENCHMARK_DATA = (
+    "eval-schedule",
+    "eval-samples",
+    "accuracy-curve",
+    "rcp-hyperparameters",
+    "rcp-convergence",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +54,8 @@ class Policy:
         rule there is a note that it was not applied.
         """
         run = self.run
-        name = run.text(schema.SUBMISSION_BENCHMARK)
-        division = run.text(schema.SUBMISSION_DIVISION)
+        name = run.stated_text(schema.SUBMISSION_BENCHMARK)
+        division = run.stated_text(schema.SUBMISSION_DIVISION)
         benchmark = self.ruleset.benchmarks.get(name)  # None: it is none of this project's
         self._check_benchmark_asked(benchmark_asked)
         self._check_status(ours=benchmark is not None)
@@ -61,10 +67,10 @@ class Policy:
         if run.is_project_log:
             # This must see all breaches of form before some are dropped below: our writer breaks none of these rules,
             # whatever the benchmark.
-            self._check_own_log(benchmark)
+            self._check_project_log(benchmark)
         self.collected.keep_applicable("" if benchmark is None else name, division)
         if division == "closed":
-            self._note_data()
+            self._note_rules_for_benchmark_data()
 
     def _breach(self, rule: str, line: int | None, actual: str, expected: str | None = None) -> None:
         self.collected.breach(rule, line, actual, expected)
@@ -73,9 +79,9 @@ class Policy:
 
     def _check_benchmark_asked(self, asked: str | None) -> None:
         """Collect that the log is of another benchmark than the user asked for; None allows any."""
-        name = self.run.text(schema.SUBMISSION_BENCHMARK)
+        name = self.run.stated_text(schema.SUBMISSION_BENCHMARK)
         if asked and name and name != asked:
-            line = self.run.of(schema.SUBMISSION_BENCHMARK).line
+            line = self.run.first_event(schema.SUBMISSION_BENCHMARK).line
             self._breach("benchmark-asked", line, printable(name), f"benchmark {asked}")
 
     def _check_status(self, *, ours: bool) -> None:
@@ -86,7 +92,7 @@ class Policy:
             return
         if not ours and status != "aborted":
             return
-        reason = run.of(schema.ABORT_REASON)
+        reason = run.first_event(schema.ABORT_REASON)
         why = f": {printable(reason.value)}" if reason.line else ""
         self._breach("run-status", run.stop.line, f"status {printable(status)}{why}")
 
@@ -97,7 +103,7 @@ class Policy:
         no run_summary, so for them it is noted that the rule was not applied.
         """
         summary = self.run.summary
-        line = self.run.of(schema.RUN_SUMMARY).line
+        line = self.run.first_event(schema.RUN_SUMMARY).line
         if summary is None:
             self.collected.note("run-mode", "not applied: the log has no run_summary that says so")
             return
@@ -114,7 +120,7 @@ class Policy:
         run_start. A log without any event is another rule's.
         """
         cleared: list[Event] = []
-        for event in self.run.kept[schema.CACHE_CLEAR.key]:
+        for event in self.run.all_events[schema.CACHE_CLEAR.key]:
             reason = _why_not_cleared(event)
             if reason:
                 self._breach("cache-cleared", event.line, f"not cleared: {reason}")
@@ -129,7 +135,7 @@ class Policy:
 
     def _check_seeds(self) -> None:
         """Collect a log without a seed, and seeds that seed_checker does not take."""
-        seeds = self.run.kept[schema.SEED.key]
+        seeds = self.run.all_events[schema.SEED.key]
         if not seeds:
             self._breach("seed-present", None, "no seed")
         for seed in seeds:
@@ -147,7 +153,7 @@ class Policy:
         division and the benchmark, the data set, the rules of written.yaml, and how and when it was evaluated.
         """
         run = self.run
-        self.order.measured.finish()
+        self.order.measured.judge_short_throughputs()
         for evaluation in run.evaluations:
             if not 0 <= evaluation.value <= 1:
                 actual = f"eval_accuracy is {evaluation.value!r}"
@@ -157,17 +163,17 @@ class Policy:
 
         is_closed = division == "closed"
         is_resnet = benchmark.name == "resnet"
-        has_benchmark_data = is_own_data(run, benchmark)
+        has_benchmark_data = states_benchmark_data(run, benchmark)
         if run.is_project_log and has_benchmark_data:
-            self._check_distributed(benchmark)
+            self._check_bytes_of_data_set(benchmark)
         if is_closed and is_resnet:
             self.collected.found += self._written_findings()
         if is_closed and not has_benchmark_data:
             has_benchmark_data = self._check_closed_data(benchmark)  # it may have just logged a wrong number
         if is_closed and is_resnet and has_benchmark_data:
             self._check_closed_evaluations(benchmark)
-        elif run.is_project_log and is_resnet and has_type(run.of(schema.EVAL_SAMPLES).value, COUNT):
-            check_samples(run, int(run.count(schema.EVAL_SAMPLES)), self.collected)
+        elif run.is_project_log and is_resnet and has_type(run.first_event(schema.EVAL_SAMPLES).value, COUNT):
+            check_samples(run, int(run.stated_count(schema.EVAL_SAMPLES)), self.collected)
 
     def _check_closed_evaluations(self, benchmark: Benchmark) -> None:
         """Collect what is against the evaluations of a closed ResNet run: when, on how many samples, which curve."""
@@ -177,11 +183,11 @@ class Policy:
         check_samples(self.run, benchmark.eval_samples, self.collected)
         check_curve(self.run.evaluations, benchmark.targets["closed"], self.collected)
 
-    def _check_distributed(self, benchmark: Benchmark) -> None:
+    def _check_bytes_of_data_set(self, benchmark: Benchmark) -> None:
         """Collect files that the benchmark's data set cannot have, by the sums of their bytes in the header."""
         if benchmark.distributed is None:
             return
-        stated = passports.bytes_of_parts(self.run.section(schema.DATASET))
+        stated = passports.bytes_of_parts(self.run.header_section(schema.DATASET))
         for difference in passports.differences(stated, benchmark.distributed):
             self._breach("data-distributed", None, difference)
 
@@ -192,9 +198,9 @@ class Policy:
         evaluation samples was logged wrong, as that of batches: the finding is then a warning. Otherwise it is an
         error.
         """
-        train = self.run.of(schema.TRAIN_SAMPLES)
-        evaluation = self.run.of(schema.EVAL_SAMPLES)
-        if benchmark.name == "resnet" and counts_batches(self.run, benchmark):
+        train = self.run.first_event(schema.TRAIN_SAMPLES)
+        evaluation = self.run.first_event(schema.EVAL_SAMPLES)
+        if benchmark.name == "resnet" and states_wrong_eval_samples(self.run, benchmark):
             by_accuracies = f"the accuracies are whole numbers of {benchmark.eval_samples}"
             actual = f"eval_samples is {evaluation.value}; {by_accuracies}"
             self.collected.breach("eval-samples", evaluation.line, actual, severity="warning")
@@ -205,12 +211,12 @@ class Policy:
         self._breach("closed-data", blamed_event.line or None, actual, wanted)  # the line of a missing event is 0
         return False
 
-    def _note_data(self) -> None:
+    def _note_rules_for_benchmark_data(self) -> None:
         """Note that the rules of the benchmark's data set were not applied where a closed run is on another."""
         rules_found = {finding.rule for finding in self.collected.found}
         if not any(finding.rule == "closed-data" and finding.severity == "error" for finding in self.collected.found):
             return
-        for rule in _OF_OWN_DATA:
+        for rule in _RULES_FOR_BENCHMARK_DATA:
             if rule not in rules_found:
                 self.collected.note(rule, "not applied: not the benchmark's data set")
 
@@ -262,12 +268,12 @@ class Policy:
         event of its key, and may compare it with the first values of other keys and the number of epochs trained. It is
         passed over where the log has no such event, and where it is for another optimizer than the run's.
         """
-        state = State(self.run.values.items())  # the first value of each key, as `s` of a check
+        state = State(self.run.first_values.items())  # the first value of each key, as `s` of a check
         state["epochs_trained"] = self.order.epochs_counted
         findings = []
         for rule in self.ruleset.written:
-            event = self.run.first.get(rule.key)
-            is_for_optimizer = rule.opt_name in (None, self.run.text(schema.OPT_NAME))  # None: for any
+            event = self.run.first_events.get(rule.key)
+            is_for_optimizer = rule.opt_name in (None, self.run.stated_text(schema.OPT_NAME))  # None: for any
             if event is None or not is_for_optimizer:
                 continue
             finding = _written_finding(rule, event, state)
@@ -277,7 +283,7 @@ class Policy:
 
     # --- a log of this project ---
 
-    def _check_own_log(self, benchmark: Benchmark | None) -> None:
+    def _check_project_log(self, benchmark: Benchmark | None) -> None:
         """Collect what a log of this project cannot hold: it is whole, and in the form that its writer gives it."""
         for fault in ProjectLog(run=self.run, order=self.order, benchmark=benchmark).faults():
             self._breach("own-log", fault.line, fault.what)

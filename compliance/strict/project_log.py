@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from compliance.logged_run import COUNT, LoggedRun, has_type, is_number
 from compliance.rules import Benchmark, most_images_per_s, read_rules
-from compliance.strict.accuracies import all_whole, index_of_target
+from compliance.strict.accuracies import are_whole_numbers_of, index_of_target
 from compliance.strict.measured import Fault
 from compliance.strict.run_order import RunOrder
 from runlog import schema, workloads
@@ -75,7 +75,7 @@ class ProjectLog:
         misfits = self._sections_unlike_schema()
         yield from misfits
         yield from self._wrong_numbers_of_events()
-        summary = self.run.of(schema.RUN_SUMMARY)
+        summary = self.run.first_event(schema.RUN_SUMMARY)
         if summary.line and not fits(schema.RunSummary, summary.value):
             yield Fault(summary.line, f"run_summary is not as the schema has it: {printable(summary.value)}")
         elif self.run.summary and not misfits:
@@ -112,11 +112,11 @@ class ProjectLog:
         """
         run = self.run
         for written_once in (schema.RUN_SUMMARY, schema.SEED):
-            count = run.number(written_once)
+            count = run.number_of_events(written_once)
             if count > 1:
-                yield Fault(run.of(written_once).line, f"{count} {written_once.key}; a run writes one")
-        epochs = run.number(schema.EPOCH_STOP)
-        throughputs = run.number(schema.EPOCH_THROUGHPUT)
+                yield Fault(run.first_event(written_once).line, f"{count} {written_once.key}; a run writes one")
+        epochs = run.number_of_events(schema.EPOCH_STOP)
+        throughputs = run.number_of_events(schema.EPOCH_THROUGHPUT)
         if throughputs != epochs:
             yield Fault(None, f"{throughputs} epoch_throughput of {epochs} epochs")
 
@@ -125,14 +125,15 @@ class ProjectLog:
         if run.status == "success" and is_training:
             needed_keys += _own_log_rules().events_of_a_training
         logs_optimizer = run.settings.get("STRATEGY") != "auto"
-        optimizer = run.text(schema.OPT_NAME)
+        optimizer = run.stated_text(schema.OPT_NAME)
         if logs_optimizer and optimizer in schema.OPTIMIZER:
             needed_keys.append(schema.WARMUP_EPOCHS[optimizer].key)
             needed_keys += [event.key for event in schema.OPTIMIZER[optimizer].values()]
         elif logs_optimizer:
-            yield Fault(run.of(schema.OPT_NAME).line or None, f"opt_name is {printable(optimizer) or 'absent'}")
+            line = run.first_event(schema.OPT_NAME).line or None
+            yield Fault(line, f"opt_name is {printable(optimizer) or 'absent'}")
         for key in needed_keys:
-            if not run.counts[key]:
+            if not run.event_counts[key]:
                 yield Fault(None, f"no {key}")
 
     def _wrong_ending(self) -> Iterator[Fault]:
@@ -144,12 +145,12 @@ class ProjectLog:
         """
         run = self.run
         succeeded = run.status == "success"
-        abort_reason = run.of(schema.ABORT_REASON)
+        abort_reason = run.first_event(schema.ABORT_REASON)
         if abort_reason.line and succeeded:
             yield Fault(abort_reason.line, "an abort_reason, and status success")
 
-        telemetry = run.of(schema.TELEMETRY_SUMMARY)
-        count = run.number(schema.TELEMETRY_SUMMARY)
+        telemetry = run.first_event(schema.TELEMETRY_SUMMARY)
+        count = run.number_of_events(schema.TELEMETRY_SUMMARY)
         wanted_count = 1 if run.settings.get("TELEMETRY_S") and succeeded else 0
         if count != wanted_count and run.stop:
             what = f"{count} telemetry_summary, {wanted_count} by TELEMETRY_S and the status"
@@ -173,7 +174,7 @@ class ProjectLog:
 
     def _described_nodes(self) -> list[JsonObject]:
         """Return the nodes of the header's `hardware`; none where it is not as the schema has it."""
-        hardware = self.run.section(schema.HARDWARE)
+        hardware = self.run.header_section(schema.HARDWARE)
         return hardware["nodes"] if fits(schema.Hardware, hardware) else []
 
     def _window_beyond_peak(self) -> Iterator[Fault]:
@@ -184,7 +185,7 @@ class ProjectLog:
         for a header that describes no nodes, or GPUs whose peak is not known.
         """
         nodes = self._described_nodes()
-        if not nodes or self.run.text(schema.SUBMISSION_BENCHMARK) != "resnet":
+        if not nodes or self.run.stated_text(schema.SUBMISSION_BENCHMARK) != "resnet":
             return
         pixels = self.run.settings.get("RECIPE.image_size")
         if type(pixels) is not int or not has_type(pixels, COUNT):
@@ -192,7 +193,7 @@ class ProjectLog:
             return
         cores = sum(node["cores"] for node in nodes)
         cards: list[str] = []
-        if self.run.section(schema.HARDWARE)["device"] == "gpu":
+        if self.run.header_section(schema.HARDWARE)["device"] == "gpu":
             for node in nodes:
                 cards += [str(gpu["name"]) for gpu in node["gpus"]]
         most = most_images_per_s(cards, cores, pixels)
@@ -204,11 +205,11 @@ class ProjectLog:
 
     def _impossible_accuracies(self) -> Iterator[Fault]:
         """Yield an accuracy of ResNet that is no whole number of the evaluation set's samples."""
-        samples = self.run.count(schema.EVAL_SAMPLES)
+        samples = self.run.stated_count(schema.EVAL_SAMPLES)
         if self.benchmark is None or self.benchmark.name != "resnet" or not samples:
             return
         for evaluation in self.run.evaluations:
-            if not all_whole([evaluation.value], samples):
+            if not are_whole_numbers_of([evaluation.value], samples):
                 count = evaluation.value * samples
                 yield Fault(evaluation.line, f"{evaluation.value!r} is {count:.3f} of {samples} samples")
 
@@ -235,7 +236,7 @@ class ProjectLog:
         summary, and ten more for each node. Nothing is yielded where the log does not state these numbers.
         """
         run = self.run
-        summary = run.of(schema.TELEMETRY_SUMMARY)
+        summary = run.first_event(schema.TELEMETRY_SUMMARY)
         interval_s: Any = run.settings.get("TELEMETRY_S")
         samples: Any = summary.value.get("samples") if isinstance(summary.value, dict) else None
         if not is_number(samples) or not is_number(interval_s) or interval_s <= 0 or run.start_ms is None:
@@ -244,7 +245,7 @@ class ProjectLog:
         samples_per_ms = nodes / 1000 / interval_s
         stop_ms = run.stop_ms or run.start_ms
         due = (stop_ms - run.start_ms) * samples_per_ms
-        init_start = run.first.get(schema.INIT_START.key, summary)
+        init_start = run.first_events.get(schema.INIT_START.key, summary)
         began_ms = min(init_start.time_ms, run.start_ms)
         due_in_all = (summary.time_ms - began_ms) * samples_per_ms
         most = _MOST_SAMPLES * due_in_all + _MORE_SAMPLES * nodes
@@ -264,7 +265,7 @@ class ProjectLog:
         if wanted is None or self.run.settings.get("STRATEGY") == "auto":
             return
         convolutions = 0
-        for kind, count in self.run.section(schema.PROGRAM)["operators"].items():
+        for kind, count in self.run.header_section(schema.PROGRAM)["operators"].items():
             is_forward = not kind.endswith("_grad")
             if is_forward and ("conv2d" in kind or kind == "resnet_unit"):
                 convolutions += count
@@ -281,7 +282,7 @@ class ProjectLog:
         would be compared with the settings.
         """
         for name, form in _own_log_rules().source_forms.items():
-            text = self.run.section(schema.SOURCE)[name]
+            text = self.run.header_section(schema.SOURCE)[name]
             if text is not None and not re.fullmatch(form, text):
                 yield Fault(None, f"source's {name} is {printable(text)}")
         missing = self._missing_settings()
@@ -316,13 +317,13 @@ class ProjectLog:
         Settings and the header have no line of their own; they get that of run_summary. Of an event that is not there
         both value and line are None.
         """
-        line_of_summary = self.run.of(schema.RUN_SUMMARY).line
+        line_of_summary = self.run.first_event(schema.RUN_SUMMARY).line
         if name in self.run.settings:
             return _InLog(line_of_summary, self.run.settings[name])
         section_or_key, _, field = name.partition(".")
         if section_or_key in self.run.headers:
             return _InLog(line_of_summary, self.run.headers[section_or_key][field])
-        event = self.run.first.get(section_or_key)
+        event = self.run.first_events.get(section_or_key)
         if event is None:
             return _InLog(None, None)
         if field:
@@ -340,7 +341,7 @@ class ProjectLog:
         if min(devices, summary.batch_per_device, len(nodes)) < 1 or len(nodes) > summary.nodes:
             ranks = f"{devices} devices of {summary.batch_per_device} images"
             what = f"{ranks}, {summary.nodes} nodes, {len(nodes)} hosts"
-            yield Fault(self.run.of(schema.RUN_SUMMARY).line, what)
+            yield Fault(self.run.first_event(schema.RUN_SUMMARY).line, what)
         if self.run.settings["DEVICE"] != "gpu":
             return
         for node in nodes:
@@ -356,7 +357,7 @@ class ProjectLog:
         because its setting is invalid, the second value is None.
         """
         settings = self.run.settings
-        dataset = self.run.section(schema.DATASET)
+        dataset = self.run.header_section(schema.DATASET)
         workload = workloads.find(str(settings["WORKLOAD"]))
         ranks_of_node = settings["DGXNGPU"]
         devices = ranks_of_node * summary.nodes if type(ranks_of_node) is int else None
@@ -383,7 +384,7 @@ class ProjectLog:
             repetitions.append(_Repetition("PRECISION", "DEVICE", "fp32"))
         if not summary.resumed and settings["SEED"] != -1:  # a resumed run keeps its seed; -1 asks for any
             repetitions.append(_Repetition("seed", "SEED", settings["SEED"]))
-        optimizer = schema.OPTIMIZER.get(self.run.text(schema.OPT_NAME))
+        optimizer = schema.OPTIMIZER.get(self.run.stated_text(schema.OPT_NAME))
         if optimizer is not None and "RECIPE.base_learning_rate" in settings:
             rate = self._base_rate(batch)
             repetitions.append(_Repetition(optimizer["base_learning_rate"].key, "the recipe and the batch", rate))
@@ -391,7 +392,7 @@ class ProjectLog:
 
     def _hyperparameters(self) -> dict[str, str]:
         """Return the hyperparameters of the run's optimizer, each with the setting of the recipe that repeats it."""
-        kind = self.run.text(schema.OPT_NAME)
+        kind = self.run.stated_text(schema.OPT_NAME)
         if kind not in schema.OPTIMIZER:
             return {}
         settings = {}

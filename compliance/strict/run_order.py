@@ -77,7 +77,7 @@ class RunOrder:
         if handle is not None:
             handle(event)
         elif event.key == schema.EPOCH_THROUGHPUT.key:
-            self.measured.epoch_throughput(event, self._epoch_number(event, "epoch_num"))
+            self.measured.check_epoch_throughput(event, self._epoch_number(event, "epoch_num"))
         else:
             self.measured.take(event)
 
@@ -135,7 +135,7 @@ class RunOrder:
 
     def _run_start(self, event: Event) -> None:
         """Begin the run, and collect a part that started above it. A second run_start is compared with the first."""
-        first = self.run.of(schema.RUN_START)
+        first = self.run.first_event(schema.RUN_START)
         if event is not first:
             self._repeated(event, first)
             return
@@ -151,7 +151,7 @@ class RunOrder:
         stopped, and the last evaluation have its accuracy. A second run_stop is another node's: it is only compared
         with the first.
         """
-        first = self.run.of(schema.RUN_STOP)
+        first = self.run.first_event(schema.RUN_STOP)
         if event is not first:
             self._compare_stops(event, first)
             return
@@ -159,7 +159,7 @@ class RunOrder:
             self._breach("run-time", event, f"run_stop {self.run.start_ms - event.time_ms} ms before run_start")
         if self.run.status != "success":
             return
-        self.measured.succeeds(event.line)
+        self.measured.check_success(event.line)
         for part in self._open.values():
             self._breach(ORDER, event, f"{part} is open")
         if self._evaluation_without_accuracy is not None:
@@ -280,14 +280,14 @@ class RunOrder:
             self.trained.append(TrainedPart(epoch_ms=took_ms / max(part.epochs, 1), line=line))
 
     def _block_of_epochs_stops(self, event: Event, block: _Open) -> None:
-        """Collect that a block whose epochs have events of their own ends before, or behind, the last of them."""
+        """Collect that a block whose epochs have events of their own ends before the last of them, or after more."""
         if "epoch" in self._open or self.last_epoch != block.last:
             announced = f"{block} announces epochs {block.number} to {block.last}"
             self._breach(ORDER, event, f"{announced}; the last one done is {self.last_epoch}")
 
     def _record_time(self, event: Event, took_ms: float) -> None:
         """Record the time of the part that stops at `event`. It must be above 0, or 0 where the clock counts in s."""
-        self.run.took(event.key, took_ms)
+        self.run.keep_interval(event.key, took_ms)
         if took_ms < 0 or (took_ms == 0 and self.run.tick_ms == 1):
             self._breach("epoch-time", event, f"{event.key} {took_ms} ms after its start")
 
@@ -318,7 +318,7 @@ class RunOrder:
         steps state no epoch: their accuracies are numbered in turn, and nothing is checked.
         """
         if "epoch_num" not in event.metadata:
-            self._keep_accuracy(event, self.run.number(schema.EVAL_ACCURACY))
+            self._keep_accuracy(event, self.run.number_of_events(schema.EVAL_ACCURACY))
             return
         number = self._epoch_number(event, "epoch_num")
         if number is None:
@@ -328,7 +328,7 @@ class RunOrder:
         self._evaluation_without_accuracy = None
         if evaluation is not None:
             self._warn_of_other_number(event, "an accuracy of epoch", number, evaluation.number)
-        elif self.run.number(schema.EVAL_START):
+        elif self.run.number_of_events(schema.EVAL_START):
             self._breach(ORDER, event, f"an accuracy of epoch {number} without an evaluation of its own")
 
         ahead = number - self.epochs_counted

@@ -18,10 +18,10 @@ from compliance.strict.copies import marks
 from compliance.submission import audit_forms, results_tree
 from compliance.submission.audit_forms import Envelope, Question, Submission
 from compliance.submission.audited_tree import Folder, find_description, find_scaling, question_for_submitter, read_tree
-from compliance.submission.description import over_peak
+from compliance.submission.description import findings_over_peak
 from compliance.submission.group import ConvergenceTest, convergence_test, standing_of
 from compliance.submission.package import template_text
-from compliance.submission.runs import by_number, check_between
+from compliance.submission.runs import by_number, check_between_runs
 from compliance.submission.score import Score, score_runs
 from compliance.submission.selection import Candidate, unusual
 from runlog import schema
@@ -79,22 +79,22 @@ def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> 
     submissions = []
     candidates = []
     for name, folder in sorted(tree.folders.items()):
-        folder.owner = results_tree.owner_of(path, name, _organisation(folder.logs))
+        folder.owner = results_tree.owner_of(path, name, _stated_organisation(folder.logs))
         about_files = (find_description(folder, tree.descriptions), find_scaling(folder, tree.scalings))
         about_submission = [question for question in about_files if question is not None]
         questions = _runs_seen_before(folder, seen)
         for report in folder.logs:
-            about_pace = over_peak(report.run, folder.description, folder.ruleset.strict["system-description"])
+            about_pace = findings_over_peak(report.run, folder.description, folder.ruleset.strict["system-description"])
             questions.setdefault(report.path.name, []).extend((*about_submission, *about_pace))
-        submissions.append(_submission(folder, questions, envelope=envelope))
-        candidates.append(_candidate(folder))
-    return _screened(submissions, candidates)
+        submissions.append(_row_of_submission(folder, questions, envelope=envelope))
+        candidates.append(_candidate_for_screen(folder))
+    return _with_selection_questions(submissions, candidates)
 
 
-def _organisation(logs: Sequence[Report]) -> str:
+def _stated_organisation(logs: Sequence[Report]) -> str:
     """Return the organisation that the first of the logs to state one states; empty if none does."""
     for report in logs:
-        stated = report.run.text(schema.SUBMISSION_ORG)
+        stated = report.run.stated_text(schema.SUBMISSION_ORG)
         if stated:
             return stated
     return ""
@@ -140,7 +140,7 @@ def _question_about_two_submissions(report: Report, folder: Folder, earlier: _Fi
         actual = f"{actual}: this is its submission with power logs"
         severity = "info"
     elif folder.name.parts[0] != other.name.parts[0]:  # the folders of two rounds
-        passes = "passes" if report.official else "does not pass"
+        passes = "passes" if report.passes_official else "does not pass"
         actual += (
             f": a resubmission is allowed where system.json is identical (here: {_likeness(folder, other)}) and the "
             f"log passes the new round's checker (it {passes}); training_rules.adoc, section Results Resubmission"
@@ -163,7 +163,7 @@ def _organisation_of_submitter(submitter: str) -> str:
 # --- runs that were selected ---
 
 
-def _candidate(folder: Folder) -> Candidate:
+def _candidate_for_screen(folder: Folder) -> Candidate:
     """Return the runs of a submission, as the screen for selected runs compares them with others.
 
     Of each run it has the epochs (or samples) to the target. Only closed runs that pass the official checker and whose
@@ -171,18 +171,18 @@ def _candidate(folder: Folder) -> Candidate:
     organisations in the same round, of the same benchmark and global batch.
     """
     first = folder.logs[0].run
-    group = (folder.owner.round, first.text(schema.SUBMISSION_BENCHMARK), first.global_batch)
+    group = (folder.owner.round, first.stated_text(schema.SUBMISSION_BENCHMARK), first.global_batch)
     to_target: list[float] = []
     for report in folder.logs:
         epochs = report.run.as_tools_read.to_target
-        is_closed = report.run.text(schema.SUBMISSION_DIVISION) == "closed"
-        if is_closed and report.official and epochs is not None and math.isfinite(epochs):
+        is_closed = report.run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
+        if is_closed and report.passes_official and epochs is not None and math.isfinite(epochs):
             to_target.append(epochs)
     organisation = _organisation_of_submitter(folder.owner.submitter)
     return Candidate(organisation=organisation, group=group, to_target=tuple(to_target))
 
 
-def _screened(submissions: Sequence[Submission], candidates: Sequence[Candidate]) -> list[Submission]:
+def _with_selection_questions(submissions: Sequence[Submission], candidates: Sequence[Candidate]) -> list[Submission]:
     """Return the submissions; those whose runs converged unusually soon get one more question.
 
     `candidates` has the runs of each submission, in the same order.
@@ -210,7 +210,7 @@ def _screened(submissions: Sequence[Submission], candidates: Sequence[Candidate]
 # --- a row ---
 
 
-def _submission(folder: Folder, asked: Mapping[str, list[Finding]], *, envelope: bool) -> Submission:
+def _row_of_submission(folder: Folder, asked: Mapping[str, list[Finding]], *, envelope: bool) -> Submission:
     """Return the row of one submission: its verdicts, both scores, the convergence test and the questions to ask.
 
     `asked` has the questions that the tree around it raises, by the name of the log. With `envelope` the row also has
@@ -244,13 +244,13 @@ def _submission(folder: Folder, asked: Mapping[str, list[Finding]], *, envelope:
         submitter=printable(folder.owner.submitter),
         system=printable(folder.owner.system),
         benchmark=printable(folder.owner.benchmark),
-        division=printable(first.values.get(schema.SUBMISSION_DIVISION.key, "")),
+        division=printable(first.first_values.get(schema.SUBMISSION_DIVISION.key, "")),
         ruleset=ruleset.version,
         logs=len(checked),
         not_judged=len(checked) - len(judged) + unknown_benchmarks,
         global_batch=first.global_batch,
-        official_passes=sum(report.official for report in judged),
-        strict_passes=sum(report.strict for report in judged),
+        official_passes=sum(report.passes_official for report in judged),
+        strict_passes=sum(report.passes_strict for report in judged),
         official_minutes=_official_minutes(official, folder.scaling),
         strict_minutes=None if strict is None else strict.minutes,
         rcp=test.status if test else "not known",
@@ -270,7 +270,7 @@ def _judged(folder: Folder, checked: Sequence[Report], asked: Mapping[str, list[
     Logs of v0.5 and v0.6, whose events have another form, are left out.
     """
     judged = []
-    for report in check_between(checked, folder.ruleset):
+    for report in check_between_runs(checked, folder.ruleset):
         name = report.path.name
         if name not in folder.other_form:
             judged.append(report.with_findings(asked[name]))

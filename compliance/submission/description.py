@@ -53,12 +53,12 @@ def read_description(path: Path) -> Description:
 
 def compare_description(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
     """Return a finding for each field of the description that the log contradicts; fields come in a fixed order."""
-    findings = over_peak(run, description, rule)
+    findings = findings_over_peak(run, description, rule)
     for logged in _contradicted_fields(run, description):
         stated = description.get(logged.field)
         of_log = f"by the log's {logged.key} it is {printable(logged.value)}"
         actual = f"{logged.field} is {printable(stated)}; {of_log}"
-        findings.append(breach(rule, actual, line=run.lines.get(logged.key)))
+        findings.append(breach(rule, actual, line=run.first_lines.get(logged.key)))
     return findings
 
 
@@ -89,10 +89,10 @@ def _contradicted_fields(run: LoggedRun, description: Description) -> list[_Logg
 def _submission_fields(run: LoggedRun, description: Description) -> list[_LoggedField]:
     """Return the submitter, division and status that a description must have by the log; None: not stated."""
     fields = [
-        _LoggedField("submission_org", "submitter", run.values.get("submission_org")),
-        _LoggedField("submission_division", "division", run.values.get("submission_division")),
+        _LoggedField("submission_org", "submitter", run.first_values.get("submission_org")),
+        _LoggedField("submission_division", "division", run.first_values.get("submission_division")),
     ]
-    status = run.text(schema.SUBMISSION_STATUS)
+    status = run.stated_text(schema.SUBMISSION_STATUS)
     if description.get("status") != status:  # descriptions of the older rounds have the log's word
         fields.append(_LoggedField("submission_status", "status", STATUS_WORDS.get(status)))
     return fields
@@ -143,15 +143,15 @@ def _other_gpu(nodes: Sequence[Node], description: Description) -> str | None:
     return None
 
 
-def over_peak(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
+def findings_over_peak(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
     """Return a finding for a ResNet run that trained faster than the described accelerators can; empty for any other.
 
     The run's images/s are those of its epochs, over its time. They must not exceed what all accelerators of the
     description together can train at their peak. Nothing is found where the log does not state the epochs, the time or
     the samples, the description not the accelerators, or where their peak is not known.
     """
-    samples = run.count(schema.TRAIN_SAMPLES)
-    is_resnet = run.text(schema.SUBMISSION_BENCHMARK) == "resnet"
+    samples = run.stated_count(schema.TRAIN_SAMPLES)
+    is_resnet = run.stated_text(schema.SUBMISSION_BENCHMARK) == "resnet"
     if not (is_resnet and samples and run.evaluations and run.minutes is not None and run.minutes > 0):
         return []
     model = str(description.get("accelerator_model_name"))
@@ -166,7 +166,7 @@ def over_peak(run: LoggedRun, description: Description, rule: StrictRule) -> lis
         return []
     by_log = f"{images_per_s:.6g} images/s by its epochs and time"
     actual = f"{by_log}; {accelerators} {printable(model)} do {most:.6g} at most"
-    return [breach(rule, actual, line=run.lines.get(schema.RUN_STOP.key))]
+    return [breach(rule, actual, line=run.first_lines.get(schema.RUN_STOP.key))]
 
 
 def _number_of_accelerators(description: Description) -> int:
@@ -253,7 +253,7 @@ def gpu_names(node: Node) -> list[str]:
 
 def hardware_nodes(run: LoggedRun) -> list[Node]:
     """Return the nodes that the log's header describes."""
-    nodes = run.section(schema.HARDWARE).get("nodes")
+    nodes = run.header_section(schema.HARDWARE).get("nodes")
     if not isinstance(nodes, list):
         return []
     return [node for node in nodes if isinstance(node, dict)]

@@ -67,9 +67,9 @@ class ConvergenceTest:
         return words
 
 
-def submission_of(run: LoggedRun) -> tuple[str, ...]:
+def names_of_submission(run: LoggedRun) -> tuple[str, ...]:
     """Return the benchmark, division, organisation and platform that a log states."""
-    return tuple(str(run.of(event).value) for event in _SUBMISSION)
+    return tuple(str(run.first_event(event).value) for event in _SUBMISSION)
 
 
 def one_submission(
@@ -87,17 +87,17 @@ def one_submission(
             raise ValueError(f"{name}: no log of a run ({report.findings[0].actual})")
 
     first = checked[0].run
-    benchmark = first.text(schema.SUBMISSION_BENCHMARK)
+    benchmark = first.stated_text(schema.SUBMISSION_BENCHMARK)
     runs = mlperf.submission_runs(benchmark, ruleset.version)
     if runs is None:
-        stated = printable(first.of(schema.SUBMISSION_BENCHMARK).value)
+        stated = printable(first.first_event(schema.SUBMISSION_BENCHMARK).value)
         scored_benchmarks = ", ".join(mlperf.scored(ruleset.version)) or "none"
         why = f"not scored; round v{round_of(ruleset.version)} has {scored_benchmarks}"
         raise ValueError(f"{names[0]}: benchmark {stated}: {why}")
 
-    wanted = submission_of(first)
+    wanted = names_of_submission(first)
     for report, name in zip(checked, names, strict=True):
-        stated_names = submission_of(report.run)
+        stated_names = names_of_submission(report.run)
         if stated_names != wanted:
             raise ValueError(
                 f"{name}: of another submission ({', '.join(stated_names)}) than {names[0]} ({', '.join(wanted)})"
@@ -122,8 +122,8 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
     or cannot read a log.
     """
     first = checked[0].run
-    benchmark = first.text(schema.SUBMISSION_BENCHMARK)
-    if first.of(schema.SUBMISSION_DIVISION).value != "closed":
+    benchmark = first.stated_text(schema.SUBMISSION_BENCHMARK)
+    if first.first_event(schema.SUBMISSION_DIVISION).value != "closed":
         return ConvergenceTest(status=NOT_APPLIED, reason="for closed runs", scaling=1.0)
     if not mlperf.is_mlperf_benchmark(benchmark):
         name = mlperf.model_name(benchmark)

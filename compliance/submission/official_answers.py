@@ -24,13 +24,15 @@ def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
         shutil.copytree(folder, copy)
         description = copy / "systems" / f"{manifest['system']}.json"
         of_any_package = [
-            official.ask("system_desc_checker", str(description), "training", ruleset),
-            official.ask("repo_checker", str(copy), "training", ruleset),
+            official.ask_tool("system_desc_checker", str(description), "training", ruleset),
+            official.ask_tool("repo_checker", str(copy), "training", ruleset),
         ]
         if mlperf.is_mlperf_benchmark(benchmark):
             convergence = _check_convergence(copy, manifest)
-            packaged = official.ask("package_checker", str(copy), "training", ruleset)
-            score = official.summary(copy, ruleset, benchmark, manifest["minutes"])  # last: it writes into the folder
+            packaged = official.ask_tool("package_checker", str(copy), "training", ruleset)
+            score = official.ask_for_score(
+                copy, ruleset, benchmark, manifest["minutes"]
+            )  # last: it writes into the folder
             return [packaged, *of_any_package, convergence, score]
         of_logs = [_check_log(copy / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
 
@@ -47,7 +49,7 @@ def _check_convergence(folder: Path, manifest: JsonObject) -> Verdict:
     if manifest["division"] != "closed":
         return Verdict(check="rcp_checker", status=UNKNOWN, found="not applied: not a closed submission")
     results = folder / "results" / manifest["system"] / manifest["benchmark"]
-    return official.ask("rcp_checker", str(results), "--rcp_version", manifest["ruleset"])
+    return official.ask_tool("rcp_checker", str(results), "--rcp_version", manifest["ruleset"])
 
 
 def _check_log(log: Path, run: JsonObject, ruleset: str, benchmark: str) -> Verdict:

@@ -17,7 +17,7 @@ from compliance.submission.committed_code import LARGEST_BYTES, REPOSITORY, code
 from compliance.submission.description import compare_description, read_description
 from compliance.submission.group import SubmittedBenchmark, one_submission
 from compliance.submission.official_answers import official_answers
-from compliance.submission.runs import check_between, expand, receipt_path, sha256
+from compliance.submission.runs import check_between_runs, logs_named_by, receipt_path, sha256
 from compliance.submission.score import NOT_CONVERGED, Score, nearest_the_median, score_runs
 from compliance.submission.system import FIELDS, NOT_STATED
 from runlog import schema
@@ -50,7 +50,8 @@ def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance package`. Returns 1 where the logs may not be published; then nothing is written."""
     ruleset = load(options.ruleset)
     try:
-        built = build(expand(options.logs), org=options.org, system=options.system, out=options.out, ruleset=ruleset)
+        logs = logs_named_by(options.logs)
+        built = build(logs, org=options.org, system=options.system, out=options.out, ruleset=ruleset)
     except RefusedError as error:
         refused = "\n".join(f"refused: {printable(reason, 5000)}" for reason in error.args)
         print(json.dumps({"package": None, "refused": error.args}, indent=2) if options.json else refused)
@@ -257,12 +258,12 @@ def contents_of(
     first = checked[0].run
     reasons += [Reason("logs", text) for text in _reasons_of_origin(first, folder.name)]
     manifest = {
-        "organisation": first.of(schema.SUBMISSION_ORG).value,
+        "organisation": first.first_event(schema.SUBMISSION_ORG).value,
         "system": system,
         "benchmark": benchmark.name,
         "division": score.division,
         "ruleset": ruleset.version,
-        "commit": first.section(schema.SOURCE).get("commit"),
+        "commit": first.header_section(schema.SOURCE).get("commit"),
         "minutes": score.minutes,
         "unscaled_minutes": score.unscaled_minutes,
         "scaling": score.scaling,
@@ -290,7 +291,7 @@ def _reasons_of_runs(checked: Sequence[Report], description: JsonObject, ruleset
     the target: if its log has no other error, that is no reason, but a second such run is.
     """
     not_converged: list[str] = []  # names of logs
-    for report, compared_report in zip(checked, check_between(checked, ruleset), strict=True):
+    for report, compared_report in zip(checked, check_between_runs(checked, ruleset), strict=True):
         against = [finding for finding in report.findings if finding.severity == "error"]
         if against and all(finding.rule in NOT_CONVERGED for finding in against):
             not_converged.append(report.path.name)
@@ -323,9 +324,9 @@ def _run_in_manifest(report: Report, folder: Path) -> JsonObject:
         "file": report.path.relative_to(folder).as_posix(),
         "sha256": sha256(report.path),
         "framework_log_sha256": _sha256_of_framework_log(report.path),
-        "verdict": verdict(report.strict),
+        "verdict": verdict(report.passes_strict),
         "minutes": report.run.minutes,
-        "seed": [seed.value for seed in report.run.kept[schema.SEED.key]],
+        "seed": [seed.value for seed in report.run.all_events[schema.SEED.key]],
         "epochs": epochs,
         "quality": quality,
     }
@@ -346,13 +347,13 @@ def _reasons_of_origin(run: LoggedRun, org: str) -> list[str]:
     if not run.is_project_log:
         return ["they are not logs of this project, whose code a package holds"]
     reasons = []
-    org_of_log = run.of(schema.SUBMISSION_ORG).value
+    org_of_log = run.first_event(schema.SUBMISSION_ORG).value
     if org_of_log == NOT_STATED:
         reasons.append("they state no organisation: run with SUBMISSION_ORG set")
     elif str(org_of_log).replace(" ", "_") != org:
         reasons.append(f"they are of {printable(org_of_log)}, not of {printable(org)}")
 
-    source = run.section(schema.SOURCE)
+    source = run.header_section(schema.SOURCE)
     commit = source.get("commit")
     is_commit = isinstance(commit, str) and re.fullmatch("[0-9a-f]{40}", commit)
     if not is_commit:
@@ -403,7 +404,7 @@ def _rerun(run: LoggedRun) -> str:
     Those of one run, and paths of the machine, are left out.
     """
     settings = ""
-    for name, setting in run.section(schema.CONFIG).items():
+    for name, setting in run.header_section(schema.CONFIG).items():
         is_given = isinstance(setting, dict) and setting.get("origin") == "environment"
         if is_given and re.fullmatch(r"[A-Z_]+", name) and name not in ("SEED", "LOGDIR", "DATADIR", "RESULT_FILE"):
             settings += f"{name}={shlex.quote(str(setting['value']))} "

@@ -13,7 +13,7 @@ from compliance.official.rule_files import benchmarks
 from compliance.rules import FINDINGS_PER_RULE, Benchmark, Finding, Ruleset, StrictRule, breach, note, verdict
 from compliance.strict.copies import accuracy_of_many, resemblance, seed_key, shared_mark
 from compliance.submission.description import compare_description, hardware_nodes, read_description
-from compliance.submission.group import NOT_KNOWN, PASSED, ConvergenceTest, convergence_test, submission_of
+from compliance.submission.group import NOT_KNOWN, PASSED, ConvergenceTest, convergence_test, names_of_submission
 from runlog import schema
 from runlog.json_types import JsonObject
 from runlog.reader import open_log
@@ -32,7 +32,7 @@ _OF_A_CONFIGURATION = {event.key for event in (schema.TRAIN_SAMPLES, schema.EVAL
 _DIFFERENCES_SHOWN = 3  # of the configuration of a run
 
 
-def expand(paths: Sequence[Path]) -> list[Path]:
+def logs_named_by(paths: Sequence[Path]) -> list[Path]:
     """Return the logs that `paths` name: each file itself, and of a folder its result_*.txt, sorted by their numbers.
 
     `[old.txt, runs/]` -> `[old.txt, runs/result_0.txt, runs/result_1.txt]`
@@ -91,7 +91,7 @@ def check_logs(
     description = read_description(system) if system else None
     checked = [replace(check_file(log, ruleset, benchmark), asked=by) for log in logs]
     reports = []
-    for report in check_between(checked, ruleset):
+    for report in check_between_runs(checked, ruleset):
         if description is not None:
             contradictions = compare_description(report.run, description, ruleset.strict["system-description"])
             report = report.with_findings(contradictions)
@@ -121,7 +121,7 @@ class BlamedRun(NamedTuple):
     finding: Finding
 
 
-def check_between(checked: Sequence[Report], ruleset: Ruleset) -> list[Report]:
+def check_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[Report]:
     """Compare the runs of each submission, and return the reports with what that finds after their own findings.
 
     Compared are the seeds, the course of the runs (no two may be copies), their configurations and their convergence.
@@ -145,7 +145,7 @@ def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     group_by_names: dict[tuple[str, ...], list[Report]] = {}
     group_by_folder: dict[tuple[str, Path], list[Report]] = {}
     for report in checked:
-        names = tuple(" ".join(name.casefold().split()) for name in submission_of(report.run))
+        names = tuple(" ".join(name.casefold().split()) for name in names_of_submission(report.run))
         benchmark = names[0]
         benchmark_in_folder = (benchmark, report.path.parent)
         if names in group_by_names:
@@ -170,12 +170,12 @@ def _shared_seeds(members: Sequence[Report], ruleset: Ruleset) -> Iterator[Blame
     rule = ruleset.strict["seeds-differ"]
     first_run_by_seed: dict[tuple[str, ...], Report] = {}
     for report in members:
-        benchmark = report.run.text(schema.SUBMISSION_BENCHMARK)
-        is_closed = report.run.text(schema.SUBMISSION_DIVISION) == "closed"
+        benchmark = report.run.stated_text(schema.SUBMISSION_BENCHMARK)
+        is_closed = report.run.stated_text(schema.SUBMISSION_DIVISION) == "closed"
         if benchmark not in ruleset.benchmarks and not is_closed:
             continue
         shared_seeds = 0
-        for seed in report.run.kept[schema.SEED.key]:
+        for seed in report.run.all_events[schema.SEED.key]:
             key = seed_key(seed, ruleset, benchmark)
             if key is None:
                 continue
@@ -203,13 +203,13 @@ def _equal_runs(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedR
                 actual = f"{shared} those of {printable(earlier.path.name)}"
                 yield BlamedRun(report, breach(rule, actual, line=line))
                 break  # one earlier run is enough
-    if members[0].run.text(schema.SUBMISSION_BENCHMARK) == "resnet":
+    if members[0].run.stated_text(schema.SUBMISSION_BENCHMARK) == "resnet":
         yield from _runs_at_one_accuracy(members, rule)
 
 
 def _what_is_shared(run: LoggedRun, other: LoggedRun, ruleset: Ruleset) -> str:
     """Return what shows that two runs are the same one, such as `its times are`; empty where nothing does."""
-    is_ours = run.text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
+    is_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
     shared = shared_mark(run, other, ours=is_ours)
     if shared or not is_ours:
         return shared
@@ -269,7 +269,7 @@ def _differing_configurations(members: Sequence[Report], ruleset: Ruleset) -> It
         rule = ruleset.strict["same-hyperparameters"]
         if not hyperparameters_differ or not _holds_for(rule, report.run) or not _holds_for(rule, first.run):
             rule = ruleset.strict["same-configuration"]
-        yield BlamedRun(report, breach(rule, "; ".join(shown), line=report.run.lines.get(differing[0])))
+        yield BlamedRun(report, breach(rule, "; ".join(shown), line=report.run.first_lines.get(differing[0])))
 
 
 def _shown_setting(value: object) -> str:
@@ -288,10 +288,10 @@ def _configuration(run: LoggedRun) -> JsonObject:
     nodes = hardware_nodes(run)
     if nodes:  # the runs may be on different nodes of the same kind
         others["header hardware"] = [_without_host(node) for node in nodes]
-    for name, setting in run.section(schema.CONFIG).items():
+    for name, setting in run.header_section(schema.CONFIG).items():
         if name not in _SETTINGS_OF_A_RUN:
             others[f"config {name}"] = setting.get("value") if isinstance(setting, dict) else setting
-    for key, value in run.values.items():
+    for key, value in run.first_values.items():
         if _is_hyperparameter(key):
             hyperparameters[key] = value
         elif key.startswith("submission_") or key in _OF_A_CONFIGURATION:
@@ -309,7 +309,9 @@ def _is_hyperparameter(name: str) -> bool:
 
 
 def _holds_for(rule: StrictRule, run: LoggedRun) -> bool:
-    return not rule.why_not_applied(run.text(schema.SUBMISSION_BENCHMARK), run.text(schema.SUBMISSION_DIVISION))
+    benchmark = run.stated_text(schema.SUBMISSION_BENCHMARK)
+    division = run.stated_text(schema.SUBMISSION_DIVISION)
+    return not rule.why_not_applied(benchmark, division)
 
 
 # --- reference convergence points ---
@@ -327,8 +329,8 @@ def _against_reference_points(members: Sequence[Report], ruleset: Ruleset) -> It
     that these rules were not applied.
     """
     first_run = members[0].run  # all runs of a submission state the same benchmark and division
-    benchmark = ruleset.benchmarks.get(first_run.text(schema.SUBMISSION_BENCHMARK))
-    is_closed = first_run.of(schema.SUBMISSION_DIVISION).value == "closed"
+    benchmark = ruleset.benchmarks.get(first_run.stated_text(schema.SUBMISSION_BENCHMARK))
+    is_closed = first_run.first_event(schema.SUBMISSION_DIVISION).value == "closed"
     if benchmark is None or not benchmark.reference_points or not is_closed:
         return
     test = convergence_test(members, ruleset)
@@ -371,8 +373,8 @@ def _other_hyperparameters(
     another optimizer, the only finding is a note that says so. Hyperparameters that the log does not state are passed
     over.
     """
-    batch = run.values.get("global_batch_size")
-    optimizer = run.values.get("opt_name")
+    batch = run.first_values.get("global_batch_size")
+    optimizer = run.first_values.get("opt_name")
     hyperparameters_by_batch = {point.global_batch: point.hyperparameters for point in points}
     if not is_number(batch) or batch not in hyperparameters_by_batch:
         return [note(rule, f"not applied: no reference point at a global batch of {printable(batch, 30)}")]
@@ -383,9 +385,9 @@ def _other_hyperparameters(
     for name, value in wanted.items():
         key = f"{optimizer}_{name}"
         is_comparable = not name.endswith("decay_steps")  # in iterations; a log may count them in epochs
-        if is_comparable and key in run.values and run.values[key] != value:
-            actual = f"{key} is {printable(run.values[key], 30)}; the reference point has {value}"
-            findings.append(breach(rule, actual, line=run.lines.get(key)))
+        if is_comparable and key in run.first_values and run.first_values[key] != value:
+            actual = f"{key} is {printable(run.first_values[key], 30)}; the reference point has {value}"
+            findings.append(breach(rule, actual, line=run.first_lines.get(key)))
     return findings
 
 
@@ -398,13 +400,13 @@ def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialC
     The report already has the verdict that the tool should come to by this project's reading of its rules. Where the
     tool comes to the other one, a breach of the rule `official-disagrees` is added.
     """
-    passed, messages = official(report.path, ruleset.version, report.run.text(schema.SUBMISSION_BENCHMARK))
+    passed, messages = official(report.path, ruleset.version, report.run.stated_text(schema.SUBMISSION_BENCHMARK))
     rule = ruleset.strict["official-disagrees"]
     findings = list(report.findings)
-    if passed and not report.official:
+    if passed and not report.passes_official:
         refused = ", ".join(sorted({finding.rule for finding in findings if finding.official}))
         findings.append(breach(rule, f"it passes the log; this one says that it does not, by {refused}"))
-    elif not passed and report.official:
+    elif not passed and report.passes_official:
         actual = f"it rejects the log: {'; '.join(messages[:2]) or 'no message'}"
         findings.append(replace(breach(rule, actual), official=True))
     answer = {"verdict": verdict(passed), "messages": messages}

@@ -14,7 +14,7 @@ from compliance.official import convergence
 from compliance.official.rounds import SubmissionRuns
 from compliance.rules import Ruleset, load
 from compliance.submission.group import FAILED, ConvergenceTest, convergence_test, one_submission, standing_of
-from compliance.submission.runs import check_between, expand
+from compliance.submission.runs import check_between_runs, logs_named_by
 from runlog import schema
 from runlog.json_types import JsonObject
 from runlog.stats import median_set
@@ -108,7 +108,7 @@ def _scaled(minutes: float, scaling: float | None) -> float:
 def command(options: argparse.Namespace) -> int:
     """Run `python -m compliance score`. Returns 1 where there is no score."""
     ruleset = load(options.ruleset)
-    checked = [check_file(log, ruleset) for log in expand(options.logs)]
+    checked = [check_file(log, ruleset) for log in logs_named_by(options.logs)]
     runs, chosen = nearest_the_median(checked, ruleset, options.verdict)
     scored = replace(score_runs(runs, ruleset, options.verdict), chosen=chosen)
     print(json.dumps(scored.as_dict(), indent=2) + "\n" if options.json else as_text(scored), end="")
@@ -124,7 +124,7 @@ def nearest_the_median(
     consecutive ones, by their start: of all such sets, the set whose score is the median. A set without a score counts
     as infinitely slow. `by` is the verdict that drops runs, as in `score_runs`.
     """
-    benchmark = checked[0].run.text(schema.SUBMISSION_BENCHMARK)
+    benchmark = checked[0].run.stated_text(schema.SUBMISSION_BENCHMARK)
     wanted = mlperf.submission_runs(benchmark, ruleset.version)
     if wanted is None or len(checked) <= wanted.runs:
         return checked, ""
@@ -173,7 +173,7 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
         minutes = _scaled(mean.minutes, test.scaling)
     return Score(
         benchmark=benchmark.name,
-        division=printable(first.run.of(schema.SUBMISSION_DIVISION).value, 20),
+        division=printable(first.run.first_event(schema.SUBMISSION_DIVISION).value, 20),
         by=by,
         global_batch=first.run.global_batch,
         minutes=minutes,
@@ -196,7 +196,7 @@ def _refuse_mixed_batches(checked: Sequence[Report], by: str) -> None:
     """Raise ValueError where a strict score would be one of runs with different batches."""
     batches = set()
     for report in checked:
-        batch = report.run.global_batch or report.run.of(schema.GLOBAL_BATCH_SIZE).value
+        batch = report.run.global_batch or report.run.first_event(schema.GLOBAL_BATCH_SIZE).value
         batches.add(json.dumps(batch))
     if by == "strict" and len(batches) > 1:
         shown = printable(", ".join(sorted(batches)))
@@ -221,7 +221,7 @@ def _judge_runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _Judged
     """
     runs = []
     faults: set[str] = set()
-    for report in check_between(checked, ruleset):
+    for report in check_between_runs(checked, ruleset):
         broken_rules: set[str] = set()
         for finding in report.findings:
             if finding.severity != "error" or finding.rule == "rcp-convergence":

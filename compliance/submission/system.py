@@ -114,9 +114,9 @@ def from_log(run: LoggedRun) -> dict[str, str]:
     nodes = hardware_nodes(run)
     first_node: Node = nodes[0] if nodes else {}
     fields: dict[str, object] = {
-        "submitter": run.of(schema.SUBMISSION_ORG).value,
-        "division": run.of(schema.SUBMISSION_DIVISION).value,
-        "status": STATUS_WORDS.get(run.text(schema.SUBMISSION_STATUS)),
+        "submitter": run.first_event(schema.SUBMISSION_ORG).value,
+        "division": run.first_event(schema.SUBMISSION_DIVISION).value,
+        "status": STATUS_WORDS.get(run.stated_text(schema.SUBMISSION_STATUS)),
     }
     if summary:
         fields["framework"] = summary.framework
@@ -124,10 +124,10 @@ def from_log(run: LoggedRun) -> dict[str, str]:
         fields["host_processor_model_name"] = str(first_node["cpu"])
     if first_node.get("memory_gib"):
         fields["host_memory_capacity"] = f"{first_node['memory_gib']} GiB"
-    packages = [f"{name} {version}" for name, version in run.section(schema.PACKAGES).items()]
+    packages = [f"{name} {version}" for name, version in run.header_section(schema.PACKAGES).items()]
     if packages:
         fields["other_software_stack"] = "; ".join(packages)
-    digest = run.section(schema.SOURCE).get("image_digest")
+    digest = run.header_section(schema.SOURCE).get("image_digest")
     if digest:
         fields["sw_notes"] = f"image {digest}"
     fields |= _size_and_accelerators(run, first_node)

@@ -34,7 +34,7 @@ PACKAGES = "packages"
 SIGNATURE = f"{HASHES}.sig"
 NAMESPACE = "paddle-reference"  # of the signatures: ssh-keygen(1), -n
 _SCORING_KEYS = (schema.RUN_START.key, schema.EVAL_ACCURACY.key, schema.RUN_STOP.key)
-_OF_MANIFEST = (
+_MANIFEST_COLUMNS = (
     "organisation",
     "system",
     "benchmark",
@@ -45,7 +45,7 @@ _OF_MANIFEST = (
     "convergence",
     "commit",
 )
-_OF_SYSTEM = {  # column: field of the description
+_SYSTEM_COLUMNS = {  # column: field of the description
     "nodes": "number_of_nodes",
     "accelerators_per_node": "accelerators_per_node",
     "accelerator": "accelerator_model_name",
@@ -272,7 +272,7 @@ def verify_site(folder: Path, signers: Path | None, *, ask_official: bool = Fals
     strange = strange_files(folder)
     if strange:
         return strange
-    answers = [signed(folder, signers), _check_site_hashes(folder)]
+    answers = [check_signature(folder, signers), _check_site_hashes(folder)]
     for manifest in sorted((folder / PACKAGES).glob(f"*/*/{MANIFEST}")):
         place = str(manifest.parent.relative_to(folder))
         for answer in verify(manifest.parent, ask_official=ask_official):
@@ -312,7 +312,7 @@ def pages_of(root: Path) -> dict[str, str]:
         package_folder = file.parent
         manifest = json.loads(file.read_text(encoding="utf-8"))
         description = read_description(package_folder / "systems" / f"{manifest['system']}.json")
-        results.append(_published(root, package_folder, manifest, description))
+        results.append(_result_of_package(root, package_folder, manifest, description))
     results.sort(key=_place_in_table)
     notes_of_all = itertools.chain.from_iterable(result.footnotes for result in results)
     notes = mlperf.notes_in_order(notes_of_all)  # each once
@@ -334,7 +334,7 @@ class _Published:
     footnotes: list[str]
 
 
-def _published(root: Path, folder: Path, manifest: JsonObject, description: JsonObject) -> _Published:
+def _result_of_package(root: Path, folder: Path, manifest: JsonObject, description: JsonObject) -> _Published:
     """Return the result of the package in `folder`, as the table and the page of the published folder `root` show it.
 
     The table's row has figures of the package's `manifest`, and the machine by its system `description`. The page shows
@@ -345,7 +345,7 @@ def _published(root: Path, folder: Path, manifest: JsonObject, description: Json
     row = {
         "package": folder.relative_to(root).as_posix(),
         "id": sha256(folder / HASHES),
-        **{name: manifest[name] for name in _OF_MANIFEST},
+        **{name: manifest[name] for name in _MANIFEST_COLUMNS},
         "status": mlperf.UNVERIFIED if manifest["footnotes"] else "no MLPerf result",
         "result": result["name"],
         "is_mlperf": result["is_mlperf"],
@@ -353,7 +353,7 @@ def _published(root: Path, folder: Path, manifest: JsonObject, description: Json
         "target": result["target_in_words"],
         "runs": len(runs),
         "runs_that_count": sum(run["verdict"] == "pass" for run in runs),
-        **{column: description[field] for column, field in _OF_SYSTEM.items()},
+        **{column: description[field] for column, field in _SYSTEM_COLUMNS.items()},
     }
     of_page = {
         "each": [run | {"lines": _scoring_lines(folder / run["file"])} for run in runs],
@@ -385,7 +385,7 @@ def _scoring_lines(log: Path) -> list[tuple[int, str]]:
     return lines
 
 
-def signed(folder: Path, signers: Path | None) -> Verdict:
+def check_signature(folder: Path, signers: Path | None) -> Verdict:
     """Check the signature of a published folder's SHA256SUMS. Return the verdict, which says who signed it.
 
     `signers` is a file of allowed signers: a missing signature is then fatal, and so is one of anybody else. Without

@@ -111,7 +111,7 @@ def fuse(main: static.Program, startup: static.Program | None = None) -> None:
     block._sync_with_cpp()
 
     for op in block.ops:
-        if op.type == UNIT:
+        if op.type == UNIT:  # its outputs' shapes follow from those of its inputs, which are all declared now
             op.desc.infer_shape(block.desc)
 
 

@@ -60,7 +60,10 @@ def calibration() -> Calibration:
 
 
 def _widths_by_kind(table: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, list[Width]]:
-    """Return the widths that a table of calibration.yaml holds, by the kind of windows."""
+    """Return the widths that a table of calibration.yaml holds, by the kind of windows: EPOCHS and ROWS.
+
+    The widths of a kind keep their order in the file, from fewer windows to more.
+    """
     by_kind = {}
     for kind, rows in table.items():
         widths = []

@@ -28,10 +28,10 @@ class Intervals:
 
 
 def of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
-    """Return the two 95 % intervals of a single run: of its own mean, and of another run of the system.
+    """Return the two 95 % intervals of a single run: where its own mean lies, and where another run would lie.
 
-    Their widths are calibrated by published logs, for rates of windows alone. Where a figure is made of anything else,
-    or of too few or too uneven windows, there is no interval and `method` says why.
+    Their widths were learnt from published logs, for figures that are made of windows. Where a figure is made of
+    anything else, or of too few or too uneven windows, there is no interval and `method` says why.
     """
     if protocol.over_steps == "own_summary":
         return Intervals(deviation=None, method="none: the log says one figure")
@@ -43,15 +43,16 @@ def of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
         return Intervals(deviation=deviation, method="none: running averages are no independent windows")
     if protocol.over_steps == "epoch_rates":
         return Intervals(deviation=deviation, method="none: widths are not calibrated for printed epochs")
-    return _calibrated(run, kind_of(record), deviation)
+    return _by_calibrated_widths(run, kind_of(record), deviation)
 
 
-def _calibrated(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
+def _by_calibrated_widths(run: RunFigure, kind: str, deviation: float | None) -> Intervals:
     """Return the intervals of a run by the widths that published logs gave for its kind and number of windows.
 
-    There are none, and `method` says why, for fewer windows than were calibrated, and where the windows are so uneven
-    that the interval would begin below 0 or that the windows alone have none. The interval of another run is None
-    where only that of the run itself was calibrated.
+    `kind` is that of the windows, EPOCHS or ROWS. `deviation` is put into the result as it is. There are no intervals,
+    and `method` says why, for fewer windows than a width is known for, and where the windows are too uneven: where half
+    the width would exceed the figure, or the windows alone make no interval. The interval of another run is None where
+    no width of that is known for so few windows.
     """
     windows = len(run.rates)
     widths_of_run = calibration().run[kind]
@@ -80,7 +81,7 @@ def _calibrated(run: RunFigure, kind: str, deviation: float | None) -> Intervals
 
 
 def _why_no_width(widths: Sequence[Width], kind: str) -> str:
-    """Say why no calibrated width holds for a run: there is none for this kind of windows, or it has too few."""
+    """Return why no calibrated width holds for a run: there is none for this kind of windows, or it has too few."""
     if not widths:
         return f"none: widths are not calibrated for {kind}"
     least = min(width.windows for width in widths)
@@ -91,11 +92,12 @@ def of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protoc
     """Return the 95 % interval of the protocol's mean, median or olympic mean of several runs, and how it was made.
 
     Runs on one host lie closer together than hosts do. So where the logs name two hosts or more and some have several
-    runs, the interval of an arithmetic mean is made of the means of the hosts.
+    runs, the interval of an arithmetic mean is made of the means of the hosts. There is none, and `method` says why,
+    for too few runs, and where all print one and the same figure.
     """
     values = [run.value for run in runs]
     hosts = hosts_of_runs(records)
-    over = f"{len(runs)} runs"
+    over = f"{len(runs)} runs"  # the runs in words
     if hosts is not None and len(set(hosts)) == 1:
         over += " of one host"
 
@@ -151,12 +153,13 @@ def _interval_over_hosts(values: Sequence[float], over: str, hosts: Sequence[str
 
 
 def _some_host_ran_twice(hosts: Sequence[str]) -> bool:
-    """Say whether runs are of two hosts or more, and some host has several; `hosts` names the host of each run."""
+    """Tell whether runs are of two hosts or more, and some host has several; `hosts` names the host of each run."""
     different_hosts = len(set(hosts))
     return different_hosts > 1 and different_hosts < len(hosts)
 
 
 def _interval_of(estimate: spread.Estimate | None) -> Bounds | None:
+    """Return the 95 % interval of a mean; None where too few values make none."""
     return None if estimate is None else estimate.interval_95
 
 

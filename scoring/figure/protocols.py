@@ -50,6 +50,7 @@ class Protocol:
 
     @property
     def unit(self) -> str:
+        """Return the unit of the figure."""
         return "minutes" if self.figure == "run_time" else "images/s"
 
     def skipping(self, skip: int) -> "Protocol":
@@ -63,27 +64,36 @@ class Protocol:
     def describe(self, counts: Sequence[int] = ()) -> str:
         """Return the rule in words, such as `skip 1 windows, mean of rates; mean of 1 run`.
 
-        `counts` are the numbers of runs that each system has, where they are known. They may be more than the protocol
-        asks for; systems of different numbers make `5 to 7 runs`.
+        `counts` are the numbers of runs that each system has, where they are known. Those that are more than the
+        protocol asks for are said instead of its own number: systems of 5 and 7 runs make `5 to 7 runs`. Where the
+        benchmark decides the number and is not known yet, no number is said.
         """
-        if self.over_steps == "run_time":
-            steps = "run_start to run_stop"
-        elif self.over_steps == "own_summary":
-            steps = "the figure that the log itself closes with"
-        else:
-            take = f", take {self.take_steps} steps" if self.take_steps else ""
-            steps = f"skip {self.skip} {self.skip_unit}s{take}, {self.over_steps.replace('_', ' ')}"
         mean = self.over_runs.replace("_", " ")
         if self.by_benchmark and not self.runs_given:
-            return f"{steps}; {mean} of as many runs as MLPerf asks for of the benchmark"
+            return f"{self._steps_in_words()}; {mean} of as many runs as MLPerf asks for of the benchmark"
         if self.over_runs == "olympic_mean" and self.dropped_runs > 1:
             mean += f" without {self.dropped_runs} at each end"
+        return f"{self._steps_in_words()}; {mean} of {self._runs_in_words(counts)}"
+
+    def _steps_in_words(self) -> str:
+        """Return how a single run is measured: `skip 20 steps, take 100 steps, between stamps`."""
+        if self.over_steps == "run_time":
+            return "run_start to run_stop"
+        if self.over_steps == "own_summary":
+            return "the figure that the log itself closes with"
+        take = f", take {self.take_steps} steps" if self.take_steps else ""
+        return f"skip {self.skip} {self.skip_unit}s{take}, {self.over_steps.replace('_', ' ')}"
+
+    def _runs_in_words(self, counts: Sequence[int]) -> str:
+        """Return how many runs go into a figure: `1 run`, `5 runs`, or `5 to 7 runs` for systems of different counts.
+
+        No number is less than the protocol asks for.
+        """
         fewest = max(self.runs, min(counts, default=self.runs))
         most = max([self.runs, *counts])
-        runs = f"{fewest} to {most} runs"
-        if fewest == most:
-            runs = "1 run" if most == 1 else f"{most} runs"
-        return f"{steps}; {mean} of {runs}"
+        if fewest < most:
+            return f"{fewest} to {most} runs"
+        return "1 run" if most == 1 else f"{most} runs"
 
 
 @functools.cache
@@ -101,8 +111,9 @@ def load(path: Path = BUILT_IN) -> dict[str, Protocol]:
 def find(name: str) -> Protocol:
     """Return the protocol that `--protocol` names: a built-in one, or one of a user's YAML file.
 
-    `window` is a built-in one, `own.yaml:fast` the protocol `fast` of own.yaml. `own.yaml` alone is enough where the
-    file holds a single one. Raises InputError where there is no such protocol, with the names of those there are.
+    `window` names a built-in one, `own.yaml:fast` the protocol `fast` of own.yaml, and `own.yaml` the only protocol of
+    that file. Raises InputError where there is no such protocol, with the names of those there are, and for a file that
+    holds no protocols.
     """
     file, _, name_in_file = name.partition(":")
     if not file.endswith((".yaml", ".yml")):
@@ -134,32 +145,26 @@ def _protocol(path: Path, name: str, row: object) -> Protocol:
     that do not go together.
     """
     where = f"{path}: protocol {name}"
-    fields = _fields(where, row)
+    fields: JsonObject = {"figure": "throughput", "take": None} | _checked_fields(where, row)
     by_benchmark = fields["runs"] == BY_BENCHMARK
     runs = RUNS_OF_RESNET if by_benchmark else fields["runs"]
     skip = _amount(where, "skip", fields["skip"])
-    take: Amount | None = None
-    if fields.get("take") is not None:
-        take = _amount(where, "take", fields["take"])
-        if take.unit != "step" or take.number == 0:
-            raise InputError(f"{where}: take counts steps, as in `take: 100 steps`")
-
-    hints = get_type_hints(Protocol)
+    take_steps = _steps_to_take(where, fields["take"])
+    types = get_type_hints(Protocol)
     for field in ("figure", "over_steps", "over_runs"):
-        allowed = get_args(hints[field])
-        value = fields.get(field, "throughput")
-        if value not in allowed:
-            raise InputError(f"{where}: {field} is {value!r}; want one of {', '.join(allowed)}")
+        allowed_values = get_args(types[field])  # the field is a Literal
+        if fields[field] not in allowed_values:
+            raise InputError(f"{where}: {field} is {fields[field]!r}; want one of {', '.join(allowed_values)}")
     if type(runs) is not int or runs <= 0:
         raise InputError(f"{where}: runs is {runs!r}; want a whole number over 0, or {BY_BENCHMARK}")
 
     protocol = Protocol(
         name=name,
         source=fields["source"],
-        figure=fields.get("figure", "throughput"),
+        figure=fields["figure"],
         skip=skip.number,
         skip_unit=skip.unit,
-        take_steps=take.number if take else None,
+        take_steps=take_steps,
         over_steps=fields["over_steps"],
         runs=runs,
         over_runs=fields["over_runs"],
@@ -171,8 +176,25 @@ def _protocol(path: Path, name: str, row: object) -> Protocol:
     return protocol
 
 
-def _fields(where: str, row: object) -> JsonObject:
-    """Return the fields of an entry by their names. Raises InputError where one is unknown, or a needed one missing."""
+def _steps_to_take(where: str, value: object) -> int | None:
+    """Return the number of a field such as `take: 100 steps`; None where it is left out, which takes all steps.
+
+    Raises InputError for no steps, or an amount of anything else.
+    """
+    if value is None:
+        return None
+    take = _amount(where, "take", value)
+    if take.unit != "step" or take.number == 0:
+        raise InputError(f"{where}: take counts steps, as in `take: 100 steps`")
+    return take.number
+
+
+def _checked_fields(where: str, row: object) -> JsonObject:
+    """Return the fields of an entry by their names; their values are not looked at.
+
+    Raises InputError, which begins with `where`, for an entry that is no table, and for a field that is unknown or
+    missing.
+    """
     if not isinstance(row, dict):
         raise InputError(f"{where}: want a table of its fields")
     fields = {str(key): value for key, value in row.items()}
@@ -187,7 +209,10 @@ def _fields(where: str, row: object) -> JsonObject:
 
 
 def _what_does_not_go_together(protocol: Protocol) -> str:
-    """Return a text that says which values of a protocol exclude each other; empty where none do."""
+    """Return a text that says which values of a protocol exclude each other; empty where none do.
+
+    Of several such faults the first one is said. `protocols.yaml` says what each value means.
+    """
     is_olympic = protocol.over_runs == "olympic_mean"
     is_run_time = protocol.figure == "run_time"
     if protocol.by_benchmark and not (is_olympic and is_run_time):

@@ -11,21 +11,22 @@ IN_COMMON = ("devices", "batch_per_device", "global_batch", "precision", "mode",
 
 
 def repeats_of_one_system(records: Sequence[Record]) -> None:
-    """Check that runs are repeats of one system. Raises InputError where two logs differ, or are of the same run.
+    """Raise InputError where runs are no repeats of one system, or where two logs are of the same run.
 
-    A fact that only one of two logs says is no difference.
+    Repeats agree in the facts of IN_COMMON and in the framework, whatever its version. A fact that only one of two logs
+    says is no difference. But where a log does not say its framework, all must be of one format.
     """
     for name in IN_COMMON:
-        _in_common(name, records, [getattr(record, name) for record in records])
+        _refuse_difference(name, records, [getattr(record, name) for record in records])
     frameworks = [record.framework_name if record.framework else None for record in records]
-    _in_common("framework", records, frameworks)
-    if None in frameworks:  # what logs of one format do not say, they do not deny
-        _in_common("format", records, [record.format for record in records])
+    _refuse_difference("framework", records, frameworks)
+    if None in frameworks:
+        _refuse_difference("format", records, [record.format for record in records])
     once(records)
 
 
-def _in_common(name: str, records: Sequence[Record], values: Sequence[object]) -> None:
-    """Check that the records' values of the fact `name` agree, None left out. Raises InputError where they differ."""
+def _refuse_difference(name: str, records: Sequence[Record], values: Sequence[object]) -> None:
+    """Raise InputError where two records have different values of the fact `name`; None differs from nothing."""
     first_file: dict[object, str] = {}
     for record, value in zip(records, values, strict=True):
         if value is not None:
@@ -37,13 +38,14 @@ def _in_common(name: str, records: Sequence[Record], values: Sequence[object]) -
 
 
 def once(records: Sequence[Record]) -> None:
-    """Check that each run counts once. Raises InputError for two logs of one run, or two parts of its log."""
-    files: dict[object, str] = {}
+    """Raise InputError for two logs of one run, or for two parts of its log: each run counts once."""
+    files: dict[object, str] = {}  # by the identity of their runs
     for record in records:
         if record.run_id in files:
             raise InputError(f"{record.file} and {files[record.run_id]} are of the same run: one run counts once")
         files[record.run_id] = record.file
-    for one, other in itertools.permutations(records, 2):
-        if other.goes_on_from(one):
+    for earlier, later in itertools.permutations(records, 2):
+        if later.goes_on_from(earlier):
             says = "parts of one run are no repeats; join them with `cat`"
-            raise InputError(f"{other.file} goes on, on line {other.windows[0].line}, where {one.file} ends: {says}")
+            first_line = later.windows[0].line
+            raise InputError(f"{later.file} goes on, on line {first_line}, where {earlier.file} ends: {says}")

@@ -19,15 +19,16 @@ def benchmark_of(record: Record) -> str | None:
 
 
 def of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
-    """Return the protocol with the number of runs that MLPerf asks for of the logs' benchmark, and of dropped ones.
+    """Return the protocol with as many runs as MLPerf asks for of the logs' benchmark, and as many dropped at each end.
 
-    A protocol whose number of runs does not depend on the benchmark is returned as it is. Where the user has given the
-    number (--runs), only the number of dropped runs follows from the benchmark. The logs are of one benchmark: the
-    first of them tells which. Raises InputError where the numbers cannot be told from it.
+    Where the user has given the number of runs (--runs), only that of dropped ones follows from the benchmark. The logs
+    are of one benchmark: the first of them tells which. A protocol whose number of runs does not depend on the
+    benchmark is returned as it is, and so is one for logs without a run_start, which are refused later. Raises
+    InputError where the numbers cannot be told from the benchmark.
     """
     record = records[0]
-    has_figure = record.run_start_s is not None
-    if not protocol.by_benchmark or not has_figure:
+    has_run_time = record.run_start_s is not None
+    if not protocol.by_benchmark or not has_run_time:
         return protocol
 
     benchmark = benchmark_of(record)
@@ -38,7 +39,7 @@ def of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
 
 
 def _runs_of_submission(file: str, benchmark: str | None) -> SubmissionRuns:
-    """Return how many runs MLPerf asks for of a benchmark, and how many of them are dropped.
+    """Return how many runs MLPerf asks for of a benchmark, and how many of them are dropped at each end.
 
     The numbers may differ between rounds of MLPerf. A log does not say its round, so the numbers are known only where
     all rounds that have the benchmark agree. Raises InputError, about the log `file`, where they do not, or where no
@@ -86,13 +87,13 @@ def missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> st
 def refuse_without_mean(runs: Sequence[RunFigure], protocol: Protocol, missing: str | None) -> None:
     """Raise TooFewRunsError where the protocol's mean cannot be made of the runs, not even of those that there are.
 
-    An olympic mean drops the best and the worst runs. It has none left where it drops all, for which the error says
-    what `missing_runs` returned; and it stands as many runs that did not converge as it drops at one end. Any other
-    mean stands none.
+    An olympic mean drops the best and the worst runs. It cannot be made where it would drop all of them: the error then
+    says what `missing_runs` returned, which is `missing`. Runs that did not converge count as the worst, so it may have
+    as many of them as it drops at that end. Any other mean may have none.
     """
     is_olympic = protocol.over_runs == "olympic_mean"
-    drops_all = is_olympic and len(runs) <= 2 * protocol.dropped_runs
-    if missing is not None and drops_all:
+    would_drop_all = is_olympic and len(runs) <= 2 * protocol.dropped_runs
+    if missing is not None and would_drop_all:
         raise TooFewRunsError(missing)
 
     failed_files = [run.file for run in runs if math.isinf(run.value)]

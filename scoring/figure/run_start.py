@@ -18,19 +18,20 @@ class Start(NamedTuple):
 
 
 def start_of(record: Record) -> Start:
-    """Return when a run started: by its run_start, else by its first row's stamp, else by its file's last change.
+    """Return when a run started: by its run_start, else by its first row's time stamp, else by its file's last change.
 
-    A row's stamp is either a Unix time or a local time in seconds since the year 1, and the log does not say which:
-    it is read in the way that makes it a date between OLDEST_DATE_S and LATEST_DATE_S.
+    A row's stamp is either a Unix time, in seconds since 1970, or a local time in seconds since the year 1. The log
+    does not say which, so it is read in the way that makes it a date between OLDEST_DATE_S and LATEST_DATE_S. Where
+    neither does, the stamp is of a clock without a calendar, and is passed over.
     """
     if _is_date(record.run_start_s):
         return Start(record.run_start_s, "run_start")
 
     first_stamp_s = record.windows[0].end_s if record.windows else None
-    if _is_date(first_stamp_s):
-        return Start(first_stamp_s, "first_row")
     if first_stamp_s is not None:
-        days_before_1970 = datetime.date(1970, 1, 1).toordinal()
+        if _is_date(first_stamp_s):
+            return Start(first_stamp_s, "first_row")
+        days_before_1970 = datetime.date(1970, 1, 1).toordinal()  # since the year 1
         unix_s = first_stamp_s - days_before_1970 * 86_400
         if _is_date(unix_s):
             return Start(unix_s, "first_row")

@@ -38,10 +38,10 @@ class PooledSd(NamedTuple):
 
 
 def pooled_sd(sets: Iterable[Sequence[float]]) -> PooledSd | None:
-    """Return the relative standard deviation within sets of values, pooled over the sets.
+    """Return how far values lie apart within sets, as one relative standard deviation for all sets.
 
-    The squares of the sets' deviations are averaged, each with the weight of its degrees of freedom: one less than it
-    has values. Returns None where no set has two values.
+    The squares of the sets' own deviations are averaged. A set of n values weighs n - 1, its degrees of freedom, so
+    that one of a single value does not count. Returns None where no set has two values.
     """
     squares = 0.0
     freedom = 0
@@ -82,7 +82,7 @@ def half_share(interval: tuple[float, float]) -> float:
 
 
 def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the mean of one run's windows as (low, high); None for fewer than LEAST_WINDOWS.
+    """Return the 95 % interval of the mean of one run's windows as (low, high), for windows in their order.
 
     The windows of a run follow each other, so neighbours are correlated and the plain t interval would be too narrow.
     1. The values are averaged in batches of consecutive ones (Conway, Management Science 10, 1963).
@@ -90,8 +90,9 @@ def series_interval(values: Sequence[float]) -> tuple[float, float] | None:
        probability: the few values do not say it exactly.
     3. `_half_width` averages the width of Student's t interval over these strengths (Zellner and Tiao, JASA 59, 1964).
 
-    Batches that are equal but for rounding give an interval of no width. Returns None as well where half the width
-    exceeds the mean, as one window does that is many times as long as the others.
+    Batches that are equal but for rounding give an interval of no width. Returns None for fewer than LEAST_WINDOWS
+    values, and where half the width would be as large as the mean: one window that is many times as long as the others
+    makes it so.
     """
     if len(values) < LEAST_WINDOWS:
         return None
@@ -149,32 +150,40 @@ class CorrelationFit(NamedTuple):
 def _half_width(correlations: Sequence[Correlation], *, freedom: int) -> float:
     """Return half the width of the 95 % interval of a mean, averaged over the correlations that its values may have.
 
-    Each correlation gives the mean another standard error, and so another probability of lying farther off than a
-    distance. The distance is sought for which these probabilities have the mean 5 %, each weighted by that of its
-    correlation. It lies between the half-widths of the least and the greatest error. Bisection finds it to a millionth;
-    `freedom` is the degrees of freedom of Student's t.
+    `freedom` is the degrees of freedom of Student's t. Each correlation gives the mean another standard error, and so
+    an interval of another width. The half-width returned lies between the least and the greatest of them: it is the one
+    beyond which the true mean lies with a probability of 5 %. Bisection finds it to a millionth.
     """
     quantile = t_quantile(freedom)
     low = quantile * min(correlation.error for correlation in correlations)
     high = quantile * max(correlation.error for correlation in correlations)
     while high - low > 1e-6 * high:
         half = (low + high) / 2
-        outside = math.fsum(
-            correlation.probability * 2 * (1 - t_cdf(half / correlation.error, freedom)) for correlation in correlations
-        )
-        if outside > 1 - CONFIDENCE:
+        if _chance_beyond(half, correlations, freedom) > 1 - CONFIDENCE:
             low = half
         else:
             high = half
     return high
 
 
+def _chance_beyond(distance: float, correlations: Sequence[Correlation], freedom: int) -> float:
+    """Return the probability that a mean is off by more than `distance`, to either side.
+
+    It is the mean of that probability over the correlations, each weighted by its own.
+    """
+    weighted = []
+    for correlation in correlations:
+        chance = 2 * (1 - t_cdf(distance / correlation.error, freedom))
+        weighted.append(correlation.probability * chance)
+    return math.fsum(weighted)
+
+
 def _likely_correlations(deviations: Sequence[float]) -> list[Correlation]:
     """Return the correlations between neighbours that a series may have, each with its probability.
 
     `deviations` are the values less their mean, in their order. Every coefficient of COEFFICIENTS is taken to be
-    equally probable before the values are seen; the likelihood of the values then weighs them. Those that are less
-    probable than LEAST_PROBABILITY are left out.
+    equally probable before the values are seen. Afterwards it is as probable as the values are likely under it. Those
+    less probable than LEAST_PROBABILITY are left out.
     """
     sums = SeriesSums(
         length=len(deviations),
@@ -198,11 +207,11 @@ def _likely_correlations(deviations: Sequence[float]) -> list[Correlation]:
 
 
 def _fit(sums: SeriesSums, r: float) -> CorrelationFit:
-    """Return how likely a series of values is, and the standard error of its mean, if its neighbours correlate by r.
+    """Return how likely a series of values is, and the standard error of its mean, if its neighbours correlate by `r`.
 
-    The model is a first-order autoregression: each value is r times the one before plus noise of its own. The mean and
-    the noise are fitted by generalized least squares, and the likelihood is that of Zellner and Tiao (JASA 59, 1964)
-    with both integrated out.
+    `sums` describe the series. The model is a first-order autoregression: each value's deviation is r times the one
+    before plus noise of its own. The mean and the noise are fitted by generalized least squares. The likelihood is that
+    of Zellner and Tiao (JASA 59, 1964), averaged over all means and noises that the series may have.
     """
     n = sums.length
     weight_of_mean = (1 - r) * (n - (n - 2) * r)
@@ -235,9 +244,9 @@ def mean_of(values: Sequence[float], *, dropped: int = 0) -> Estimate | None:
     """Return the mean of values with its standard error; None where fewer than two values make the mean.
 
     With `dropped` it is an olympic mean, which leaves out that many of the least values and as many of the greatest
-    ones (Tukey and McLaughlin, Sankhya A 25, 1963). The error is then that of Yuen (Biometrika 61, 1974): the values
-    left out count as the nearest one that is kept (winsorized). So they may be infinite, as the time of a run that did
-    not converge is. Without `dropped` the error is the usual one (Student, Biometrika 6, 1908).
+    ones (Tukey and McLaughlin, Sankhya A 25, 1963). Its error is that of Yuen (Biometrika 61, 1974), for which each
+    value left out is replaced by the nearest one that is kept. So the values left out may be infinite, as the time of a
+    run that did not converge is. Without `dropped` the error is the usual one (Student, Biometrika 6, 1908).
     """
     kept = sorted(values)[dropped : len(values) - dropped]
     count = len(kept)
@@ -245,19 +254,21 @@ def mean_of(values: Sequence[float], *, dropped: int = 0) -> Estimate | None:
     if freedom < 1:
         return None
 
-    winsorized = [kept[0]] * dropped + kept + [kept[-1]] * dropped
-    deviation = sd(winsorized)
+    with_replaced = [kept[0]] * dropped + kept + [kept[-1]] * dropped
+    deviation = sd(with_replaced)
     assert deviation is not None, "two values or more are left"
-    error = deviation / math.sqrt(count * freedom / (len(values) - 1))
+    error = deviation / math.sqrt(count * freedom / (len(values) - 1))  # of all values: deviation / sqrt(count)
     return Estimate(math.fsum(kept) / count, error, freedom)
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the median as (low, high), for any distribution; None for fewer than five values.
 
-    The interval runs from the d-th least value to the d-th greatest one. The depth d is a whole number, so hardly any
-    interval holds the median with 95 % exactly. The bounds are interpolated between the deepest interval that holds it
-    with 95 % or more and the next deeper one (Hettmansperger and Sheather, Statistics & Probability Letters 4, 1986).
+    An interval from the d-th least value to the d-th greatest one is narrower, and holds the median less surely, the
+    greater its depth d is. As d is a whole number, hardly any interval holds the median with 95 % exactly. So the
+    bounds lie between two intervals: the deepest one that holds it with 95 % or more (`outer`) and the next deeper one
+    (`inner`). See Hettmansperger and Sheather, Statistics & Probability Letters 4, 1986.
+
     Of five values even the widest interval, from the least to the greatest, has 93.75 %; it is returned as it is.
     """
     n = len(values)
@@ -272,11 +283,11 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
         depth += 1
     outer = _confidence_at_depth(depth, n)
     inner = _confidence_at_depth(depth + 1, n)
-    share = (outer - CONFIDENCE) / (outer - inner)
-    weight = (n - depth) * share / (depth + (n - 2 * depth) * share)
+    share = (outer - CONFIDENCE) / (outer - inner)  # of the way from `outer` to `inner`, by confidence
+    weight = (n - depth) * share / (depth + (n - 2 * depth) * share)  # the same by value
 
-    outer_low, inner_low = ordered[depth - 1 : depth + 1]
-    inner_high, outer_high = ordered[n - depth - 1 : n - depth + 1]
+    outer_low, inner_low = ordered[depth - 1], ordered[depth]
+    inner_high, outer_high = ordered[-depth - 1], ordered[-depth]
     return outer_low + weight * (inner_low - outer_low), outer_high + weight * (inner_high - outer_high)
 
 
@@ -295,9 +306,10 @@ def has_no_width(interval: tuple[float, float]) -> bool:
 
 
 def ratio_interval(base: Estimate, other: Estimate) -> tuple[float, float]:
-    """Return the 95 % interval of other / base as (low, high), by Welch's t on the logarithms.
+    """Return the 95 % interval of the ratio other / base as (low, high), by Welch's t on the logarithms.
 
-    See Welch, Biometrika 34, 1947, and for olympic means Yuen, Biometrika 61, 1974.
+    The two may have unequal errors. Where both have none, the interval has no width. See Welch, Biometrika 34, 1947,
+    and for olympic means Yuen, Biometrika 61, 1974.
     """
     ratio = other.value / base.value
     variance_of_base = (base.error / base.value) ** 2
@@ -328,9 +340,10 @@ def single_run_interval(
 def median_ratio_interval(base: Sequence[float], other: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of median(other) / median(base) as (low, high); None for too few values.
 
-    Both sets are taken to have distributions of the same shape. The bounds are two of the quotients of each value of
-    `other` and each of `base` in their order: Mann and Whitney's test turned round (Hodges and Lehmann, Annals of
-    Mathematical Statistics 34, 1963). The interval is widened where it would not hold the ratio itself.
+    Each value of `other` is divided by each of `base`. Of these quotients in ascending order, the interval runs from
+    the one that `_rank_of_bounds` counts from the start to that counted from the end. It holds every ratio that the
+    test of Mann and Whitney does not rule out (Hodges and Lehmann, Annals of Mathematical Statistics 34, 1963), if both
+    sets have distributions of the same shape. It is widened where it would not hold the ratio of the medians itself.
     """
     rank = _rank_of_bounds(len(base), len(other))
     if rank == 0:
@@ -350,32 +363,32 @@ def _rank_of_bounds(m: int, n: int) -> int:
     """Return which of the m * n ordered quotients bound a 95 % interval, counted from each end; 0 for too few values.
 
     For 5 and 5 values it is 3: the interval runs from the third least quotient to the third greatest. If the two sets
-    are alike, all rankings of the m + n values are equally probable. The rank is the greatest for which the rankings
-    beyond the bounds, at both ends together, are 5 % of all at most.
+    are alike, all rankings of the m + n values are equally probable. The result is the greatest rank for which those
+    rankings that lie beyond the bounds, at both ends together, are 5 % of all at most.
     """
     rankings = _rankings_by_u(m, n)
-    most_outside = (1 - CONFIDENCE) * math.comb(m + n, m)
+    most_outside = (1 - CONFIDENCE) * math.comb(m + n, m)  # rankings at both ends together
     rank = 0
-    outside = 0
-    while 2 * (outside + rankings[rank]) <= most_outside:
-        outside += rankings[rank]
+    outside_at_one_end = 0
+    while 2 * (outside_at_one_end + rankings[rank]) <= most_outside:
+        outside_at_one_end += rankings[rank]
         rank += 1
     return rank
 
 
 def _rankings_by_u(m: int, n: int) -> list[int]:
-    """Return how many rankings of m + n values have each Mann-Whitney U, from 0 to m * n.
+    """Return a list of how many rankings of m and n values have the Mann-Whitney U of each index, from 0 to m * n.
 
-    U counts the pairs in which the value of the first set is the greater one. For 1 and 2 values the list is [1, 1, 1].
-    The counts are the coefficients of the Gaussian binomial: the product of (1 - q**(n + k)) / (1 - q**k) for k from 1
-    to m.
+    U is the number of pairs in which the value of the first set is the greater one. For 1 and 2 values the list is
+    [1, 1, 1]: the one value may be greater than none, one or both of the others. The counts are the coefficients of a
+    polynomial in q, the product of (1 - q**(n + k)) / (1 - q**k) for k from 1 to m (the Gaussian binomial).
     """
-    counts = [1] + [0] * (m * n)
+    counts = [1] + [0] * (m * n)  # of the polynomial 1; the index is the power of q
     for k in range(1, m + 1):
-        # Times 1 - q**(n + k): from the top, as each count takes a lower one that must not have changed yet.
+        # Multiply by 1 - q**(n + k): from the top, as each count takes a lower one that must not have changed yet.
         for u in range(m * n, n + k - 1, -1):
-            counts[u] -= counts[u - n - k]
-        # Over 1 - q**k: from below, as each count takes a lower one that has.
+            counts[u] -= counts[u - (n + k)]
+        # Divide by 1 - q**k: from below, as each count takes a lower one that has changed already.
         for u in range(k, m * n + 1):
             counts[u] += counts[u - k]
     return counts
@@ -384,7 +397,7 @@ def _rankings_by_u(m: int, n: int) -> list[int]:
 def outlier(values: Sequence[float]) -> int | None:
     """Return the index of the value that does not belong to the others, by Grubbs' test at 1 %; None without one.
 
-    See Grubbs, Technometrics 11, 1969. The test takes three values or more that are not all equal.
+    See Grubbs, Technometrics 11, 1969. Fewer than three values, or values that are all equal, have no such value.
     """
     n = len(values)
     deviation = sd(values)
@@ -394,7 +407,7 @@ def outlier(values: Sequence[float]) -> int | None:
     mean = math.fsum(values) / n
     distances = [abs(value - mean) for value in values]
     farthest = distances.index(max(distances))
-    t = t_quantile(n - 2, 1 - 0.01 / (2 * n))
+    t = t_quantile(n - 2, 1 - 0.01 / (2 * n))  # 1 %, shared among n values and both sides
     limit = (n - 1) / math.sqrt(n) * math.sqrt(t * t / (n - 2 + t * t))  # in standard deviations
     if distances[farthest] / deviation <= limit:
         return None

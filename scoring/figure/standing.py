@@ -18,12 +18,12 @@ def standing_of(records: Sequence[Record]) -> Standing | None:
 def _facts(record: Record) -> ResultFacts:
     """Return what decides whether a log's result is an MLPerf result: its benchmark, division, data set and target.
 
-    A ruleset holds the rules of one round of MLPerf, such as 4.0.0. Our own logs follow OWN_RULESET, and have a
-    header that describes the data set. Logs of others do not say their round, so that their ruleset is None; they tell
-    the number of samples by MLPerf events alone.
+    Our own logs follow OWN_RULESET, the rules of one round of MLPerf such as 4.0.0, and have a header that describes
+    the data set. Logs of others have no header. They do not say their round, so that their ruleset is None, and tell
+    the number of samples by MLPerf events alone. The header's number comes first where a log has both.
     """
     dataset = section(record, "dataset")
-    is_ours = bool(record.header)
+    is_ours = bool(record.header)  # other projects write none
     train_samples = real(dataset.get("train_samples"))
     eval_samples = real(dataset.get("eval_samples"))
     synthetic = dataset.get("synthetic")
@@ -43,6 +43,7 @@ def _facts(record: Record) -> ResultFacts:
 
 
 def _recipe_target(record: Record) -> float | None:
+    """Return the quality that a run of ours trained to, as its recipe says; None where no recipe does."""
     for name, entry in config_of(record).items():
         if name.startswith("RECIPE.target_"):
             return real(entry.get("value"))

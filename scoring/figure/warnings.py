@@ -38,7 +38,8 @@ def of_summary(record: Record, value: float, lines: tuple[int, int]) -> Iterator
     """Warn where a run's figure lies far off what the same log says of the speed in another way.
 
     `value` is the figure in images/s, `lines` the first and last line that it is made of. The other ways are the times
-    of the same rows, the time of the whole run, and the figure that the log closes with.
+    of the same rows, the time of the whole run, and the figure that the log closes with. Where the importer has already
+    found that the epochs and the whole run disagree, the whole run is not compared again.
     """
     first_line, last_line = lines
     figure_of_lines = f"the figure, of lines {first_line} to {last_line}, is"
@@ -51,8 +52,8 @@ def of_summary(record: Record, value: float, lines: tuple[int, int]) -> Iterator
         yield warning("rows_disagree", message, record, last_line)
 
     whole_run = run_rate(record)
-    is_told_by_check = any(check.what == EPOCHS_AND_RUN and not check.agree for check in record.checks)
-    if whole_run is not None and not is_told_by_check:
+    is_said_by_check = any(check.what == EPOCHS_AND_RUN and not check.agree for check in record.checks)
+    if whole_run is not None and not is_said_by_check:
         off = value / whole_run.images_per_s - 1
         if abs(off) > WARM_UP_SHARE:
             message = (
@@ -72,11 +73,12 @@ def of_summary(record: Record, value: float, lines: tuple[int, int]) -> Iterator
 
 
 def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | None:
-    """Return the images/s of the rows behind line `first_line` up to line `last_line`, by the rows' own times.
+    """Return the images/s of the rows after line `first_line` up to line `last_line`, by the rows' own times.
 
-    The rate is all steps times the batch, over all seconds. It is that of all devices, or of one where the log does not
-    say how many there are. Returns None where a row does not tell its steps and time, where there is no row, or where
-    the log does not say the batch.
+    The row of the first line is not among them: a figure between two stamps begins at its end. The rate is all steps
+    times the batch, over all seconds. It is that of all devices, or of one where the log prints rates of one and does
+    not say how many devices there are. Returns None where a row does not tell its steps and time, where there is no
+    row, or where the log does not say the batch.
     """
     batch = record.global_batch
     if not batch and record.rate_scope == "device":
@@ -170,7 +172,8 @@ def of_mean(rates: Sequence[float]) -> Iterator[Verdict]:
 def of_mixture(records: Sequence[Record]) -> Iterator[Verdict]:
     """Warn of runs set side by side that differ in model, batch, precision, math mode or software.
 
-    A run whose log does not say one of them is taken to agree, but for the precision.
+    A run whose log does not say one of them is taken to agree. The precision is an exception: see `_different_values`.
+    Of different software the first MOST_PACKAGES packages are named.
     """
     for rule, name, field in (
         ("mixed_model", "model", "model"),
@@ -193,16 +196,17 @@ def of_mixture(records: Sequence[Record]) -> Iterator[Verdict]:
 def _different_values(records: Sequence[Record], field: str) -> list[str]:
     """Return the different values that the records have in a field, sorted, as text; empty where none says it.
 
-    Values that differ in case or punctuation alone are one, such as `ResNet-50` and `resnet50`. Where the others are of
-    half precision, a log that does not say its precision may be FP32 beside them, so it counts as a value of its own.
+    Values that differ in case or punctuation alone are one, such as `ResNet-50` and `resnet50`; the last of them is
+    returned. A log that does not say its precision may be of FP32: beside logs of half precision alone it counts as a
+    value of its own, `not said`.
     """
     values = [getattr(record, field) for record in records if getattr(record, field)]
-    by_letters = {}  # the value by its letters and digits
+    by_letters = {}  # {its letters and digits: a value}
     for value in values:
         letters = "".join(character for character in str(value).lower() if character.isalnum())
         by_letters[letters] = value
-    some_unsaid = len(values) < len(records)
-    if field == "precision" and values and some_unsaid and "fp32" not in values:
+    some_say_nothing = len(values) < len(records)
+    if field == "precision" and values and some_say_nothing and "fp32" not in values:
         by_letters["unsaid"] = "not said"
     return [str(value) for value in sorted(by_letters.values())]
 

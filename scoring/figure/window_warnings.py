@@ -39,7 +39,8 @@ STRAGGLER_WINDOWS = 4  # windows that are worth one of independent ones: (1 + r)
 def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) -> Iterator[Verdict]:
     """Warn of what the measured windows of one run show: a log that ends early, uneven times, waits for data or a rank.
 
-    `averages_rates` says that the figure is a mean of the windows' rates.
+    `averages_rates` says that the figure is a mean of the windows' rates, for which running averages and windows of
+    unequal speed are a fault. Times are looked at only where all windows have them.
     """
     if record.truncated:
         message = "the log ends before its run does: the figure is of the part that is there"
@@ -49,14 +50,14 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
         yield warning("cumulative_windows", message, record)
     times = step_times(windows)
     if len(times) == len(windows) > 1:
-        yield from _of_times(record, windows, times, averages_rates)
+        yield from _of_step_times(record, windows, times, averages_rates)
     share = waiting_share(windows)
     if share is not None and share > STALL_SHARE:
         waiting = percent_above(share, STALL_SHARE)
         message = f"{waiting} of the step time is waiting for data (over {STALL_SHARE:.0%})"
         yield warning("data_stall", message, record)
-    for kind, what in (("data_wait", "waits for its input"), ("compute", "computes")):
-        yield from _straggler(record, windows, kind, what)
+    for kind, does in (("data_wait", "waits for its input"), ("compute", "computes")):
+        yield from _of_slow_rank(record, windows, kind, does)
 
 
 def waiting_share(windows: Sequence[Window]) -> float | None:
@@ -71,10 +72,10 @@ def waiting_share(windows: Sequence[Window]) -> float | None:
 
 
 def step_times(windows: Iterable[Window]) -> list[float]:
-    """Return the seconds of a step in each window; those of windows whose rows do not tell a time are left out.
+    """Return the seconds of a step in each window; windows whose rows do not tell a time are left out.
 
-    Rows that print no step have the seconds of an image, or of one over the printed rate: only ratios of the times
-    matter then.
+    Where a row does not say its steps, the time is that of an image instead. Where it prints a rate alone, it is one
+    over that rate. Only the ratios of such times mean something.
     """
     times = []
     for window in windows:
@@ -87,21 +88,22 @@ def step_times(windows: Iterable[Window]) -> list[float]:
     return times
 
 
-def _of_times(
+def _of_step_times(
     record: Record, windows: Sequence[Window], times: Sequence[float], averages_rates: bool
 ) -> Iterator[Verdict]:
     """Warn of uneven step times: running averages, a change of level or a few outliers, a wide swing, unequal rates.
 
     `times` are the seconds of a step in each window. `averages_rates` says that the figure is a mean of rates, which
-    lies above images over time where the windows are of unequal speed.
+    lies above images over time where the windows are of unequal speed. Levels are sought in
+    LEAST_FOR_LEVELS windows or more, and outliers where no change of level is found.
     """
-    if not record.cumulative and _looks_cumulative(times):
+    if not record.cumulative and _look_like_running_averages(times):
         message = "the windows look like running averages: ever smaller changes from row to row"
         yield warning("cumulative_windows", message, record)
     if len(times) >= LEAST_FOR_LEVELS:
-        moved = _change_of_level(record, windows, times) or _outlying_windows(record, windows, times)
-        if moved:
-            yield moved
+        found = _change_of_level(record, windows, times) or _outlying_windows(record, windows, times)
+        if found is not None:
+            yield found
 
     ordered = sorted(times)
     fast = ordered[int(0.05 * len(times))]
@@ -111,7 +113,8 @@ def _of_times(
         yield warning("unsteady", message, record)
 
     mean_rate = statistics.fmean(1 / time for time in times)
-    gap = mean_rate * weighted_mean(times, steps_as_weights(windows)) - 1
+    mean_time = weighted_mean(times, steps_as_weights(windows))
+    gap = mean_rate * mean_time - 1  # 0 where all windows are of one speed
     if averages_rates and gap > RATE_GAP_SHARE:
         message = f"the mean of rates is {gap:.2%} above images over time: windows of unequal speed"
         yield warning("rates_averaged", message, record)
@@ -120,14 +123,15 @@ def _of_times(
 def _outlying_windows(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Return a warning of a few windows far from the median step time that move the mean by over 1 %; None without.
 
-    Where more than a tenth of the windows are far off, that is how the run goes, which is another warning.
+    Far is more than OUTLIER_SCORE deviations, and more than OUTLYING_WINDOW_SHARE of the median. More than a tenth of
+    the windows are not a few: then the whole run is uneven, of which another warning tells.
     """
     middle = statistics.median(times)
     distances = [abs(time - middle) for time in times]
     deviation = DEVIATIONS_OF_MEDIAN_DISTANCE * statistics.median(distances)
     limit = max(OUTLIER_SCORE * deviation, OUTLYING_WINDOW_SHARE * middle)
-    far = sum(distance > limit for distance in distances)
-    if far == 0 or far > len(times) / 10:
+    far_windows = sum(distance > limit for distance in distances)
+    if far_windows == 0 or far_windows > len(times) / 10:
         return None
 
     weights = steps_as_weights(windows)
@@ -144,7 +148,7 @@ def _outlying_windows(record: Record, windows: Sequence[Window], times: Sequence
     farthest = distances.index(max(distances))
     longer = "longer" if moved > 0 else "shorter"
     message = (
-        f"{far} of {len(windows)} windows, far from the others, make the mean step time {percent(abs(moved))} "
+        f"{far_windows} of {len(windows)} windows, far from the others, make the mean step time {percent(abs(moved))} "
         f"{longer}; the farthest takes {times[farthest] / middle:.3g} times the median: see the median of the window "
         "rates"
     )
@@ -174,9 +178,10 @@ class ChangeOfLevel(NamedTuple):
 def change_point(values: Sequence[float], first: int, last: int) -> ChangeOfLevel | None:
     """Return where a series changes its level, at an index from `first` to `last`; None where it does not clearly.
 
-    Each index splits the series in two. The one at which the means of the two parts differ most, in standard errors of
-    their difference, is taken if they differ by more than CHANGE_STRENGTH of these. Values are clipped beforehand, so
-    that one spike does not look like a level.
+    Each index splits the series in two parts, of the values before it and of those from it on. The index is taken at
+    which the means of the parts differ most, in standard errors of their difference. It counts as a change if they
+    differ by more than CHANGE_STRENGTH of these. Values far from the median are moved nearer beforehand, so that one
+    spike does not look like a level.
     """
     noise = _noise(values)
     clipped = _clipped(values, MOST_DEVIATIONS * noise)
@@ -235,22 +240,23 @@ def _warm_up_not_over(record: Record, windows: Sequence[Window], times: Sequence
 def _throttling(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Return a warning where the computation slows down by over 3 % and stays slow to the end; None where not.
 
-    The wait for data is taken off the times. The change must be a step: where the times rise slowly before or after
-    it, the run drifts, which is another warning.
+    The wait for data is taken off the times. The change must be sudden: where the times rise slowly before or after
+    it, the run drifts, which is another warning. It is sought away from the ends of the run: a slow first tenth is
+    warm-up, and a slow last fifth may be over soon.
     """
     count = len(times)
-    compute = []
+    compute_times = []
     for window, time in zip(windows, times, strict=True):
         waiting = 0.0
         if window.data_wait_s and window.seconds:
             waiting = min(window.data_wait_s / window.seconds, 1.0)
-        compute.append(time * (1 - waiting))
-    change = change_point(compute, max(1, count // 10), count - max(3, count // 5))
+        compute_times.append(time * (1 - waiting))
+    change = change_point(compute_times, max(1, count // 10), count - max(3, count // 5))
     if change is None:
         return None
 
-    steepest_ramp = max(_ramp(compute[: change.at]), _ramp(compute[change.at :]))
-    is_step = steepest_ramp < THROTTLE_SHARE / 2
+    steepest_ramp = max(_ramp(compute_times[: change.at]), _ramp(compute_times[change.at :]))
+    is_step = steepest_ramp < THROTTLE_SHARE / 2  # flat on both sides, beside the change
     is_slower = change.after > change.before * (1 + THROTTLE_SHARE) > 0
     if not (is_step and is_slower):
         return None
@@ -286,9 +292,11 @@ def _has_trend(values: Sequence[float]) -> bool:
     """Tell whether values rise or fall through a series, by the test of Mann and Kendall at 1 %.
 
     The test compares each value with each later one. In a series without a trend as many of these pairs rise as fall,
-    but for a difference of about `deviation` (Kendall, Rank Correlation Methods, 1955).
+    but for a difference of about `deviation` (Kendall, Rank Correlation Methods, 1955). Of a long series every n-th
+    value is taken, as the pairs would be too many.
     """
-    chosen = values[:: max(1, len(values) // MOST_FOR_TREND)]
+    stride = max(1, len(values) // MOST_FOR_TREND)
+    chosen = values[::stride]
     rising_pairs = 0
     falling_pairs = 0
     for before, after in itertools.combinations(chosen, 2):
@@ -302,12 +310,12 @@ def _has_trend(values: Sequence[float]) -> bool:
     return abs(rising_pairs - falling_pairs) > NORMAL_QUANTILE_99 * deviation
 
 
-def _looks_cumulative(times: Sequence[float]) -> bool:
+def _look_like_running_averages(times: Sequence[float]) -> bool:
     """Tell whether the step times look like running averages rather than like times of separate windows.
 
     Running averages have two marks. They change ever less: their last changes are small beside their first. And they
-    are smooth: neighbours differ little beside the whole range, which von Neumann's ratio tells, the mean square of the
-    changes over the variance.
+    are smooth: neighbours differ little beside the whole range. The ratio of von Neumann tells that, which is the mean
+    square of the changes over the variance. Fewer than LEAST_FOR_RUNNING_AVERAGES times do not show it.
     """
     if len(times) < LEAST_FOR_RUNNING_AVERAGES:
         return False
@@ -316,7 +324,7 @@ def _looks_cumulative(times: Sequence[float]) -> bool:
     quarter = len(changes) // 4
     early_change = statistics.fmean(changes[:quarter])
     late_change = statistics.fmean(changes[-quarter:])
-    if variance == 0 or early_change == 0:
+    if variance == 0 or early_change == 0:  # times that do not change have neither mark
         return False
 
     von_neumann_ratio = statistics.fmean([change * change for change in changes]) / variance
@@ -326,6 +334,7 @@ def _looks_cumulative(times: Sequence[float]) -> bool:
 
 
 def _power_note(windows: Sequence[Window], index: int) -> str:
+    """Return the median power before the window `index` and from it on, in words; empty where it is not known."""
     before = [window.power_w for window in windows[:index] if window.power_w is not None]
     after = [window.power_w for window in windows[index:] if window.power_w is not None]
     if not before or not after:
@@ -333,55 +342,59 @@ def _power_note(windows: Sequence[Window], index: int) -> str:
     return f" (power {statistics.median(before):.0f} W before, {statistics.median(after):.0f} W after)"
 
 
-def _straggler(record: Record, windows: Sequence[Window], kind: str, what: str) -> Iterator[Verdict]:
+def _of_slow_rank(record: Record, windows: Sequence[Window], kind: str, does: str) -> Iterator[Verdict]:
     """Warn of a rank that all others wait for: slower than the median rank by over 3 % of the time, again and again.
 
-    `kind` is the time that is looked at, compute or data_wait; `what` says it in words. Some rank is always the
-    slowest, so the rank must be it in more windows than chance gives among ranks that are alike.
+    `kind` is the time that is looked at, `compute` or `data_wait`; `does` says it in words, for the message. Some rank
+    is always the slowest, so the rank must be it in more windows than chance gives among ranks that are alike.
     """
-    slowest = _slowest_ranks(windows, kind)
-    if not slowest or not record.devices or record.devices < 2:
+    slowest_ranks = _slowest_ranks(windows, kind)
+    if not slowest_ranks or not record.devices or record.devices < 2:
         return
 
-    times_slowest = Counter((window.rank, window.host) for window in slowest)
-    (rank, host), count = times_slowest.most_common(1)[0]
-    chance = _chance_of_slowest(count, len(slowest), record.devices)
-    its_windows = [window for window in slowest if window.rank == rank]
-    over = statistics.median(window.over for window in its_windows)
-    if chance < STRAGGLER_CHANCE and over > STRAGGLER_SHARE:
+    times_slowest = Counter((slowest.rank, slowest.host) for slowest in slowest_ranks)
+    [((rank, host), count)] = times_slowest.most_common(1)
+    chance = _chance_of_slowest(count, len(slowest_ranks), record.devices)
+    of_this_rank = [slowest for slowest in slowest_ranks if slowest.rank == rank]
+    share = statistics.median(slowest.over_median for slowest in of_this_rank)
+    if chance < STRAGGLER_CHANCE and share > STRAGGLER_SHARE:
         message = (
-            f"rank {rank} on {host} {what} {percent(over)} of the time longer than the median rank, and is the "
-            f"slowest in {count} of {len(slowest)} windows: all others wait for it"
+            f"rank {rank} on {host} {does} {percent(share)} of the time longer than the median rank, and is the "
+            f"slowest in {count} of {len(slowest_ranks)} windows: all others wait for it"
         )
-        yield warning("straggler", message, record, its_windows[0].line)
+        yield warning("straggler", message, record, of_this_rank[0].line)
 
 
 class SlowestRank(NamedTuple):
-    """The rank that took longest in one window, and by how much of the window's time beyond the median rank."""
+    """The rank that took longest in one window."""
 
     rank: int | None
     host: str | None
-    over: float
-    line: int
+    over_median: float  # how much longer than the median rank, as a share of the window's time
+    line: int  # of the window
 
 
 def _slowest_ranks(windows: Sequence[Window], kind: str) -> list[SlowestRank]:
-    """Return the slowest rank of each window that has the ranks' times of a kind: compute or data_wait."""
+    """Return the slowest rank of each window that has the ranks' times of a kind: `compute` or `data_wait`.
+
+    The fields of a window's `rank_times` are named by the kind, such as `compute_rank`.
+    """
     slowest = []
     for window in windows:
-        over = over_median(window, kind)
-        if over is not None:
+        share = over_median(window, kind)
+        if share is not None:
             rank = getattr(window.rank_times, f"{kind}_rank")
             host = getattr(window.rank_times, f"{kind}_host")
-            slowest.append(SlowestRank(rank=rank, host=host, over=over, line=window.line))
+            slowest.append(SlowestRank(rank=rank, host=host, over_median=share, line=window.line))
     return slowest
 
 
 def _chance_of_slowest(count: int, windows: int, ranks: int) -> float:
     """Return an upper bound of the chance that one of `ranks` that are alike is the slowest in `count` of `windows`.
 
-    Each of R ranks is the slowest of a window with probability 1/R. That some rank is it in a share s of n windows has
-    at most the probability R exp(-n KL(s, 1/R)), by Chernoff's bound. Windows are correlated, so n is a fourth of them.
+    Each of R ranks is the slowest of a window with probability 1/R. By Chernoff's bound, the chance that any of them is
+    it in a share s of n windows is at most R exp(-n D). D is the Kullback-Leibler divergence of s from 1/R. Windows are
+    correlated, so that n is only a fourth of them. For a share that is not above 1/R the bound is 1.
     """
     share = count / windows
     expected_share = 1 / ranks
@@ -396,12 +409,13 @@ def _chance_of_slowest(count: int, windows: int, ranks: int) -> float:
 def over_median(window: Window, kind: str) -> float | None:
     """Return how much longer the slowest rank of a window takes than the median one, as a share of the window's time.
 
-    `kind` is the time that is compared, compute or data_wait. Returns None where the log does not say the ranks' times.
+    `kind` is the time that is compared: `compute` or `data_wait`. Returns None where the log does not say the ranks'
+    times of that kind, or the window's own time.
     """
     if window.rank_times is None or not window.seconds:
         return None
-    most = getattr(window.rank_times, f"{kind}_most_s")
-    median = getattr(window.rank_times, f"{kind}_median_s")
-    if most is None or median is None:
+    slowest_s = getattr(window.rank_times, f"{kind}_most_s")
+    median_s = getattr(window.rank_times, f"{kind}_median_s")
+    if slowest_s is None or median_s is None:
         return None
-    return float((most - median) / window.seconds)
+    return float((slowest_s - median_s) / window.seconds)

@@ -80,9 +80,9 @@ class PyTorch(EpochTable):
     evaluation = re.compile(rf"{_EPOCH}.*?\b(?P<name>val\.(?:top1|accuracy)) : (?P<value>{NUMBER})")
     batch_field = "batch_per_device"  # the field of the record that the parameter `batch_size` states
 
-    def before(self, line: int, text: str) -> None:
+    def read_before_rows(self, line: int, text: str) -> None:
         """Read a line before the first row; the parameters stand behind one of two words."""
-        super().before(line, text)
+        super().read_before_rows(line, text)
         text = _as_text(text)
         for head in ("PARAMETER", "Start with arguments"):
             if head in text:
@@ -90,9 +90,9 @@ class PyTorch(EpochTable):
                     self.set_once(name, value, line)
                 return
 
-    def after(self, line: int, text: str) -> None:
+    def read_behind_first_row(self, line: int, text: str) -> None:
         """Read a line after the first row, in JSON or not."""
-        super().after(line, _as_text(text))
+        super().read_behind_first_row(line, _as_text(text))
 
     def device_counts(self) -> dict[str, Fact]:
         """Return the number of devices, with its line, by the name of each parameter that states one."""
@@ -185,9 +185,9 @@ class MXNet(PyTorch):
         self._table_batch: Fact | None = None
         self._table_devices: list[Fact] = []  # a row for each of the benchmark's runs
 
-    def after(self, line: int, text: str) -> None:
+    def read_behind_first_row(self, line: int, text: str) -> None:
         """Read a line after the first row, or one of the closing table."""
-        super().after(line, text)
+        super().read_behind_first_row(line, text)
         head = _TABLE_HEAD.search(text)
         if head:
             self._table_batch = self._table_batch or Fact(integer(head[1]), line)
@@ -265,7 +265,7 @@ class Json(MXNet):
     )
     columns = "stamp epoch step rate time loss wait"
 
-    def begins(self, text: str, row: Columns) -> None:
+    def read_first_row(self, text: str, row: Columns) -> None:
         """Set the framework, the meaning of its batch and the number of its first step."""
         for column, dialect in _DIALECTS.items():
             if column in text:
@@ -295,12 +295,12 @@ class TensorFlow(PyTorch):
             return Fact("amp", self.said["amp_line"].line)
         return super().precision()
 
-    def steps(self, at: At) -> int | None:
+    def steps_of_row(self, at: At) -> int | None:
         """Return the steps since the last row.
 
         None for the first row, whose rate is that of its own step or window: how many steps that has it does not say.
         """
-        return None if self.last_row is None else super().steps(at)
+        return None if self.last_row is None else super().steps_of_row(at)
 
 
 class NvLog(TensorFlow):
@@ -311,4 +311,4 @@ class NvLog(TensorFlow):
     row = RowPattern(re.compile(_NVLOG + r" iteration: (\d{1,9})\b"), (field(r"\) total_ips: ", r"(?=\s|$)"),))
     recognised_by = RowPattern(re.compile(_NVLOG + "(?= total_ips)"), (field(r" total_ips: ", r"(?=\s|$)"),))
     columns = "stamp step rate"
-    steps = Table.steps
+    steps_of_row = Table.steps_of_row

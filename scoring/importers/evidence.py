@@ -45,7 +45,7 @@ class Evidence:
         self.other_word = ""  # the word that shows it
         self.half_line: int | None = None  # the first line that switches half precision on
 
-    def read(self, line: int, text: str, *, configures: bool) -> None:
+    def search(self, line: int, text: str, *, configures: bool) -> None:
         """Search a line for words of images, of other samples and of half precision; keep the first line with each.
 
         `line` is the number of the line. `configures` says that it stands before training or among its first rows. Only

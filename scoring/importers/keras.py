@@ -46,16 +46,16 @@ class Keras(Table):
     summary = re.compile(r"'avg_exp_per_second': ([\d.]+)")
     _part = ""
 
-    def state(self, name: str, value: object, line: int) -> None:
+    def take_stated(self, name: str, value: object, line: int) -> None:
         """Take the last value that is printed; of the data sets' values only those of the training one."""
         if name == "part":
             self._part = str(value)
         if self._part == "train" or name in ("gpus", "hosts"):
             self.said[name] = Fact(value, line)
 
-    def after(self, line: int, text: str) -> None:
+    def read_behind_first_row(self, line: int, text: str) -> None:
         """Read the closing line, which has the time of each row."""
-        super().after(line, text)
+        super().read_behind_first_row(line, text)
         stamps = {int(step): moment_s(stamp) for step, stamp in _STAMP.findall(text)}
         if stamps:
             for window in self.windows:
@@ -73,6 +73,6 @@ class Keras(Table):
             self.derive("batch_per_device" if self.value("each") == "True" else "batch_of_all", "batch")
         super().finish()
 
-    def time(self, at: At, row: Columns) -> RowTime:
+    def time_of_row(self, at: At, row: Columns) -> RowTime:
         """Return the steps between the two that a row names, and the seconds that it prints."""
         return RowTime(max(0, at.step - int(row["from"] or 0)), positive(row["window_s"]), None)

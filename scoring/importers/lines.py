@@ -49,8 +49,8 @@ class TaggedLine(NamedTuple):
 class Lines:
     """The lines of a stream, and where the runs in it begin.
 
-    The reader of a format calls `start` for each line that is no row and `row` for each line that is one. From these
-    calls `runs` tells how many runs the log holds.
+    The reader of a format calls `look_for_start` for each line that is no row and `note_row` for each line that is one.
+    From these calls `runs` tells how many runs the log holds.
     """
 
     def __init__(self, stream: BinaryIO, span: Span = (1, None)) -> None:
@@ -62,24 +62,24 @@ class Lines:
         self._has_row = False  # whether a row was met since then
         self._start_words: set[str] = set()  # words of STARTS met since then
 
-    def start(self, number: int, text: str) -> None:
+    def look_for_start(self, number: int, text: str) -> None:
         """Take note of line `number` if its text is what a tool prints as it starts."""
         word = _start_word(text)
         if word is None:
             return
 
         repeated = word in _ONCE and word in self._start_words
-        self.begin(number, anew=repeated)
+        self.begin_run(number, anew=repeated)
         self._start_words.add(word)
 
-    def begin(self, number: int, *, anew: bool = False) -> None:
+    def begin_run(self, number: int, *, anew: bool = False) -> None:
         """Let a run begin on line `number` if a row was met since the last start, or if `anew` is set."""
         if self._has_row or anew:
             self._possible_start = number
             self._has_row = False
             self._start_words = set()
 
-    def row(self, number: int) -> None:
+    def note_row(self, number: int) -> None:
         """Take note that line `number` is a row: the start before it is the start of a run."""
         if not self._has_row:
             self._first_lines.append(self._possible_start)
@@ -119,24 +119,34 @@ class Lines:
             yield text[:-1] if text.endswith("\n") else text + _CUT
 
     def of_lowest_rank(self, marker: str) -> Iterator[tuple[int, str]]:
-        """Yield the number, from 1, and the text of each line, but leave out what other ranks repeat of the lowest one.
+        """Yield the number, from 1, and the text of each line, without the rows that several ranks print alike.
 
-        `marker` is a text that stands in rows. Where mpirun puts the rank that wrote a line before it, several ranks
-        may print the same rows and starts of a tool: then those of the lowest rank that prints rows are yielded. Any
-        other line is yielded whatever its rank.
+        mpirun can put before each line the rank that wrote it. Where every rank prints the same rows, those of one rank
+        are enough, which is the lowest rank that prints any:
+
+            [1,0]<stdout>: loss 0.5     ->  loss 0.5
+            [1,1]<stdout>: loss 0.5     ->  left out
+            [1,1]<stdout>: saved to /x  ->  saved to /x
+
+        A row is a line that holds the text `marker`, such as `loss`. A line that a tool prints as it starts is left out
+        of the other ranks too. Every other line is yielded, whatever its rank.
         """
-        lowest_rank: int | None = None  # of those that print rows; known from the first block of lines with a row on
+        rank_of_rows: int | None = None  # the lowest rank that prints rows; None before the first block with a row
+        for block in self._blocks_of_lines():
+            if rank_of_rows is None:
+                rank_of_rows = _lowest_rank_with_rows(block, marker)
+            for line in block:
+                is_of_another_rank = line.rank is not None and rank_of_rows is not None and line.rank != rank_of_rows
+                may_be_repeated = marker in line.text or _start_word(line.text) is not None
+                if not (is_of_another_rank and may_be_repeated):
+                    yield line.number, line.text
+
+    def _blocks_of_lines(self) -> Iterator[list[TaggedLine]]:
+        """Yield the lines of the span, without mpirun's tags, in blocks of _BLOCK_LINES lines."""
         first, last = self.span
         numbered = itertools.islice(enumerate(self.texts(), 1), first - 1, last)
         while block := list(itertools.islice(numbered, _BLOCK_LINES)):
-            tagged = [self._untagged(number, text) for number, text in block]
-            if lowest_rank is None:
-                lowest_rank = _lowest_rank(tagged, marker)
-            for line in tagged:
-                is_of_lowest = line.rank is None or lowest_rank is None or line.rank == lowest_rank
-                is_row_or_start = marker in line.text or _start_word(line.text) is not None
-                if is_of_lowest or not is_row_or_start:
-                    yield line.number, line.text
+            yield [self._untagged(number, text) for number, text in block]
 
     def _untagged(self, number: int, text: str) -> TaggedLine:
         """Return a line without the tags by which mpirun says which rank wrote it, and that rank.
@@ -157,7 +167,7 @@ class Lines:
         return TaggedLine(number, _RANK_TAG.sub("", text_after_tag), rank)
 
 
-def _lowest_rank(lines: Sequence[TaggedLine], marker: str) -> int | None:
+def _lowest_rank_with_rows(lines: Sequence[TaggedLine], marker: str) -> int | None:
     """Return the lowest rank that prints a line with `marker`; None where no rank does."""
     ranks = [line.rank for line in lines if line.rank is not None and marker in line.text]
     return min(ranks, default=None)

@@ -80,10 +80,10 @@ class MLLog(Table):
                 epoch.printed_rate = None
             says_its_speed = epoch.seconds is not None or epoch.printed_rate is not None
             if says_its_speed and not has_step_windows:
-                self.add(epoch)
+                self.add_window(epoch)
         if not self.windows:
             for block in self._windows_of_blocks(samples):
-                self.add(block)
+                self.add_window(block)
 
     def _take_entry(self, entry: Entry) -> None:
         """Take one entry of the log: an event, a section of the header, or a problem, a line that cannot be read.
@@ -92,14 +92,14 @@ class MLLog(Table):
         begins. A `step_window` event becomes a window at once and is dropped, so that a long run is held only once.
         """
         if isinstance(entry, Problem):
-            self.problem(f"line {entry.line}: {entry.message}")
+            self.note_problem(f"line {entry.line}: {entry.message}")
             return
 
         name = entry.section if isinstance(entry, Header) else entry.key
         if name in _OPENING:
-            self.lines.begin(entry.line)
+            self.lines.begin_run(entry.line)
         if name == schema.RUN_START.key:
-            self.lines.row(entry.line)
+            self.lines.note_row(entry.line)
 
         events = self.events
         events.take(entry)
@@ -118,13 +118,15 @@ class MLLog(Table):
         """
         headers = self.events.headers
         self.header = {name: header.value for name, header in headers.items()}
-        for name, version in (table_or_none(self.header.get("packages")) or {}).items():
+        packages = table_or_none(self.header.get("packages")) or {}
+        for name, version in packages.items():
             if isinstance(version, str):
                 self.software[name] = version
 
         environment = headers.get(schema.ENVIRONMENT.name)
-        if environment and "NULL_GPU" in (table_or_none(environment.value) or {}):
-            self.problem(
+        variables = table_or_none(environment.value) if environment else None
+        if environment and variables and "NULL_GPU" in variables:
+            self.note_problem(
                 f"line {environment.line}: null GPUs, which compute nothing: no figure of this run means anything"
             )
 
@@ -139,7 +141,7 @@ class MLLog(Table):
             return
         stated = table_or_none(summary.value)
         if stated is None:
-            self.problem(f"line {summary.line}: run_summary without a table of values")
+            self.note_problem(f"line {summary.line}: run_summary without a table of values")
             return
 
         self.header.setdefault("run_summary", stated)
@@ -177,7 +179,7 @@ class MLLog(Table):
             self.set_once(f"{name}_s", mark.time_ms / 1000, mark.line)
             self.set_once("status", text_or_none(mark.status), mark.line)
         for mark in marks[1:]:
-            self.problem(f"line {mark.line}: {name} again, first on line {marks[0].line}")
+            self.note_problem(f"line {mark.line}: {name} again, first on line {marks[0].line}")
 
     def _set_from_event(self, name: str, event: Event | None, read: Callable[[Any], object]) -> None:
         """Set the fact `name` to the value of an event as `read` makes it; without the event nothing is set."""
@@ -194,7 +196,7 @@ class MLLog(Table):
         if result is None and value is not None and not is_nan:
             shown = repr(value)
             shown = shown if len(shown) <= 40 else f"{shown[:40]}..."
-            self.problem(f"line {event.line}: {event.key}: {name} is {shown}, which cannot be read")
+            self.note_problem(f"line {event.line}: {event.key}: {name} is {shown}, which cannot be read")
         return result
 
     def _add_step_window(self, logged: Event, rank_times: schema.RankTimes | None) -> None:
@@ -209,7 +211,7 @@ class MLLog(Table):
         seconds = self._readable(logged, "time_s", table.get("time_s"), positive_amount)
         if steps is None or seconds is None:
             missing = "steps or time" if isinstance(logged.value, dict) else "a table of values"
-            self.problem(f"line {logged.line}: step_window without {missing}")
+            self.note_problem(f"line {logged.line}: step_window without {missing}")
             return
 
         images = self._readable(logged, "images", table.get("images"), positive_amount)
@@ -229,7 +231,7 @@ class MLLog(Table):
             power_w=self._readable(logged, "power_w", table.get("power_w"), real),
             rank_times=rank_times,
         )
-        self.add(window)
+        self.add_window(window)
         if images is None:
             self._without_images.append(window)
 

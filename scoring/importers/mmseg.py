@@ -48,7 +48,7 @@ class MMSeg(Table):
     quality = "mIoU"
     _loader = ""
 
-    def state(self, name: str, value: object, line: int) -> None:
+    def take_stated(self, name: str, value: object, line: int) -> None:
         """Take a stated value; of the loaders' batches only that of the training one, and AMP by any of its names."""
         if name == "loader":
             self._loader = str(value)

@@ -45,11 +45,11 @@ class OneFlow(EpochTable):
         if gpus and nodes:
             self.derive("devices", "gpus", nodes * gpus)
 
-    def steps(self, at: At) -> int | None:
+    def steps_of_row(self, at: At) -> int | None:
         """Return the steps since the last row.
 
         The last row of an epoch may hold more steps than the others. A row that starts anew at 0 has the usual number.
         """
         if self.last_row is None:
             return None
-        return super().steps(at) or self.usual_steps
+        return super().steps_of_row(at) or self.usual_steps

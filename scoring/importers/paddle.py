@@ -132,9 +132,9 @@ class PaddleSeg(Launch):
     quality = "mIoU"
     _section = ""
 
-    def before(self, line: int, text: str) -> None:
+    def read_before_rows(self, line: int, text: str) -> None:
         """Read a line of the configuration: `type` is the model's in its section, the backbone's one step deeper."""
-        super().before(line, text)
+        super().read_before_rows(line, text)
         if text[:1] not in (" ", ""):
             self._section = text
             return
@@ -142,7 +142,7 @@ class PaddleSeg(Launch):
         kind = re.match(r"(  |    )type: (.*)", text) if self._section.startswith("model:") else None
         if kind:
             name = "network" if kind[1] == "  " else "backbone"
-            self.state(name, kind[2].strip(), line)
+            self.take_stated(name, kind[2].strip(), line)
 
     def finish(self) -> None:
         """Set precision by the command line's words, and the model by its network and backbone."""

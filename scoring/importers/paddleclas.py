@@ -98,14 +98,14 @@ class Dygraph(Launch):
         self._precision_switches: dict[str, Fact] = {}  # by their names
         self._ended_epochs: set[int] = set()  # epochs whose training ended
 
-    def before(self, line: int, text: str) -> None:
+    def read_before_rows(self, line: int, text: str) -> None:
         """Read a line before the first row; note the batch, the model and the switches of precision it configures.
 
         The configuration is printed as an indented tree, with a key on each line. `_config_path` holds the keys under
         which the current one stands: so a line `batch_size : 64` is known as `DataLoader.Train.sampler.batch_size`. A
         key ends the parts of the tree that begin at keys indented as far as itself or further.
         """
-        super().before(line, text)
+        super().read_before_rows(line, text)
         match = _CONFIG_LINE.search(text) if "INFO: " in text else None
         if match is None:
             return
@@ -122,9 +122,9 @@ class Dygraph(Launch):
         elif name in _PRECISION_SWITCHES or path.startswith("AMP."):
             self._precision_switches.setdefault(name, Fact(value.strip(), line))
 
-    def after(self, line: int, text: str) -> None:
+    def read_behind_first_row(self, line: int, text: str) -> None:
         """Read the end of an epoch's training, or an evaluation."""
-        super().after(line, text)
+        super().read_behind_first_row(line, text)
         match = _EPOCH_END.search(text)
         if match:
             self._ended_epochs.add(int(match[1] or match[2]))
@@ -179,7 +179,7 @@ class Dygraph(Launch):
             return False
         return True if self._ended_epochs else None
 
-    def steps(self, at: At) -> int | None:
+    def steps_of_row(self, at: At) -> int | None:
         """Return how many steps a row's averages are over: those since the row before it, or since the epoch began.
 
         Where the meters are reset in between, these are the steps since the reset. Returns None for the log's first row
@@ -213,7 +213,7 @@ class Static(Dygraph):
         self._last_total_s = 0.0  # time of all steps that the last row's averages are over
         self._last_wait_s = 0.0  # the part of it that waited for input
 
-    def begins(self, text: str, row: Columns) -> None:
+    def read_first_row(self, text: str, row: Columns) -> None:
         """Tell the release by its first row: `elapse` is that of the old ones, commas are those of 2.0."""
         if row["old"]:
             self.meters = Meters(first_step=0, reset_step=None)
@@ -221,7 +221,7 @@ class Static(Dygraph):
             self.meters = Meters(first_step=0, reset_step=10)
         self.first_step = self.meters.first_step
 
-    def time(self, at: At, row: Columns) -> RowTime:
+    def time_of_row(self, at: At, row: Columns) -> RowTime:
         """Return how many steps a row is about, their seconds, and how long they waited for input.
 
         The printed averages are over all steps since the meters were reset. An average times its number of steps is a

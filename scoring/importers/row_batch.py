@@ -13,17 +13,17 @@ class RowBatch:
     """The batch of one device as rate x step time, of which each row's printed digits leave a range."""
 
     def __init__(self) -> None:
-        self._low = 0.0
-        self._high = 1e12
-        self._line = 0
+        self._least = 0.0
+        self._greatest = 1e12
+        self._first_line = 0
 
     @property
     def images(self) -> int | None:
         """The only whole number that all rows so far leave; None where they leave several, or none."""
-        low = math.ceil(self._low)
-        return low if low == math.floor(self._high) else None
+        low = math.ceil(self._least)
+        return low if low == math.floor(self._greatest) else None
 
-    def read(self, line: int, printed_rate: str | None, printed_time: str | None) -> None:
+    def narrow(self, line: int, printed_rate: str | None, printed_time: str | None) -> None:
         """Narrow the range of possible batches by one row's rate and step time, both as printed on `line`.
 
         The batch is rate x time, as exact as the printed digits: a time of `0.25` may be 0.245 to 0.255. What lies
@@ -40,11 +40,11 @@ class RowBatch:
         rounding_of_time = rate * _half_of_last_digit(printed_time)
         rounding_of_rate = time_s * _half_of_last_digit(printed_rate)
         slack = rounding_of_time + rounding_of_rate + OTHER_SLACK * product
-        self._low = max(self._low, product - slack)
-        self._high = min(self._high, product + slack)
-        self._line = self._line or line
+        self._least = max(self._least, product - slack)
+        self._greatest = min(self._greatest, product + slack)
+        self._first_line = self._first_line or line  # of the rows that tell a range
 
-    def finish(self, said: dict[str, Fact], checks: list[Check]) -> None:
+    def set_batch(self, said: dict[str, Fact], checks: list[Check]) -> None:
         """Set `batch_per_device` in `said`, what the log states, to the batch that the rows tell, if they tell one.
 
         A configuration may state the batch too. Then a check of whether the two agree is added to `checks`, and where
@@ -58,11 +58,11 @@ class RowBatch:
         if configured is not None:
             ways = (
                 f"line {configured.line}: the configuration, {configured.value}",
-                f"line {self._line} and the other rows: rate x step time, {from_rows} a device",
+                f"line {self._first_line} and the other rows: rate x step time, {from_rows} a device",
             )
             checks.append(Check(what="batch", ways=ways, agree=configured.value == from_rows))
         if configured is None or configured.value != from_rows:
-            said["batch_per_device"] = Fact(from_rows, self._line)
+            said["batch_per_device"] = Fact(from_rows, self._first_line)
 
 
 def _half_of_last_digit(printed: str | None) -> float:

@@ -128,12 +128,12 @@ class Table:
             ways = tuple(f"line {fact.line}: {place}, {fact.value}" for place, fact in facts.items())
             self.checks.append(Check(what=name, ways=ways, agree=len(values) == 1))
 
-    def problem(self, text: str) -> None:
+    def note_problem(self, text: str) -> None:
         """Record something in the text that could not be taken as it stands."""
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(text)
 
-    def add(self, window: Window) -> None:
+    def add_window(self, window: Window) -> None:
         """Append the window of one printed row to `windows`, unless it is a copy of the last one.
 
         A row is printed twice where two programs write the same log. Where the counters of epochs and steps go back,
@@ -156,7 +156,7 @@ class Table:
             )
         self.windows.append(window)
 
-    def before(self, line: int, text: str) -> None:
+    def read_before_rows(self, line: int, text: str) -> None:
         """Read a line before the first row: state what the groups of `facts` and `facts_around` match in it."""
         for pattern in (self.facts, self.facts_around):
             if pattern is None:
@@ -164,16 +164,16 @@ class Table:
             for match in pattern.finditer(text):
                 for name, value in match.groupdict().items():
                     if value is not None:
-                        self.state(name, value, line)
+                        self.take_stated(name, value, line)
 
-    def state(self, name: str, value: object, line: int) -> None:
+    def take_stated(self, name: str, value: object, line: int) -> None:
         """Take a value that a line before the first row states of `name`."""
         self.set_once(name, value, line)
 
-    def begins(self, text: str, row: Columns) -> None:
+    def read_first_row(self, text: str, row: Columns) -> None:
         """Take note of the first row."""
 
-    def after(self, line: int, text: str) -> None:
+    def read_behind_first_row(self, line: int, text: str) -> None:
         """Read a line after the first row that is no row itself, by the format's patterns for four kinds of lines.
 
         An evaluation goes to `qualities`, the summary of an epoch to `epochs`, and the figure that the log closes with
@@ -241,7 +241,7 @@ class Table:
             self.set_once("precision", record_name, precision.line)
         self.set_once("framework", self.framework)
 
-    def steps(self, at: At) -> int | None:
+    def steps_of_row(self, at: At) -> int | None:
         """Return the steps since the last row, by a counter that runs through the run.
 
         None for the first row, and where the counter goes back.
@@ -250,7 +250,7 @@ class Table:
             return None
         return at.step - self.last_row.step
 
-    def time(self, at: At, row: Columns) -> RowTime:
+    def time_of_row(self, at: At, row: Columns) -> RowTime:
         """Return how many steps a row is about, their seconds, and how long they waited for input.
 
         `at` is the row's epoch and step, `row` its printed columns. Steps are None where the row does not tell them,
@@ -258,7 +258,7 @@ class Table:
         print the time of its last step alone, which tells the seconds only of a row of one step. Seconds and wait are
         None where they are not known.
         """
-        steps = self.steps(at)
+        steps = self.steps_of_row(at)
         step_s = positive(row.get("time"))
         step_wait_s = number(row.get("wait"))
         is_time_of_all_steps = self.mean_time or steps == 1
@@ -274,19 +274,20 @@ class Table:
     def read(self) -> None:
         """Read all lines of the log into rows, epochs, evaluations and facts.
 
-        A line with a row goes to `_add_row`, any other line to `before` or `after`, as it stands before or behind the
-        first row. A row that lacks the figure which the format needs, or that repeats the counters of the last row, is
-        passed over. Where rows print the run's last step, the log is truncated if a row more would have fitted. Raises
-        InputError where the rows are of anything but images, or where nothing shows that they are of images.
+        A line with a row goes to `_add_row`, any other line to `read_before_rows` or, behind the first row, to
+        `read_behind_first_row`. A row that lacks the figure which the format needs, or that repeats the counters of the
+        last row, is passed over. Where rows print the run's last step, the log is truncated if a row more would have
+        fitted. Raises InputError where the rows are of anything but images, or where nothing shows that they are of
+        images.
         """
         last_step_wanted: int | None = None
         for line, text, values in rows(self.lines, self.marker, self.tool, self.row):
             self._search_for_evidence(line, text, is_row=values is not None)
             if values is None:
                 if self.windows:
-                    self.after(line, text)
+                    self.read_behind_first_row(line, text)
                 else:
-                    self.before(line, text)
+                    self.read_before_rows(line, text)
                 continue
 
             row = self._values_by_column(values)
@@ -301,7 +302,7 @@ class Table:
             steps_of_row = self.usual_steps or self.last_row.step
             self.truncated = self.last_row.step + steps_of_row <= last_step_wanted
         self.finish()
-        self.row_batch.finish(self.said, self.checks)
+        self.row_batch.set_batch(self.said, self.checks)
         self._forget_doubtful_precision()
         self._require_images()
         for field in ("first_step", "rate_scope", "cumulative"):
@@ -317,7 +318,7 @@ class Table:
         configures = rows_before == 0
         if is_row:
             configures = rows_before < WATCHED_ROWS
-        self.evidence.read(line, text, configures=configures)
+        self.evidence.search(line, text, configures=configures)
 
     def _values_by_column(self, values: Values) -> Columns:
         """Return a row's values by the names of their columns; of two values of one name the first that is printed."""
@@ -335,17 +336,17 @@ class Table:
         if unit and not _IMAGES.match(unit):
             raise InputError(f"line {line}: a rate in {unit}/s, not in images/s: score logs of networks for images")
         if self.last_row is None:
-            self.begins(text, row)  # some formats tell their release by the first row
+            self.read_first_row(text, row)  # some formats tell their release by the first row
         if self.rows_tell_batch:
-            self.row_batch.read(line, row.get("rate"), row["time"])
+            self.row_batch.narrow(line, row.get("rate"), row["time"])
 
-        time = self.time(at, row)  # it looks at `last_row`, which must still be the row before
+        time = self.time_of_row(at, row)  # it looks at `last_row`, which must still be the row before
         self.last_row = at
         if time.steps == 0:
             return
 
         self.usual_steps = self.usual_steps or time.steps
-        self.add(
+        self.add_window(
             Window(
                 line=line,
                 step=at.step,
@@ -377,7 +378,7 @@ class Table:
 class EpochTable(Table):
     """A format whose counter starts anew in each epoch."""
 
-    def steps(self, at: At) -> int | None:
+    def steps_of_row(self, at: At) -> int | None:
         """Return the steps since the last row; None of the log's first row, unless it has one step."""
         last = self.last_row
         if last is None:

@@ -85,7 +85,7 @@ def rows(lines: Lines, marker: str, tool: str, pattern: RowPattern) -> Iterator[
             rows_of_line = [Row(number, text, pattern.search(text)) for text in row_texts]
             for row in rows_of_line:
                 if row.values is not None:
-                    lines.row(number)
+                    lines.note_row(number)
                 yield row
             last_row = rows_of_line[-1]
             first_half = last_row if _is_first_half(last_row, pattern.head) else None
@@ -96,14 +96,14 @@ def rows(lines: Lines, marker: str, tool: str, pattern: RowPattern) -> Iterator[
             if tool not in line:
                 joined_row = _joined(first_half, line, pattern)
             if joined_row is not None:
-                lines.row(joined_row.line)
+                lines.note_row(joined_row.line)
                 yield joined_row
                 first_half = None
                 continue
             if number - first_half.line >= HALF_ROW_LINES:
                 first_half = None
 
-        lines.start(number, line)
+        lines.look_for_start(number, line)
         yield Row(number, line, None)
 
 

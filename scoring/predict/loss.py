@@ -53,14 +53,14 @@ class PublishedTable:
 def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
     """Return a table for each published system with figures on two numbers of nodes or more.
 
-    A system may have been measured with different numbers of devices on each node. Those figures are kept that have as
-    many on each node as its largest measurement.
+    A system may have been measured with 1, 4 or 8 devices on a node. Only those figures are kept that have as many on
+    each node as the system's largest measurement, so that they differ in the number of nodes alone.
     """
     tables = []
-    for figures in by_devices(row for row in rows if row.nodes):
+    for figures in by_devices(row for row in rows if row.nodes):  # a list for each system, by ascending devices
         largest = figures[-1]
         devices_per_node = (largest.devices or 0) / (largest.nodes or 1)
-        images_per_s: dict[int, float] = {}
+        images_per_s: dict[int, float] = {}  # by nodes
         for figure in figures:
             if figure.nodes and figure.devices == figure.nodes * devices_per_node:
                 images_per_s[figure.nodes] = figure.value
@@ -80,7 +80,7 @@ def _table_name(figure: Published) -> str:
 class _LostThroughput(NamedTuple):
     """The throughput that one published figure lost against its table's fewest nodes."""
 
-    share: float  # 1 / fewest nodes - 1 / nodes: by how much more of the traffic leaves a node
+    more_traffic: float  # 1 / fewest nodes - 1 / nodes: by how much more of the traffic leaves a node, as a share of it
     lost: float  # logarithm of linear scaling over the published figure
     doublings: float  # of the nodes
 
@@ -88,39 +88,42 @@ class _LostThroughput(NamedTuple):
 def learn(tables: Sequence[PublishedTable]) -> Loss:
     """Return the model of the loss that fits the published figures, each against its table's fewest nodes.
 
-    What a figure lost is the logarithm of linear scaling over the figure. It is divided by how much more of the
-    traffic leaves a node than on the fewest nodes, and the mean of these quotients is the loss. The scatter of the
-    figures about the model is reckoned for one doubling of the nodes.
+    What a figure lost is the logarithm of linear scaling over the figure: where twice the nodes do 1.9 times the
+    images/s, log(2 / 1.9). It is divided by how much more of the traffic leaves a node than on the fewest nodes, and
+    the mean of these quotients is the loss. The spread is how far figures lie from the model at one doubling of the
+    nodes. It takes two figures or more.
     """
     figures = []
     for table in tables:
-        (fewest_nodes, base_rate), *more = table.images_per_s.items()  # ascending by nodes
-        for nodes, rate in more:
+        (fewest_nodes, base_rate), *on_more_nodes = table.images_per_s.items()  # ascending by nodes
+        for nodes, rate in on_more_nodes:
             figures.append(
                 _LostThroughput(
-                    share=1 / fewest_nodes - 1 / nodes,
+                    more_traffic=1 / fewest_nodes - 1 / nodes,
                     lost=math.log(nodes / fewest_nodes * base_rate / rate),
                     doublings=math.log2(nodes / fewest_nodes),
                 )
             )
-    mean = statistics.fmean(figure.lost / figure.share for figure in figures)
-    squares = math.fsum((figure.lost - mean * figure.share) ** 2 / figure.doublings for figure in figures)
+    mean = statistics.fmean(figure.lost / figure.more_traffic for figure in figures)
+    squares = math.fsum((figure.lost - mean * figure.more_traffic) ** 2 / figure.doublings for figure in figures)
     return Loss(mean=mean, spread=math.sqrt(squares / (len(figures) - 1)), tables=len(tables))
 
 
 def back_test(tables: Sequence[PublishedTable]) -> list[JsonObject]:
-    """Return a prediction of every published figure beside the figure itself, but for those of the fewest nodes.
+    """Return a prediction of every published figure beside the figure itself, as rows of plain values.
 
-    Each is predicted from its table's fewest nodes with the loss that the other reports alone show, so no figure is
-    predicted by itself. `published`, `predicted`, `low`, `high` and `linear` are images/s. `linear` is the baseline: as
-    many times the images/s as nodes. `error` is a share of the published figure, and `covered` tells whether the 95 %
-    interval holds it.
+    Each is predicted from its table's fewest nodes, whose own figure has no row. The loss is that of the other reports
+    alone, so that no figure is predicted by itself.
+
+    `published`, `predicted`, `linear`, and the bounds `low` and `high` of the 95 % interval are images/s. `linear` is
+    the baseline: as many times the images/s as nodes. `error` is a share of the published figure, and `covered` tells
+    whether the interval holds it.
     """
     results = []
     for table in tables:
         loss = learn([other for other in tables if other.report != table.report])
-        (fewest_nodes, base_rate), *more = table.images_per_s.items()
-        for nodes, rate in more:
+        (fewest_nodes, base_rate), *on_more_nodes = table.images_per_s.items()
+        for nodes, rate in on_more_nodes:
             predicted = base_rate * loss.ratio(fewest_nodes, nodes)
             low_factor, high_factor = loss.relative_interval_95(fewest_nodes, nodes)
             low = predicted * low_factor
@@ -166,8 +169,10 @@ def back_test_lines(tested: Mapping[str, Any]) -> Iterator[str]:
     form = "  {table:<60} {nodes:>2} nodes  published {published:>9.1f}  predicted {predicted:>9.1f} "
     form += "({low:.0f} to {high:.0f})  {error:+.1%}"
     for result in results:
-        inside = "" if result["covered"] else "  outside its interval"
-        yield form.format(**result) + inside
+        line = form.format(**result)
+        if not result["covered"]:
+            line += "  outside its interval"
+        yield line
     tables = {result["table"] for result in results}
     covered = f"{tested['covered']} within their 95 % interval"
     yield f"{len(results)} figures of {len(tables)} tables; {covered}. Median error:"

@@ -4,9 +4,9 @@ import argparse
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from compliance.official import convergence
 from runlog import workloads
@@ -17,6 +17,7 @@ from scoring.figure import warnings as figure_warnings
 from scoring.figure.options import counts, whole
 from scoring.figure.score import score
 from scoring.importers import FORMATS, MOST, count, jsonable, read_record
+from scoring.predict.lines import prediction_lines
 from scoring.predict.loss import Loss, back_test, back_test_lines, learn, median_errors, published_tables
 from scoring.published.table import read_published
 from scoring.record import InputError, Record
@@ -50,7 +51,7 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One measured shape."""
+    """The measured throughput of so many nodes, with so many devices on each."""
 
     nodes: int
     devices_per_node: int
@@ -69,9 +70,11 @@ def predict(
     """Return the predicted throughput and time to train on `nodes` nodes, as a row of plain values.
 
     The throughput of `base`, a measured number of nodes, is scaled to `nodes` by the published `loss` between nodes.
-    `input_limit` is the images/s that the input of one node can feed: beyond it the step waits for its input. The 95 %
-    interval of the throughput is None where nothing is known of its error. The time to train has an interval only on
-    as many nodes as were measured: on others the published times lay outside such an interval.
+    `input_limit` is the images/s that the input of one node can feed: beyond it the step waits for its input.
+
+    The 95 % interval of the throughput is None where nothing is known of its error, as of one run on as many nodes as
+    were measured. The time to train has an interval only on as many nodes as were measured: on others the published
+    times lay outside such an interval.
     """
     devices = nodes * base.devices_per_node
     global_batch = devices * batch_per_device
@@ -79,67 +82,70 @@ def predict(
     images_per_s = min(images_per_s_without_limit, nodes * input_limit)
     step_s = global_batch / images_per_s
 
-    low, high = loss.relative_interval_95(base.nodes, nodes, base.relative_error or 0.0)
-    error_is_known = high > low
+    low_factor, high_factor = loss.relative_interval_95(base.nodes, nodes, base.relative_error or 0.0)
+    error_is_known = high_factor > low_factor
     row: JsonObject = {
         "nodes": nodes,
         "devices": devices,
         "global_batch": global_batch,
         "images_per_s": images_per_s,
-        "interval_95": [images_per_s * low, images_per_s * high] if error_is_known else None,
+        "interval_95": [images_per_s * low_factor, images_per_s * high_factor] if error_is_known else None,
         "step_time_s": step_s,
         "input_wait_s": step_s - global_batch / images_per_s_without_limit,
     }
     row |= _time_to_train_columns(training, global_batch, devices, step_s)
     minutes = row["time_to_train_min"]
     if minutes and nodes == base.nodes and error_is_known:
-        row["time_to_train_95_min"] = [minutes / high, minutes / low]
+        row["time_to_train_95_min"] = [minutes / high_factor, minutes / low_factor]
     return row
 
 
 def _time_to_train_columns(training: Training, global_batch: int, devices: int, step_s: float) -> JsonObject:
     """Return the columns of a prediction on the time to train: epochs, minutes, their interval, and a note.
 
-    The interval is None, to be set where one is known. Where the epochs are not known all are None and the note says
-    why; else the note is empty.
+    The interval is None here: `predict` sets it where it is known. Where the epochs are not known, they and the minutes
+    are None and the note says why; else the note is empty.
     """
-    columns: JsonObject = {
-        "epochs": None,
-        "time_to_train_min": None,
+    epochs: float | None = None
+    minutes: float | None = None
+    note = ""
+    epochs_or_reason = epochs_to_target(training, global_batch)
+    if isinstance(epochs_or_reason, str):
+        note = epochs_or_reason
+    else:
+        epochs = epochs_or_reason
+        minutes = _minutes_to_train(training, epochs, global_batch, devices, step_s)
+    return {
+        "epochs": epochs,
+        "time_to_train_min": minutes,
         "time_to_train_95_min": None,
-        "time_to_train_note": "",
+        "time_to_train_note": note,
     }
-    epochs = epochs_to_target(training, global_batch)
-    if isinstance(epochs, str):
-        columns["time_to_train_note"] = epochs
-        return columns
-    columns["epochs"] = epochs
-    columns["time_to_train_min"] = _time_to_train_min(training, epochs, global_batch, devices, step_s)
-    return columns
 
 
-def _time_to_train_min(training: Training, epochs: float, global_batch: int, devices: int, step_s: float) -> float:
+def _minutes_to_train(training: Training, epochs: float, global_batch: int, devices: int, step_s: float) -> float:
     """Return the minutes that training and its evaluations take, with an evaluation every EPOCHS_PER_EVAL epochs."""
     steps = math.ceil(training.train_samples / global_batch) * epochs
     evaluations = math.ceil(epochs / EPOCHS_PER_EVAL)
-    images_of_a_device = evaluations * math.ceil(training.eval_samples / devices)
-    return (steps * step_s + images_of_a_device / training.eval_images_per_s_device) / 60
+    evaluated_by_a_device = evaluations * math.ceil(training.eval_samples / devices)
+    return (steps * step_s + evaluated_by_a_device / training.eval_images_per_s_device) / 60
 
 
 def epochs_to_target(training: Training, global_batch: int) -> float | str:
     """Return how many epochs training to the target takes at a global batch, or a text that says why it is not known.
 
-    The epochs that a user gave count first. For ResNet-50 on ImageNet they are interpolated between the MLPerf
-    reference convergence points of ruleset 4.0.0, pruned as the checker does; their target is 75.9 % top-1.
+    The epochs that a user gave count first. For ResNet-50 on ImageNet they follow from the MLPerf reference convergence
+    points of ruleset 4.0.0, which say how many epochs the reference took to 75.9 % top-1 at some batches. Between two
+    batches they are interpolated as the checker does; past the largest one they are not known.
     """
     if training.epochs is not None:
         return training.epochs
     if not training.imagenet:
         return "epochs to the target are not known for this model and data set: give --epochs"
     reference = convergence.reference_set("resnet", "4.0.0")
-    held_to = convergence.point_at(global_batch, reference.points, reference)
-    if held_to is not None:
-        return held_to.point.mean
+    at_batch = convergence.point_at(global_batch, reference.points, reference)
+    if at_batch is not None:
+        return at_batch.point.mean
     return f"global batch {global_batch} is past the largest reference convergence point: give --epochs"
 
 
@@ -169,19 +175,30 @@ def positive(text: str) -> float:
 def main(args: argparse.Namespace) -> int:
     """Print predictions from the measured logs, or with --back-test how well the model does on published figures.
 
-    Returns 0. Raises InputError where no logs are given.
+    Returns 0. Raises InputError where neither logs nor --back-test are given.
     """
     if args.back_test:
-        results = back_test(published_tables(read_published()))
-        covered = sum(result["covered"] for result in results)
-        tested = {"median_errors": median_errors(results), "covered": covered, "results": results}
-        print(json.dumps(tested, indent=1) if args.json else "\n".join(back_test_lines(tested)))
+        _print_back_test(as_json=args.json)
         return 0
     if not args.measured:
         raise InputError("no logs: give --measured LOG..., or --back-test")
     planned = plan(args)
-    print(json.dumps(jsonable(planned), indent=1) if args.json else safe_lines(prediction_lines(planned)))
+    if args.json:
+        print(json.dumps(jsonable(planned), indent=1))
+    else:
+        print(safe_lines(prediction_lines(planned)))
     return 0
+
+
+def _print_back_test(*, as_json: bool) -> None:
+    """Print every published figure beside what the model predicts for it, and the median errors."""
+    results = back_test(published_tables(read_published()))
+    covered = sum(result["covered"] for result in results)
+    tested = {"median_errors": median_errors(results), "covered": covered, "results": results}
+    if as_json:
+        print(json.dumps(tested, indent=1))
+    else:
+        print("\n".join(back_test_lines(tested)))
 
 
 class Shape(NamedTuple):
@@ -192,7 +209,7 @@ class Shape(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Logs, the throughput of each of their shapes by ascending nodes, and warnings."""
+    """The measured logs, the throughput of each of their shapes by ascending nodes, and warnings."""
 
     records: list[Record]
     points: list[Point]
@@ -202,9 +219,9 @@ class Measured(NamedTuple):
 def measure(args: argparse.Namespace) -> Measured:
     """Return the logs of --measured with a figure for each shape among them: so many nodes of so many devices.
 
-    Logs of one shape are repeats, scored together under the protocol. Where a shape has a single run, a warning says
-    that the spread of runs is not known. Raises InputError for logs that do not say their devices or batch, and for
-    logs of different work.
+    Logs of one shape are repeats, scored together under the protocol. Where a shape has a single run, or its figure has
+    no interval, a warning says that the spread of runs is not known. Raises InputError for a protocol that does not
+    measure throughput, for logs that do not say their devices or batch, and for logs of different work.
     """
     protocol = protocols.find(args.protocol)
     if protocol.figure != "throughput":
@@ -215,13 +232,13 @@ def measure(args: argparse.Namespace) -> Measured:
         shape = _shape(record, log, args.devices_per_node)
         by_shape.setdefault(shape, []).append(record)
     records = list(itertools.chain.from_iterable(by_shape.values()))
-    warnings = _mixture(records)
+    warnings = _warnings_of_mixture(records)
 
     points = []
     for shape, repeats in sorted(by_shape.items()):
         result = score(repeats, protocol, skip=args.skip)
         interval = result.interval_95
-        if interval is None or len(repeats) == 1:
+        if interval is None or len(repeats) == 1:  # the interval of one run is that of its windows
             unknown = "the spread of runs is unknown, and not in the prediction's interval"
             warnings.append(f"{shape.nodes} x {shape.devices_per_node}: {unknown}")
         points.append(
@@ -248,8 +265,11 @@ def _shape(record: Record, log: str, devices_per_node: int | None) -> Shape:
     return Shape(nodes, record.devices // nodes)
 
 
-def _mixture(records: Sequence[Record]) -> list[str]:
-    """Return warnings of runs that differ in more than their size. Raises InputError where their work differs."""
+def _warnings_of_mixture(records: Sequence[Record]) -> list[str]:
+    """Return warnings of runs that differ in math mode or software.
+
+    Raises InputError where they differ in model, batch of one device or precision, as they did different work then.
+    """
     texts = []
     for warning in figure_warnings.of_mixture(records):
         if warning.check in ("mixed_model", "mixed_batch", "mixed_precision"):
@@ -259,7 +279,7 @@ def _mixture(records: Sequence[Record]) -> list[str]:
 
 
 def _relative_error(interval_95: tuple[float, float] | None) -> float | None:
-    """Return the standard error of a figure as a share of it, from its interval."""
+    """Return the standard error of a figure as a share of it, from its interval; None where it has none."""
     if not interval_95:
         return None
     return spread.half_share(interval_95) / NORMAL_QUANTILE
@@ -268,17 +288,18 @@ def _relative_error(interval_95: tuple[float, float] | None) -> float | None:
 def plan(args: argparse.Namespace) -> JsonObject:
     """Return a prediction for each node count of --nodes, with what the predictions rest on, as plain values.
 
-    Each is scaled from the largest measured node count that is not larger. All nodes are of one size: that of
-    --devices-per-node, or the most devices that a measured node has.
+    Each is scaled from the largest measured node count that is not larger, or from the least one where all are larger.
+    All nodes are of one size: that of --devices-per-node, or the most devices that a measured node has. Raises
+    InputError as `measure` does, and where no node of that size was measured.
     """
     records, measured, warnings = measure(args)
     batch = records[0].batch_per_device
-    assert batch
+    assert batch, "`measure` has refused logs without it"
     points = _points_by_nodes(measured, args.devices_per_node)
     loss = learn(published_tables(read_published()))
     training, assumptions = _training(args, records, points[min(points)])
-    has_unmeasured_nodes = set(args.nodes) - set(points)
-    if has_unmeasured_nodes:
+    unmeasured_nodes = set(args.nodes) - set(points)
+    if unmeasured_nodes:
         share = format(math.exp(-loss.mean), ".1%")
         sources = f"{loss.tables} published tables of up to 8 nodes"
         assumptions.append(f"many nodes do {share} of as many times one node, as {sources} have it")
@@ -314,11 +335,11 @@ def _points_by_nodes(measured: Sequence[Point], devices_per_node: int | None) ->
 
 def _base_nodes(measured: Iterable[int], nodes: int) -> int:
     """Return the largest measured node count up to `nodes`; the least one where all are larger."""
-    least, *more = sorted(measured)
+    least, *larger_counts = sorted(measured)
     base = least
-    for larger in more:
-        if larger <= nodes:
-            base = larger
+    for count_of_nodes in larger_counts:
+        if count_of_nodes <= nodes:
+            base = count_of_nodes
     return base
 
 
@@ -332,9 +353,11 @@ class Assumed(NamedTuple):
 def _training(args: argparse.Namespace, records: Sequence[Record], base: Point) -> Assumed:
     """Return what the time to train is computed from: epochs, images, and the rate of evaluation.
 
-    Two of these are assumed rather than measured, and are returned in words too. Evaluation does
-    ASSUMED_EVALUATION_RATE times the images/s that training does at the measured point `base`. And where the user gives
-    no --epochs, ResNet-50 on ImageNet takes as many as the MLPerf reference did at the same global batch.
+    What is assumed rather than measured is returned in words too:
+
+    - Evaluation does ASSUMED_EVALUATION_RATE times the images/s that training does at the measured point `base`.
+    - Where the user gives no --epochs, ResNet-50 on ImageNet takes as many epochs as the MLPerf reference did at the
+      same global batch.
     """
     workload = workloads.of_family(records[0].model)
     size = _dataset_size(records)
@@ -357,18 +380,23 @@ def _training(args: argparse.Namespace, records: Sequence[Record], base: Point) 
 
 
 def _dataset_size(records: Sequence[Record]) -> DatasetSize:
-    """Return the size of the data set that the logs describe; where they describe none, that of their benchmark.
+    """Return the size of the data set that the first log with a description of one has, or that of their benchmark.
 
-    A synthetic data set does not count, as its size says nothing of the real one.
+    The size is that of the benchmark where no log describes a data set, or where it is synthetic, as its size says
+    nothing of the real one. A number of images that is missing or impossible is that of the benchmark, too.
     """
     benchmark_size = _benchmark_size(records)
     datasets = [record.header.get("dataset") for record in records]
     described = [dataset for dataset in datasets if isinstance(dataset, dict)]
-    if not described or described[0].get("synthetic", True):
+    if not described:
+        return benchmark_size
+    dataset = described[0]
+    is_synthetic = dataset.get("synthetic", True)  # one that does not say so may be
+    if is_synthetic:
         return benchmark_size
     return DatasetSize(
-        train=_size_or(described[0].get("train_samples"), benchmark_size.train),
-        evaluation=_size_or(described[0].get("eval_samples"), benchmark_size.evaluation),
+        train=_size_or(dataset.get("train_samples"), benchmark_size.train),
+        evaluation=_size_or(dataset.get("eval_samples"), benchmark_size.evaluation),
     )
 
 
@@ -390,59 +418,3 @@ def _size_or(size: object, fallback: int) -> int:
     if type(size) is int and 0 < size < MOST:
         return size
     return fallback
-
-
-# ---- for a reader
-
-
-def prediction_lines(planned: Mapping[str, Any]) -> list[str]:
-    """Return what `plan` gives as lines: the measured shapes, a table of the predictions, assumptions and warnings.
-
-    The efficiency of a line is against the first node count of the table.
-    """
-    shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in planned["measured"])
-    loss = format(planned["model"]["loss"], ".1%")
-    form = "{:>6} {:>8} {:>12} {:>25} {:>10} {:>9} {:>12} {:>12}"
-    lines = [
-        f"Measured {shapes} (nodes x devices); throughput lost between many nodes {loss}",
-        "",
-        form.format("nodes", "devices", "images/s", "95 % interval", "efficiency", "step ms", "to train", "measured"),
-    ]
-    first = planned["predictions"][0]
-    for row in planned["predictions"]:
-        lines.append(form.format(*_cells(row, first)))
-
-    lines.append("")
-    lines += [f"assumed: {text}" for text in planned["assumptions"]]
-    lines += [f"warning: {text}" for text in planned["warnings"]]
-    unknown = dict.fromkeys(row["time_to_train_note"] for row in planned["predictions"])  # each reason once
-    lines += [f"time to train: {text}" for text in unknown if text]
-    return lines
-
-
-def _cells(row: Mapping[str, Any], first: Mapping[str, Any]) -> list[object]:
-    """Return the cells of a prediction's line, in the order of the table's head.
-
-    The efficiency is the throughput of a node as a share of that of a node in the `first` prediction.
-    """
-    images_per_s_of_node = row["images_per_s"] / row["nodes"]
-    efficiency = images_per_s_of_node / (first["images_per_s"] / first["nodes"])
-    interval = "not known"
-    if row["interval_95"]:
-        interval = "{:.1f} to {:.1f}".format(*row["interval_95"])
-    to_train = "not known"
-    if row["time_to_train_min"] is not None:
-        to_train = f"{format(row['time_to_train_min'], '.1f')} min"
-    measured = "-"
-    if row["measured_images_per_s"]:
-        measured = format(row["measured_images_per_s"], ".1f")
-    return [
-        row["nodes"],
-        row["devices"],
-        format(row["images_per_s"], ".1f"),
-        interval,
-        format(efficiency, ".1%"),
-        format(1e3 * row["step_time_s"], ".2f"),
-        to_train,
-        measured,
-    ]

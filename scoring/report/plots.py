@@ -47,7 +47,7 @@ MARKERS = {  # {matplotlib's marker: the characters that show it in the legend, 
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
 DASHED = (0, (5, 2))
 DOTTED = (0, (1, 1.5))
-MOST = 1e15  # no axis has ticks for values beyond
+GREATEST_DRAWN = 1e15  # no axis has ticks for values beyond
 MOST_MARKERS = 60  # on the first line of a plot
 MOST_MARKERS_OF_LATER_LINES = 12
 MOST_TICKS = 8  # of device counts
@@ -86,13 +86,13 @@ class Plot:
         height = 1 - (BELOW_INCHES + ABOVE_INCHES) / height_inches
         self.axes.set_position((left, bottom, width, height))
 
-    def key(self, mark: str, color: str, label: str) -> None:
+    def add_to_legend(self, mark: str, color: str, label: str) -> None:
         """Add an entry to the legend, once."""
         entry = LegendEntry(mark, _VARIABLES[color], label)
         if entry not in self.legend:
             self.legend.append(entry)
 
-    def series(self, look: int, label: str, points: Sequence[tuple[float, float]], **style: Any) -> None:
+    def draw_series(self, look: int, label: str, points: Sequence[tuple[float, float]], **style: Any) -> None:
         """Draw a line through points (x, y), and add it to the legend.
 
         `look` is a number from 0 that stands for a colour and a marker, by which the lines of a plot are told apart.
@@ -117,13 +117,13 @@ class Plot:
         xs = [x for x, _ in points]
         ys = [_drawable(y) for _, y in points]
         self.axes.plot(xs, ys, markevery=every, **line_style)
-        self.key(hollow_mark if is_hollow else full_mark, color, label)
+        self.add_to_legend(hollow_mark if is_hollow else full_mark, color, label)
 
-    def level(self, y: float) -> None:
+    def draw_level(self, y: float) -> None:
         """Draw a dashed level over the whole width."""
         self.axes.axhline(y, color=INK, linestyle=DASHED, linewidth=1.1)
 
-    def label(self, *, x: str, y: str = "") -> None:
+    def name_axes(self, *, x: str, y: str = "") -> None:
         """Name the axes with their units; the vertical name is above its axis, so that it is read level."""
         from matplotlib.ticker import FuncFormatter
 
@@ -135,14 +135,14 @@ class Plot:
             if type(axis.get_major_formatter()).__name__ in ("ScalarFormatter", "LogFormatterSciNotation"):
                 axis.set_major_formatter(FuncFormatter(_tick_label))
 
-    def from_zero(self, values: Sequence[float]) -> None:
+    def start_at_zero(self, values: Sequence[float]) -> None:
         """Set a vertical axis from 0, so that a small dip looks small, with room on top."""
-        highest = max((value for value in values if value < MOST), default=0)
+        highest = max((value for value in values if value < GREATEST_DRAWN), default=0)
         self.axes.set_ylim(0, highest * 1.12 or 1)
 
-    def close_to(self, values: Sequence[float]) -> None:
+    def enclose(self, values: Sequence[float]) -> None:
         """Set a vertical axis that holds just the values, with room of a tenth of their range on both sides."""
-        drawn = [value for value in values if abs(value) < MOST]
+        drawn = [value for value in values if abs(value) < GREATEST_DRAWN]
         low = min(drawn, default=0.0)
         high = max(drawn, default=1.0)
         room = 0.1 * (high - low) or 0.001 * abs(high) or 1.0
@@ -151,7 +151,7 @@ class Plot:
 
 def _drawable(y: float) -> float:
     """Return a value that an axis has ticks for; a gap, which is drawn as nothing, for any other."""
-    return y if abs(y) < MOST else math.nan
+    return y if abs(y) < GREATEST_DRAWN else math.nan
 
 
 @functools.cache
@@ -261,16 +261,16 @@ def throughput(
         _draw_run(drawing, look, shown_label, points, scale, shaded=is_single)
         shown_values += [point.images_per_s for point in points]
     if value is not None:
-        drawing.level(value)
-        drawing.key("╌", INK, "figure of the run" if is_single else "figure")
+        drawing.draw_level(value)
+        drawing.add_to_legend("╌", INK, "figure of the run" if is_single else "figure")
         shown_values.append(value)
     if from_zero:
-        drawing.from_zero(shown_values)
+        drawing.start_at_zero(shown_values)
         starts = [points[0].start / scale for _, points in runs]
         drawing.axes.set_xlim(left=min(0.0, *starts))  # a run's first window may begin before run_start
     else:
-        drawing.close_to(shown_values)
-    drawing.label(x=axis_name, y=unit)
+        drawing.enclose(shown_values)
+    drawing.name_axes(x=axis_name, y=unit)
 
 
 def _draw_run(drawing: Plot, look: int, label: str, points: Sequence[Point], scale: float, *, shaded: bool) -> None:
@@ -283,7 +283,7 @@ def _draw_run(drawing: Plot, look: int, label: str, points: Sequence[Point], sca
     for stretch in stretches(points):  # successive points, all of them measured or none
         middles = [((point.start + point.end) / 2 / scale, point.images_per_s) for point in stretch]
         if stretch[0].measured:
-            drawing.series(look, label, middles)
+            drawing.draw_series(look, label, middles)
             if shaded:
                 start = stretch[0].start / scale
                 end = stretch[-1].end / scale
@@ -293,7 +293,7 @@ def _draw_run(drawing: Plot, look: int, label: str, points: Sequence[Point], sca
             xs = [x for x, _ in middles]
             ys = [y for _, y in middles]
             drawing.axes.plot(xs, ys, marker=marker, color=MUTED, markerfacecolor="none", linewidth=0.8)
-            drawing.key("○", MUTED, "warm-up or not measured")
+            drawing.add_to_legend("○", MUTED, "warm-up or not measured")
 
 
 def lines(
@@ -307,14 +307,14 @@ def lines(
     from matplotlib.ticker import MaxNLocator
 
     for look, (label, points) in enumerate(series):
-        drawing.series(look, label, points)
-    if target is not None and abs(target) < MOST:
-        drawing.level(target)
-        drawing.key("╌", INK, f"target {target:g}")
+        drawing.draw_series(look, label, points)
+    if target is not None and abs(target) < GREATEST_DRAWN:
+        drawing.draw_level(target)
+        drawing.add_to_legend("╌", INK, f"target {target:g}")
     if from_zero:
-        drawing.from_zero(_values_of(series))
+        drawing.start_at_zero(_values_of(series))
     drawing.axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-    drawing.label(x=x, y=y)
+    drawing.name_axes(x=x, y=y)
 
 
 def _values_of(series: Series) -> list[float]:
@@ -336,21 +336,21 @@ def scaling(
     """
     drawing.size(height_inches=3.2)  # higher than other plots, as many curves are drawn
     for look, (label, points) in enumerate(ours):
-        drawing.series(look, label, points, linewidth=2.4, markersize=7, zorder=3)
+        drawing.draw_series(look, label, points, linewidth=2.4, markersize=7, zorder=3)
     for look, (label, points) in enumerate(published, start=first_published_look):
-        drawing.series(look, label, points, linestyle=DOTTED, linewidth=1.1)
+        drawing.draw_series(look, label, points, linestyle=DOTTED, linewidth=1.1)
     all_series = (*ours, *published)
     values = _values_of(all_series)
     if is_logarithmic:
         _set_logarithmic(drawing, values)
     else:
         drawing.axes.axhline(100, color=MUTED, linewidth=0.8)
-        drawing.from_zero([100.0, *values])
+        drawing.start_at_zero([100.0, *values])
     device_counts: set[float] = set()
     for _, points in all_series:
         device_counts.update(devices for devices, _ in points)
     _set_device_counts(drawing, sorted(device_counts))
-    drawing.label(x="devices", y=y)
+    drawing.name_axes(x="devices", y=y)
 
 
 def _set_logarithmic(drawing: Plot, values: Sequence[float]) -> None:

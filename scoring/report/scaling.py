@@ -232,7 +232,7 @@ def curves(record: Record, published: Sequence[Published]) -> PublishedCurves:
         if same_model and same_precision:
             suitable.append(row)
     chosen = []
-    for rows in by_devices(suitable):
+    for rows in by_devices(suitable):  # a published table each, its smallest number of devices first
         begins_at_one_device = rows[0].devices == 1
         if begins_at_one_device and len(rows) > 1:
             chosen.append(Curve(label=_label_of_table(rows), rows=tuple(rows)))

@@ -12,7 +12,7 @@ from scoring.report.brief import hardware
 from scoring.report.content import Group, Overall, ReportedRun, runs_of
 from scoring.report.text import counted, four_digits
 
-UNSTEADY = frozenset({"unsteady", "wide_interval"})  # warnings of a figure that its windows leave open
+UNSTEADY_WARNINGS = frozenset({"unsteady", "wide_interval"})  # warnings of a figure that its windows leave open
 NOT_APPLICABLE = "not applicable"  # a check's text begins with it where there is nothing to check
 LEAST_RUNS_WITH_A_DROP = 3  # of a result that drops its best and its worst run
 
@@ -216,16 +216,17 @@ def _measurement(groups: Sequence[Group]) -> Iterator[Verdict]:
     """Yield a verdict on the figures of all groups, and a second one, a warning, where a figure is unsteady.
 
     The first is fatal where a group lacks the figure that the protocol asks for. Else it is a warning that names what
-    the scores warn of, or ok. A figure is unsteady where its windows scatter (UNSTEADY): it has to be measured again.
+    the scores warn of, or ok. A figure is unsteady where it has one of UNSTEADY_WARNINGS, as its windows scatter: it
+    has to be measured again.
     """
     problems: list[str] = []  # why a group lacks its figure
-    unsteady: list[str] = []  # the texts of warnings of UNSTEADY
+    unsteady: list[str] = []  # the texts of UNSTEADY_WARNINGS
     other_warnings: set[str] = set()  # their names
     for group in groups:
         if group.problem:
             problems.append(group.problem)
         for warning in group.score.warnings if group.score else ():
-            if warning.check in UNSTEADY:
+            if warning.check in UNSTEADY_WARNINGS:
                 unsteady.append(warning.found)
             else:
                 other_warnings.add(warning.check)

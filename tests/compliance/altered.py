@@ -382,7 +382,7 @@ class Writer:
         named = list(dict.fromkeys(key for file, _ in self.files for key in file.rules))
         between = [key for key in named if key not in (*_FIRST, *_LAST, "init_start", checker._AGGREGATED)]
         between.sort(key=lambda key: key != "global_batch_size")
-        aggregates = any(file.aggregates for file, _ in self.files)
+        aggregates = any(file.evaluation_field for file, _ in self.files)
         for key in (*_FIRST, "init_start", *between, *_LAST):
             if key == "eval_accuracy" and aggregates:
                 self._metrics()
@@ -397,7 +397,7 @@ class Writer:
     def _write(self, key: str) -> None:
         event = next(event for event in self._events(key) if key in self.said or self._meets(key, event))
         for rule, state in self._rules(key):
-            for step in rule.post:
+            for step in rule.code_after_checks:
                 step(event, state)
         self.line(key, event.value, event.metadata)
 

@@ -70,7 +70,7 @@ def run_one(data: bytes) -> None:
     from compliance import forms, rules
     from compliance.check import check_file
     from compliance.submission.description import compare_description
-    from compliance.submission.runs import check_between
+    from compliance.submission.runs import check_between_runs
     from runlog import reader
 
     text = fragments(data[1:]) if data.startswith(FRAGMENTS) else data
@@ -79,7 +79,7 @@ def run_one(data: bytes) -> None:
         log = reader.HeldLog("log")
         log.data = text
         one = replace(check_file(log, ruleset), asked="strict")
-        [compared, _] = check_between([one, one], ruleset)
+        [compared, _] = check_between_runs([one, one], ruleset)
         described = compare_description(one.run, {"status": "x"}, ruleset.strict["system-description"])
         report = replace(compared, findings=(*compared.findings, *described))
         shown = forms.as_text([report])

@@ -186,6 +186,14 @@ def test_hyperparameters_that_differ_from_the_reference_point_are_warned_of(tmp_
     assert warning["actual"] == "lars_opt_base_learning_rate is 11; the reference point has 10.5"
 
 
+def test_steps_of_decay_are_not_compared_with_the_reference_point(tmp_path: Path) -> None:
+    """A log may count them in epochs."""
+    recipe = make_log.LARS | {"lars_opt_learning_rate_decay_steps": 37}
+    [path] = write(tmp_path, make_log.closed_run(hyperparameters=recipe))
+    _, [file] = check(path)
+    assert not any(f["rule"] == "rcp-hyperparameters" for f in file["findings"])
+
+
 @pytest.mark.parametrize(
     ("changes", "good"),
     [

@@ -240,6 +240,7 @@ def test_a_checkpoint_within_an_epoch_is_no_time_of_its_windows(tmp_path: Path) 
     for step, number, broken in (
         (22, 0, {"throughput-agrees"}),  # of epoch 1
         (44, 2, {"throughput-agrees"}),  # of its end
+        (88, 3, {"throughput-agrees"}),  # of the end of epoch 2
         (66, 3, set()),  # it is told when written
     ):
         path.write_text(log.add_after("step_window", checkpoint(log, step=step, number=number), number).text)
@@ -270,6 +271,15 @@ def test_two_runs_that_diverged_are_not_one(tmp_path: Path) -> None:
     diverged = [closed_run(seed=seed, accuracies=(*(0.001,) * 8, seed * 0.001)) for seed in (1, 2)]
     _, files = check(*write(tmp_path, *map(foreign, diverged)))
     assert not any(f["rule"] == "runs-differ" for file in files for f in file["findings"])
+
+
+@pytest.mark.parametrize(("last", "found"), [(0.7612, False), (0.76124, True)])
+def test_runs_that_end_at_one_accuracy_are_copies_if_it_has_five_digits(last, found: bool, tmp_path: Path) -> None:
+    """All accuracies of the logs have four digits but for the last one."""
+    texts = [foreign(closed_run(seed=seed)) for seed in range(4)]
+    write(tmp_path, *(Altered(text).value("eval_accuracy", last, 8).text for text in texts))
+    _, files = check(tmp_path, "--verdict", "strict")
+    assert [rules_broken(file) for file in files] == [set(), *[{"runs-differ"} if found else set()] * 3]
 
 
 @pytest.mark.parametrize(("equal", "found"), [(36, True), (20, True), (4, False)])

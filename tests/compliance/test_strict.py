@@ -268,7 +268,7 @@ def _caches_of_nodes(log: Altered) -> Altered:
     """Of three nodes, one with a clock that is ahead."""
     log.repeat("cache_clear").repeat("cache_clear")
     start_ms = log.fields(log.at("run_start"))["time_ms"]
-    return log.change("cache_clear", lambda fields: fields.update(time_ms=start_ms + 30), 2)
+    return log.change("cache_clear", lambda fields: fields.update(time_ms=start_ms + 30_000), 2)
 
 
 ODD: dict[str, Odd] = {
@@ -408,11 +408,11 @@ def test_intervals_of_no_time_are_no_resemblance() -> None:
     runs = (LoggedRun(), LoggedRun())
     for run in runs:
         for place in range(300):
-            run.took("epoch_stop", 0.0 if place % 10 == 0 else float(chance.randrange(1000, 9000)))
+            run.keep_interval("epoch_stop", 0.0 if place % 10 == 0 else float(chance.randrange(1000, 9000)))
     assert resemblance(*runs, least_power=20.0) == ""
     copied = LoggedRun()
     for time_ms in runs[0].durations("epoch_stop"):
-        copied.took("epoch_stop", time_ms)
+        copied.keep_interval("epoch_stop", time_ms)
     assert resemblance(runs[0], copied, least_power=20.0).startswith("270 of 270 intervals are")
 
 

@@ -149,9 +149,9 @@ def test_a_machine_of_two_sockets(tmp_path: Path) -> None:
         _write(tmp_path, f"sys/block/{disk}/removable", "0")
         _write(tmp_path, f"sys/block/{disk}/device/model", "x")
     _write(tmp_path, "sys/block/loop0/size", "100")
-    for port in range(8):
+    for port in range(9):
         _write(tmp_path, f"sys/class/infiniband/mlx5_{port}/ports/1/rate", "200 Gb/sec (4X HDR)")
-        _write(tmp_path, f"sys/class/infiniband/mlx5_{port}/ports/1/state", "4: ACTIVE")
+        _write(tmp_path, f"sys/class/infiniband/mlx5_{port}/ports/1/state", "4: ACTIVE" if port else "1: DOWN")
     _write(tmp_path, "etc/os-release", 'NAME="X"\nPRETTY_NAME="X Linux 1"\n')
     found = from_machine(tmp_path)
     assert {name: found[name] for name in FIELDS if name.startswith("host_") and name in found} == {

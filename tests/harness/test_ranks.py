@@ -94,6 +94,8 @@ def test_nccl_is_told_no_interface_where_there_is_none_to_choose(job: dict[str, 
     assert network.nccl_settings(job_of(**job).cluster, 0) == {}
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.xdist_group("ranks")
 def test_ranks_meet_on_a_host_whose_own_name_does_not_resolve(tmp_path: Path) -> None:
     naming = 'import os, socket, sys; socket.sethostname("no-such-host.invalid"); os.execvp(sys.argv[1], sys.argv[1:])'

@@ -177,9 +177,10 @@ def test_wrong_tfrecord_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\.idx: no such file: make it by `tfrecord2idx "):
         data._packed(whole, "train", 10)
     index = (tmp_path / "train-00000-of-00002.idx").rename(f"{file}.idx")
-    index.write_text(index.read_text().splitlines()[0])
-    with pytest.raises(ValueError, match=r"is not the index of "):
-        data._packed(whole, "train", 10)
+    for line in index.read_text().splitlines():  # the first record alone, then the last
+        index.write_text(line)
+        with pytest.raises(ValueError, match=r"is not the index of "):
+            data._packed(whole, "train", 10)
     content = bytearray(file.read_bytes())
     index.write_text(f"0 {len(content)}\n")
     found = data._packed(whole, "train", 10)

@@ -6,10 +6,11 @@ from typing import Any
 
 import paddle
 import pytest
+from paddle import static
 
-from program import capture
+from program import capture, count
 from program.ops import BACKWARD, FACTORS, LOSS, OPTIMIZE, Refused, is_merge, operands
-from program.passes import edit
+from program.passes import edit, resnet_unit
 from program.proof import kernels, verify
 from tests.program import programs
 from tests.program.programs import proved
@@ -377,3 +378,22 @@ def test_a_flag_that_is_not_as_asked_is_refused() -> None:
             proved(full.main, knobs, name="fp32")
     finally:
         paddle.set_flags(before)
+
+
+def test_the_first_bucket_is_closed_early_and_the_last_is_small() -> None:
+    """A MiB closes the first one, though the next gradient would fit; one of 9 MiB travels alone."""
+    built = programs.build(**HALF | {"name": "fp32", "stages": ((256, 1), (512, 1))}, knobs="fuse_grad_size_in_MB=8")
+    sizes_mib = [round(bucket["mib"], 1) for bucket in count.buckets(built.main)]
+    assert sizes_mib == [4.1, 0.0, 9.0, 2.0, 8.0, 3.3, 0.4]
+
+
+@pytest.mark.parametrize(
+    ("channels", "outputs", "is_taken"), [(8, 32, True), (16, 64, True), (4, 32, False), (8, 48, False)]
+)
+def test_a_unit_takes_channels_in_the_multiples_of_its_kernel(channels: int, outputs: int, is_taken: bool) -> None:
+    main = static.Program()
+    with static.program_guard(main, static.Program()):
+        image = static.data("image", [2, 4, 4, channels], "float32")
+        static.nn.conv2d(image, outputs, 1, bias_attr=False, data_format="NHWC")
+    block = main.global_block()
+    assert resnet_unit.takes_convolution(ops(block, "conv2d")[0], block) == is_taken

@@ -120,6 +120,21 @@ def test_truncated_log_yields_what_it_holds(tmp_path: Path, name: str) -> None:
         assert found in (rows[:11], rows[:12]), row[:left]
 
 
+def test_a_log_that_ends_with_the_last_but_one_epoch_is_truncated(tmp_path: Path) -> None:
+    text = samples.WRITERS["paddleclas_dygraph"](run())
+    assert read(tmp_path, text).truncated is False and "epochs : 2" in text
+    assert read(tmp_path, text.replace("epochs : 2", "epochs : 3")).truncated is True
+
+
+def test_rows_have_the_last_word_over_a_configured_batch(tmp_path: Path) -> None:
+    text = samples.WRITERS["paddleclas_static"](run())
+    assert "batch_size : 32" in text
+    record = read(tmp_path, text.replace("batch_size : 32", "batch_size : 64"))
+    assert record.batch_per_device == 32
+    [check] = [check for check in record.checks if check.what == "batch" and not check.agree]
+    assert "the configuration, 64" in str(check) and "rate x step time, 32 a device" in str(check)
+
+
 def test_unknown_format(tmp_path: Path) -> None:
     text = "LAUNCH --ips=10.0.0.1\ninfer_imgs: 5\nips: 300 samples/sec.\n"
     with pytest.raises(InputError, match="no line of a known format in 3 lines"):

@@ -11,7 +11,7 @@ from scoring.figure.levels import Level, in_words
 from tests.scoring import samples
 from tests.scoring.samples import command, scoring, write
 from tests.scoring.test_compare import on_host
-from tools.fleet import verdicts
+from tools.fleet import outliers
 
 
 def test_each_level_has_the_spread_of_its_own_values() -> None:
@@ -85,4 +85,4 @@ def test_the_fleet_names_no_node_that_is_slower_by_less_than_like_hosts_differ()
     """Seven nodes that are alike, and one that is slower for certain."""
     for slower, named in ((0.9, []), (1.1, ["slow"])):
         places = {f"node{at}": at * 1e-6 for at in range(7)} | {"slow": slower * smallest_difference()}
-        assert verdicts.slow(places, noise=1e-6, alpha=0.001) == named
+        assert outliers.slow(places, noise=1e-6, alpha=0.001) == named

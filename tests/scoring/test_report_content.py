@@ -243,7 +243,7 @@ def test_a_submission_s_systems_have_an_efficiency(tmp_path: Path, described: bo
     page = page_of(tmp_path, *places, *options)
     title, text = "".join(page.text).partition("Benchmark report")[2][:200], (tmp_path / "report.html").read_text()
     assert "8 devices" in title and "32 devices" in title and "a100_n1" in text and str(tmp_path) not in text
-    assert "100.0% on 32 devices" in "".join(page.text)
+    assert "100.0% on 32 devices" in "".join(page.text) and "--devices 32" in "".join(page.text)
     assert ("systems/a100_n4.json" in text) == described
     for broken in ("[]", "{", '{"number_of_nodes": Infinity, "accelerators_per_node": 8}'):
         if described:

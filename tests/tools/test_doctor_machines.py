@@ -328,7 +328,9 @@ def test_nvml_stays_open_until_cuda_has_started(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(child, "nvml_silence", lambda said=silence: said)
         with recorded_nvml(*[A100] * 8) as nvml:
             monkeypatch.setattr(
-                node, "_starts", lambda job, number, of=nvml: is_closed.append(of.nvmlShutdown.called) or {}
+                node,
+                "_start_cuda_and_nccl",
+                lambda job, number, of=nvml: is_closed.append(of.nvmlShutdown.called) or {},
             )
             facts = node.probe(GPU_JOB)
             assert (len(facts["gpus"]), facts["gpu_absence"], nvml.nvmlInit.called) == (gpus, silence, bool(gpus))

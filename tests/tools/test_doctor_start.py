@@ -214,7 +214,7 @@ def test_the_systems_part_of_the_driver(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_message_of_a_library_is_no_answer() -> None:
-    said = child.Talk(lines=("{not json}", "7", '{"begin": "start"}', '{"end": "st'), ended="")
+    said = child.Talk(lines=("{not json}", "7", '{"begin": "start"}', '{"end": "st'), failure="")
     assert said.answers() == [{"begin": "start"}]
 
 

@@ -250,6 +250,8 @@ def test_damaged_digests_are_refused(damage: Callable[[Any], Any], said: str, tm
 # ---- on real ranks
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.xdist_group("ranks")
 def test_ranks_that_flip_a_bit_are_named(tmp_path: Path) -> None:
     result = tmp_path / "digests.json"
@@ -285,8 +287,7 @@ def devices(cudnn: int | None) -> list[digests.Device]:
     cluster = with_values(env.read()[0], device="gpu", dgxngpu=2).cluster
     gpus = (A100_CARD | {"serial": "1324520012345"}, A100_CARD)
     with (
-        recorded_nvml(*gpus) as nvml,
-        mock.patch.object(digests, "pynvml", nvml),
+        recorded_nvml(*gpus),
         mock.patch.object(digests.paddle, "get_cudnn_version", return_value=cudnn),
     ):
         return [digests.device_of(cluster, local_rank) for local_rank in range(3)]
@@ -297,10 +298,10 @@ def test_a_gpu_is_named_so_that_it_is_found_and_classed_by_what_decides_its_bits
     uuid = "GPU-8d2f0000-0000-0000-0000-000000000000"
     assert first.title == f"GPU0, NVIDIA A100-SXM4-40GB, {uuid}, serial 1324520012345"
     assert second.title.startswith("GPU1, NVIDIA A100-SXM4-40GB, GPU-8d2f0001") and "serial" not in second.title
-    assert first.kind == second.kind == f"NVIDIA A100-SXM4-40GB, driver 525.105.17, cuDNN 8600, {PADDLE}"
-    assert absent == digests.Device(title="GPU 2 of the job", kind=None)
+    assert first.class_name == second.class_name == f"NVIDIA A100-SXM4-40GB, driver 525.105.17, cuDNN 8600, {PADDLE}"
+    assert absent == digests.Device(title="GPU 2 of the job", class_name=None)
     for unknown in (None, -1):  # as Paddle says it at the first question, and later
-        assert devices(cudnn=unknown)[0].kind is None
+        assert devices(cudnn=unknown)[0].class_name is None
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_o1", "amp_o2"])

@@ -14,6 +14,7 @@ import pytest
 from runlog.verdict import WARNING
 from tools.fleet import baseline as fleet_baseline
 from tools.fleet import measure as fleet_measure
+from tools.fleet import outliers
 from tools.fleet import record as fleet_record
 from tools.fleet import rounds as fleet_rounds
 from tools.fleet import verdicts as fleet_verdicts
@@ -186,7 +187,7 @@ def test_slow_parts_are_named_as_what_they_are(nodes: int, seed: int, slower: di
     ],
 )
 def test_who_is_slow_by_places(places: list[float], noise: float, alpha: float, slow: list[int]) -> None:
-    assert fleet_verdicts.slow(dict(enumerate(places)), noise=noise, alpha=alpha) == slow
+    assert outliers.slow(dict(enumerate(places)), noise=noise, alpha=alpha) == slow
 
 
 def test_a_node_that_stalls_more_often_than_the_others_is_named() -> None:
@@ -223,7 +224,7 @@ def test_the_chance_of_a_name_is_the_one_that_is_asked_for() -> None:
     for nodes, runs in ((4, 4000), (8, 4000), (64, 1000)):
         places = 0.1 * rng.standard_normal((runs, nodes))
         share = statistics.fmean(
-            bool(fleet_verdicts.slow(dict(enumerate(p)), noise=0.0, alpha=0.05)) for p in places.tolist()
+            bool(outliers.slow(dict(enumerate(p)), noise=0.0, alpha=0.05)) for p in places.tolist()
         )
         assert 0.02 < share < 0.055 + 3 * math.sqrt(0.05 * 0.95 / runs)
 

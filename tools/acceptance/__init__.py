@@ -1,8 +1,7 @@
 """The checks that a user runs first on a new machine: does it compute right, and how fast?"""
 
 # The checks of each job, in the order in which they run: the figures first, as a crash costs the lines after it.
-# `lars` sets cuDNN's repeatable algorithms for the rest of the process. A capture binds its process, so nothing may
-# come after it.
+# A capture (`captured`) binds its process to the GPU, so nothing may come after it.
 EACH, LAST = ("losses", "throughput", "memory", "evaluation"), ("lars", "captured")
 CHECKS = {
     "fp32": ("sensors", *EACH, "layout", "pooling", "all-reduce", "input", *LAST),

@@ -38,11 +38,12 @@ class Results(NamedTuple):
 
 
 def gather(folder: Path) -> Results:
-    """Return a verdict for each planned check, run or not, and the nodes of the jobs, from the jobs' files.
+    """Return a verdict for each check of each precision, run or not, and the nodes that the jobs ran on.
 
-    A job of one precision leaves `<precision>.lines`, a JSON object a line: a verdict, or {"nodes": [...]}. Where the
-    job ended early, launch/trials.sh leaves the reason in `<precision>.failed`. A check without a verdict there was not
-    run: FATAL with that reason, or UNKNOWN where this machine cannot run the precision at all.
+    They are read from `folder`. The job of one precision leaves `<precision>.lines`, a JSON object a line: a verdict,
+    or {"nodes": [...]}. Where the job ended early, launch/trials.sh leaves the reason in `<precision>.failed`. A check
+    without a verdict was not run: it is FATAL with that reason, or UNKNOWN where this machine cannot run the precision
+    at all.
 
     Raises ValueError where the folder cannot be read, or holds no file of a job.
     """
@@ -58,14 +59,17 @@ def gather(folder: Path) -> Results:
     verdicts: list[Verdict] = []
     nodes: list[JsonObject] = []
     for precision, checks in CHECKS.items():
-        verdict_of: dict[str, Verdict] = {}  # by the name of a check that was run
+        verdict_by_check: dict[str, Verdict] = {}  # of those that were run
         for line in _lines_of_job(folder / f"{precision}.lines"):
             if "nodes" in line:
                 nodes = line["nodes"]
             elif "check" in line:
-                verdict_of[line["check"]] = Verdict(**line)
+                verdict_by_check[line["check"]] = Verdict(**line)
         for check in checks:
-            verdicts.append(verdict_of.get(check) or _not_run(check, precision, folder))
+            if check in verdict_by_check:
+                verdicts.append(verdict_by_check[check])
+            else:
+                verdicts.append(_verdict_on_check_not_run(check, precision, folder))
     return Results(verdicts, nodes)
 
 
@@ -76,8 +80,8 @@ def _lines_of_job(file: Path) -> list[JsonObject]:
     return [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines()]
 
 
-def _not_run(check: str, precision: str, folder: Path) -> Verdict:
-    """Return the verdict on a check that was not run, with the reason."""
+def _verdict_on_check_not_run(check: str, precision: str, folder: Path) -> Verdict:
+    """Return the verdict on a check that was not run, with the reason: UNKNOWN where it cannot run here, else FATAL."""
     impossible = env.refusal(PRECISION=precision)  # empty where this machine can run the precision
     if impossible:
         return Verdict(check=check, status=UNKNOWN, found=impossible, where=precision)
@@ -91,7 +95,8 @@ def _not_run(check: str, precision: str, folder: Path) -> Verdict:
 def report(job: env.Job, folder: Path, *, short: bool) -> int:
     """Write the results of the jobs in `folder` to `<folder>.json`, and print them as a table.
 
-    Returns the exit status: 1 where a verdict is FATAL, else 0.
+    Beside the results stand the time, the code, its packages and the machine. `short` says that the jobs ran in their
+    short form, which is noted too. Returns the exit status: 1 where a verdict is FATAL, else 0.
     """
     results = gather(folder)
     counts = Counter(line.status for line in results.lines)
@@ -117,11 +122,11 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
 
 @one_line
 def main() -> int:
-    """Run this rank's part of the acceptance where mpirun started this process, or else a command of the launcher.
+    """Run this rank's part of the acceptance where mpirun started this process, or else answer the launcher.
 
-    The launcher, launch/trials.sh, asks for the precisions whose jobs can run here (the default), and in the end for
-    the report (`--report FOLDER`). Returns the exit status. Raises ValueError for a job that the acceptance does not
-    train.
+    The launcher, launch/trials.sh, first has the precisions printed whose jobs can run here (`--precisions`, also
+    without an option), and in the end the report (`--report FOLDER`). Returns the exit status. Raises ValueError for a
+    job that the acceptance does not train: another network, or one with STRATEGY=cuda_graph=1.
     """
     parser = argparse.ArgumentParser(prog="python -m tools.acceptance", description=__doc__)
     parser.add_argument("--precisions", action="store_true", help="print the precisions whose jobs can run here")
@@ -134,7 +139,7 @@ def main() -> int:
         return ranks_main("tools.acceptance.rank", short=args.short)
 
     job, _ = env.read()
-    if job.model.package != config.__package__:
+    if job.model.package != config.__package__:  # "paddle_rn50"
         name = config.__package__.removeprefix("paddle_")
         raise ValueError(f"WORKLOAD={job.model.workload}: the acceptance trains ResNet-50: set WORKLOAD={name}")
     if job.model.knobs.cuda_graph:

@@ -30,7 +30,7 @@ from program.arrays import Array
 from program.passes import edit, gradients
 from runlog.json_types import JsonObject
 from runlog.verdict import Verdict, judged
-from tools.acceptance.machine import BATCH, GOLDEN, SEED, Machine, NotPossible
+from tools.acceptance.machine import BATCH, GOLDEN, SEED, Machine, NotPossible, repeatable
 
 SENSORS = ("memory_mib", "power_w", "temperature_c", "utilization_percent")
 POOLED_SIDE, POOLED_CHANNELS = 7, 2048  # of the image whose mean ResNet-50 classifies
@@ -38,9 +38,6 @@ POOLING = {"float32": 2**-23, "float16": 2**-10}  # two roundings, each half a u
 COMMUNICATOR = ("c_gen_nccl_id", "c_comm_init")  # operators that open one
 GREY_LEVELS = 4.0
 WHY_GREY_LEVELS = "enlarging the colour channels another way gives 3.1, a faster IDCT 0.95, a shift by a pixel 7.0"
-# Of Paddle, so that two runs of one program compute the same bits: cuDNN's algorithms without atomics (gradients of
-# filters and of the maximum), always the same ones. Its kernels refuse a search beside the first.
-REPEATABLE = {"FLAGS_cudnn_deterministic": True, "FLAGS_cudnn_exhaustive_search": False}
 EARLY_STEPS = 14
 
 
@@ -75,16 +72,17 @@ LAYOUT = Tolerance(4e-4, 5e-3, f"every layer sums in another order: {PRODUCTS}")
 def judge_losses(check: str, found: Array, wanted: Array, tolerance: Tolerance) -> Verdict:
     """Compare the losses of a training's first steps with those that are wanted, and return the verdict of `check`.
 
-    `found` is [ranks, steps]; of a step the rank that is farthest off counts. `wanted` has a loss for each step, or
-    more than were trained. A loss that is NaN is beyond every tolerance.
+    `found` is [ranks, steps]; of a step the rank that is farthest off counts. `wanted` has a loss for each step, and
+    may have more than were trained. The verdict is good where every loss is within the tolerance of its step; a loss
+    that is NaN never is. It tells the step that is worst beside its tolerance.
     """
     steps = found.shape[1]
     wanted = wanted[:steps]
-    off = np.abs(found - wanted).max(axis=0) / wanted  # as a share of the wanted loss
+    off = np.abs(found - wanted).max(axis=0) / wanted  # [steps], as a share of the wanted loss
     bound = tolerance.by_step(steps)
     share_of_bound = np.where(np.isnan(off), np.inf, off / bound)
     worst = int(np.argmax(share_of_bound))
-    good = bool((off <= bound).all())  # of a NaN it is False
+    good = bool((off <= bound).all())  # False where one is NaN
     said = f"{off[worst]:.1e} of the loss off at step {worst + 1} of {steps}, {bound[worst]:.0e} allowed"
     allowed = f"at most {tolerance.early:.0e} off to step {EARLY_STEPS}, then {tolerance.late:.0e}: {tolerance.why}"
     figures = {"losses": found.tolist(), "wanted": wanted.tolist(), "off": off.tolist()}
@@ -103,8 +101,8 @@ def why_untrained(losses: Array, kind: str) -> str:
 def sensors(machine: Machine) -> Verdict:
     """Check that NVML answers for each rank's GPU as the telemetry of a run needs it, and return the verdict.
 
-    NVML counts GPUs by itself, so its name of this rank's GPU must be that of the device on which Paddle computes. Each
-    sensor of SENSORS must have a reading.
+    NVML numbers GPUs in its own way, so its name of this rank's GPU must be that of the device on which Paddle
+    computes. Each sensor of SENSORS must have a reading. All ranks call this together, and judge the GPUs of all.
     """
     index = machine.me.local_rank
     with nvidia.opened() as (handles, _):
@@ -150,9 +148,9 @@ def pooling(machine: Machine) -> Verdict:
     """Check the gradient of the network's last operator before the classifier, the mean over 7 x 7 pixels.
 
     A pixel's gradient is that of the mean divided by 49. Paddle's operator for it also reads the image, so our pass
-    `gradients.spread_mean` replaces it by a pooling of 7 x 7 with padding 6. The check runs the replaced operator on
-    random gradients, and compares the result with the quotient in float64. The largest relative difference of all
-    ranks must be at most POOLING.
+    `gradients.spread_mean` puts a pooling of 7 x 7 with padding 6 in its place. The check runs that pooling on random
+    gradients, and compares the result with the quotient in float64. The largest relative difference of all ranks must
+    be at most POOLING of the job's type.
     """
     plan = machine.plan()
     dtype = plan.precision.dtype
@@ -171,7 +169,7 @@ def pooling(machine: Machine) -> Verdict:
         mean = paddle.nn.functional.adaptive_avg_pool2d(image, 1, data_format=plan.layout)
         (image_gradient,) = static.gradients([mean], [image], [mean_gradient])
         replaced = gradients.spread_mean(main)
-        assert replaced == 1
+        assert replaced == 1  # the number of operators
         given = np.random.default_rng(SEED).uniform(1, 2, mean_shape).astype(dtype)  # no quotient is subnormal
         feed = {"x": np.zeros(image_shape, dtype), "gradient": given}
         (computed,) = machine.executor.run(main, feed=feed, fetch_list=[image_gradient])
@@ -187,9 +185,9 @@ def pooling(machine: Machine) -> Verdict:
 def input_pipeline(machine: Machine) -> Verdict:
     """Compare images that the GPU decodes and crops with those that the CPU makes of the same files.
 
-    Each rank makes JPEG files, and reads a batch of them by the pipeline of training and one by that of evaluation, on
-    the GPU and on the CPU, in the job's format. The mean difference of a batch's images must be at most GREY_LEVELS of
-    255 on every rank.
+    Each rank writes JPEG files, and reads them as one batch by the pipeline of training and by that of evaluation, both
+    on the GPU and on the CPU, in the job's format. The mean difference between the GPU's batch and the CPU's must be at
+    most GREY_LEVELS of 255 for both pipelines on every rank.
     """
     recipe = config.NVIDIA_COSINE
     network_input = ResNet50(recipe, machine.plan(), batch=BATCH).image
@@ -274,8 +272,9 @@ def copied(machine: Machine, image: Any) -> Array:
 def all_reduce(machine: Machine) -> Verdict:
     """Compare sums over the ranks by NCCL (on a CPU by gloo) with sums of the same numbers by MPI on the host.
 
-    The arrays have the sizes and types of the buckets in which a training step of the recorded job sums its gradients.
-    No element may differ. Raises NotPossible where there is one rank only.
+    A training step sums its gradients in buckets: several gradients side by side in one array. The arrays here have the
+    sizes and types of the recorded job's buckets. No element may differ on any rank. Raises NotPossible where there is
+    one rank only.
     """
     if machine.me.size == 1:
         raise NotPossible("one rank has nothing to sum: set DGXNGPU")
@@ -300,9 +299,10 @@ def all_reduce(machine: Machine) -> Verdict:
 
 
 def _buckets(machine: Machine) -> list[JsonObject]:
-    """Return the gradient buckets of the recorded job's program, as `count.buckets` describes them.
+    """Return the buckets in which the recorded job's program sums its gradients: each has a "dtype" and "mib".
 
-    The program's start-up program runs as far as it opens a communicator between the ranks, and no farther.
+    To find them the program is built. Of its start-up program only the operators are run that open a communicator
+    between the ranks, which the sums of `all_reduce` need.
     """
     recipe, _, schedule = machine.recorded()
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
@@ -331,16 +331,18 @@ def captured(machine: Machine) -> Verdict:
     This is the last check of its job: a capture binds the process to its GPU, and one that fails leaves its stream
     capturing.
     """
-    paddle.set_flags(REPEATABLE)
-    launched = machine.train(machine.plan())
-    return same_bits(launched, machine.train(machine.plan(strategy="cuda_graph=1")))
+    with repeatable():
+        launched = machine.train(machine.plan())
+        replayed = machine.train(machine.plan(strategy="cuda_graph=1"))
+    return same_bits(launched, replayed)
 
 
 def same_bits(launched: Array, replayed: Array) -> Verdict:
     """Return the verdict on whether steps replayed from a CUDA graph have the losses of launched ones, bit for bit.
 
-    Both are float32 [ranks, steps]. Losses that are not finite, or that stay the same from step to step, show no
-    training, so they fail too.
+    Both are float32 [ranks, steps]. Losses of launched steps that are not finite, or that stay the same from step to
+    step, show no training: the verdict is bad even where the replayed ones are the same. Where losses differ it tells
+    how many, the first step, and by how much of the loss.
     """
     steps = launched.shape[1]
     # [steps], whether a rank's loss differs: compared as whole numbers, in which -0.0 is not 0.0 and a NaN is itself.

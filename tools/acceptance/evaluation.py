@@ -21,35 +21,39 @@ from tools.acceptance.machine import BATCH, GOLDEN, SIDE, Images, Machine, as_fe
 FIT_BATCHES = 16  # of training images that the evaluated weights are fitted to
 RIDGE = 0.1  # of the mean square of what the last layer reads
 RESIDUAL = 0.2  # last scale of each block: untrained blocks at full scale leave little of the image
-EVALUATION_DIFFERS = 4
-WHY_EVALUATION = "rounding products to 11 bits changes one on a CPU, and so does storing in FP16; four times that"
+MOST_DIFFERENT = 4  # images by which the number of right answers may differ from the recorded one
+WHY_MOST_DIFFERENT = "rounding products to 11 bits changes one on a CPU, and so does storing in FP16; four times that"
 
 
 def evaluation(machine: Machine) -> Verdict:
     """Count the right answers on the embedded evaluation set, and judge them by the number that a CPU once got.
 
     Nothing is trained: the first rank's CPU computes the weights, the same on every machine. The ranks share the images
-    and add up their counts. The number of right answers may differ from the recorded one by EVALUATION_DIFFERS images.
+    and add up their counts. The verdict is good where every image was counted, and where the number of right answers
+    differs from the recorded one, which paddle_rn50/golden.json holds, by at most MOST_DIFFERENT.
     """
     recipe = config.recipe("digits_small", global_batch=BATCH, image_size=SIDE)
-    weights = _evaluated_weights(machine, recipe)
+    weights = _weights_of_first_rank(machine, recipe)
     images = machine.images("val", recipe)
     model = ResNet50(recipe, machine.plan(), batch=BATCH)
     with static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
         main = _evaluation_program(machine, model, weights)
-        totals = _evaluate(machine, main, model, images, resize=recipe.eval_resize)
+        totals = _totals_over_ranks(machine, main, model, images, resize=recipe.eval_resize)
 
     correct = int(totals[model.QUALITY])
     counted = int(totals[COUNTED])
     recorded = GOLDEN["evaluation"]["correct"]
-    good = counted == len(images) and abs(correct - recorded) <= EVALUATION_DIFFERS
+    good = counted == len(images) and abs(correct - recorded) <= MOST_DIFFERENT
     found = f"{correct} of {counted} images right, recorded {recorded}"
-    wanted = f"differs by at most {EVALUATION_DIFFERS} images: {WHY_EVALUATION}"
+    wanted = f"differs by at most {MOST_DIFFERENT} images: {WHY_MOST_DIFFERENT}"
     return judged("evaluation", good, found, wanted, figures={"correct": correct, "of": counted, "recorded": recorded})
 
 
-def _evaluated_weights(machine: Machine, recipe: config.Recipe) -> dict[str, Array]:
-    """Return the weights to evaluate, by name: the first rank fits them to training images, the others get them."""
+def _weights_of_first_rank(machine: Machine, recipe: config.Recipe) -> dict[str, Array]:
+    """Return the weights to evaluate, by name: the first rank fits them to training images, the others get them.
+
+    All ranks call this together.
+    """
     weights = None
     if machine.me.is_first:
         batches = machine.batches(machine.images("train", recipe), recipe, FIT_BATCHES)
@@ -61,11 +65,11 @@ def _evaluated_weights(machine: Machine, recipe: config.Recipe) -> dict[str, Arr
 def _evaluation_program(machine: Machine, model: ResNet50, weights: dict[str, Array]) -> static.Program:
     """Return the program of an evaluation in the job's precision, and set its weights in the current scope.
 
-    `weights` are those of the CPU, by name, in FP32: each is padded and cast to the form in which the program has
-    it.
+    `weights` are FP32 on the CPU, by name. Each is padded to the shape and cast to the type in which the program has
+    it, and copied to this rank's device. Other variables of the program are left as they are.
     """
     main = static.Program()
-    with static.program_guard(main, static.Program()):
+    with static.program_guard(main, static.Program()):  # the start-up program is not kept: the weights are given
         model.evaluation_totals(model.image, BATCH)
         precision.cast_evaluation(main, model.plan.precision)
     for variable in main.list_vars():
@@ -77,11 +81,14 @@ def _evaluation_program(machine: Machine, model: ResNet50, weights: dict[str, Ar
     return main
 
 
-def _evaluate(machine: Machine, main: static.Program, model: ResNet50, images: ImageList, *, resize: int) -> JsonObject:
-    """Evaluate the images by the program `main`, and return the totals over all ranks: right answers, images counted.
+def _totals_over_ranks(
+    machine: Machine, main: static.Program, model: ResNet50, images: ImageList, *, resize: int
+) -> JsonObject:
+    """Evaluate the images by the program `main`, and return the totals over all ranks.
 
-    The totals have the names model.QUALITY and COUNTED. All ranks call this together, and each evaluates its share. The
-    CPU's pipeline decodes the images, on any machine, and each batch is brought into the format of the program.
+    They are {model.QUALITY: number of right answers, COUNTED: number of images}. All ranks call this together, and each
+    evaluates its share. The CPU decodes the images and resizes them to `resize` pixels, so that they are the same on
+    any machine, and each batch is brought into the format of the program.
     """
     me = machine.me
     evaluator = Evaluator(executor=machine.executor, main=main, totals=(model.QUALITY, COUNTED), ranks=me)
@@ -89,24 +96,24 @@ def _evaluate(machine: Machine, main: static.Program, model: ResNet50, images: I
     steps = sampling.evaluation_steps(len(images), BATCH * me.size)
     reader = machine.reader(data.ImageFormat(size=SIDE))
     with contextlib.closing(data.Loader(images, plan, reader, resize=resize)) as batches:
-        formatted = (replace(batch, image=as_fed(np.asarray(batch.image), model.image)) for batch in batches)
-        return evaluator.run(formatted, steps=steps)
+        as_program_takes_them = (replace(b, image=as_fed(np.asarray(b.image), model.image)) for b in batches)
+        return evaluator.run(as_program_takes_them, steps=steps)
 
 
 def fitted_weights(batches: Images, recipe: config.Recipe) -> dict[str, Array]:
     """Return weights, by name, with which ResNet-50 recognises the digits of `batches` without any training.
 
     The convolutions keep their random first weights, and each residual block is scaled down so that the image shows
-    through. One forward pass over all images sets the statistics of batch norm. The last layer is then fitted to that
-    pass: it is the ridge regression of the images' classes on the features that the layer reads. All of it is computed
-    on the CPU in FP32, so that it is the same on every machine.
+    through. One forward pass over all images sets the statistics of batch norm. The last layer is then fitted to what
+    it read in that pass, its features: it is their ridge regression to the images' classes. The network is computed on
+    the CPU in FP32, so that the weights are the same on every machine.
     """
-    recipe = replace(recipe, bn_momentum=0.0)  # the statistics of these images replace the first ones
+    recipe = replace(recipe, bn_momentum=0.0)  # batch norm then keeps the statistics of the one pass alone
     image = np.concatenate([images for images, _ in batches])
     label = np.concatenate([labels for _, labels in batches])
     with cpu_network(recipe, len(image)) as (main, executor):
         _scale_blocks_down(main)
-        (last_layer,) = [op for op in main.global_block().ops if "fc.w" in op.input_arg_names]
+        (last_layer,) = [op for op in main.global_block().ops if "fc.w" in op.input_arg_names]  # which multiplies by it
         feed = {"image": image, "label": label}
         (features,) = executor.run(main, feed=feed, fetch_list=last_layer.input("X"))
         weights = weights_of(main)
@@ -132,13 +139,14 @@ def _scale_blocks_down(main: static.Program) -> None:
 def _ridge_regression(features: Array, targets: Array) -> tuple[Array, Array]:
     """Return weight [F, T] and bias [T] of the linear map from `features` [N, F] to `targets` [N, T], in float64.
 
-    The bias is the weight of a feature that is always 1. There are more features than images, so the dual form is
-    solved, with one unknown for each image: w = Xᵀ (X Xᵀ + r I)⁻¹ Y. The ridge r is RIDGE times the mean square length
-    of a row of X.
+    The map has the least squared errors plus a penalty on large weights. The bias is the weight of a feature that is
+    always 1. There are more features than images, so the dual form is solved, with one unknown for each image: the
+    weights are Xᵀ (X Xᵀ + r I)⁻¹ Y. The penalty r is RIDGE times the mean square length of a row of X.
     """
     ones = np.ones((len(features), 1))
-    x = np.concatenate([features, ones], axis=1, dtype=np.float64)
+    x = np.concatenate([features, ones], axis=1, dtype=np.float64)  # [N, F + 1]
     gram = x @ x.T  # [N, N]
-    ridge = RIDGE * np.trace(gram) / len(gram)
-    weight_and_bias = x.T @ np.linalg.solve(gram + ridge * np.eye(len(gram)), targets)  # [F + 1, T]
+    penalty = RIDGE * np.trace(gram) / len(gram)
+    dual = np.linalg.solve(gram + penalty * np.eye(len(gram)), targets)  # [N, T]
+    weight_and_bias = x.T @ dual  # [F + 1, T]
     return weight_and_bias[:-1], weight_and_bias[-1]

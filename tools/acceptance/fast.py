@@ -6,13 +6,11 @@ tests/tools/fast_controls.py. No GPU has confirmed them: the first reports may.
 
 from dataclasses import replace
 
-import paddle
-
 from paddle_rn50 import config
 from program.arrays import Array
 from runlog.verdict import Verdict, judged
-from tools.acceptance.checks import HALF, REPEATABLE, Tolerance, judge_losses, why_untrained
-from tools.acceptance.machine import BATCH, SIDE, Machine
+from tools.acceptance.checks import HALF, Tolerance, judge_losses, why_untrained
+from tools.acceptance.machine import BATCH, SIDE, Machine, repeatable
 
 # Both programs store in FP16, but not the same values. In the first steps that is GPU_HALF's own change.
 UNITS = Tolerance(2e-3, 1e-2, f"the units leave out roundings to FP16, which changes 1.0e-4, then 1.2e-3; {HALF}")
@@ -24,7 +22,7 @@ LARS_ROUNDED = Tolerance(1.5e-2, 5e-2, f"{RATES} 1.9e-3, then 6.7e-3, where valu
 
 
 def units(machine: Machine) -> Verdict:
-    """Compare the losses of a training by units with those of the plain operators, and return the verdict.
+    """Compare the losses of a training by fused units with those of the plain operators, and return the verdict.
 
     A unit is Paddle's `resnet_unit`: one operator for a convolution, its batch norm, an addend and a relu. The plain
     losses are those that the check `losses` measured on this machine.
@@ -37,15 +35,16 @@ def units(machine: Machine) -> Verdict:
 def lars(machine: Machine) -> Verdict:
     """Compare the losses of a training by merged LARS with those of plain LARS, and return the verdict.
 
-    The merged update has one operator for up to 59 parameters, the plain one has an operator for each. cuDNN computes
-    by its repeatable algorithms, so that nothing but the update differs.
+    LARS is the optimizer that scales each parameter's rate by the norms of its weight and gradient. The merged update
+    has one operator for up to 59 parameters, the plain one has an operator for each. cuDNN computes by its repeatable
+    algorithms meanwhile, so that nothing but the update differs.
     """
-    paddle.set_flags(REPEATABLE)
     recipe = lars_recipe()
     plan = machine.plan()
     merged_plan = replace(plan, strategy=replace(plan.strategy, merged_lars=True))
-    plain = machine.train(plan, recipe)
-    merged = machine.train(merged_plan, recipe)
+    with repeatable():
+        plain = machine.train(plan, recipe)
+        merged = machine.train(merged_plan, recipe)
     tolerance = LARS_FP32 if machine.job.model.precision == "fp32" else LARS_ROUNDED
     return _judge_fast_step("lars", merged, plain, tolerance)
 

@@ -14,7 +14,7 @@ import numpy as np
 import paddle
 from paddle import static
 
-from harness import loader, provenance, ranks, sampling, session, state, workload
+from harness import loader, nvidia, provenance, ranks, sampling, session, state, workload
 from harness.hooks.watchdog import WATCHDOG
 from harness.job import Job, Origins, with_values
 from harness.loop import CapturedStep, LaunchedStep
@@ -24,8 +24,8 @@ from program import build
 from program.arrays import Array
 from program.ops import LOSS_VALUE
 from program.optimizers import Schedule
-from runlog.errors import RunError
-from runlog.verdict import FATAL, STATUSES, UNKNOWN, Verdict, as_text
+from runlog.errors import RunError, message_of
+from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, worst
 from tools.doctor import checks as doctor_checks
 
 # What a CPU computed once: the losses of a short training, and the right answers of an evaluation.
@@ -34,13 +34,31 @@ BATCH, SIDE, SEED = 32, 32, 7  # of the recorded losses: images a step, pixels a
 Images = list[tuple[Array, Array]]  # image [N, 3, H, W] float32 and label [N, 1] of each step
 # PaddleClas starts from it too. A dynamic scale finds its size by skipping steps, and the recorded job skips none.
 LOSS_SCALE = 128
-TF32_CAPABILITY = 80
-UNIT_CAPABILITIES = range(80, 90)  # cuDNN's fused operations, which `resnet_unit` is made of
 LEAVE_S = 60.0  # in which the other ranks leave a check that one rank could not do
 STEPS, SHORT_STEPS = 20, 4  # of the recorded job
 # Checks that need none of Paddle's kernels: DALI, NVML and NCCL have their own.
 WITHOUT_KERNELS = ("sensors", "input", "all-reduce")
 ON_A_GPU = {**dict.fromkeys(("sensors", "memory", "input"), "no GPU"), "captured": "a CPU has no CUDA graphs"}
+
+
+# Of Paddle, so that two runs of one program compute the same bits: cuDNN's algorithms without atomics (gradients of
+# filters and of the maximum), always the same ones. Its kernels refuse a search beside the first.
+REPEATABLE = {"FLAGS_cudnn_deterministic": True, "FLAGS_cudnn_exhaustive_search": False}
+
+
+@contextlib.contextmanager
+def repeatable(**more_flags: Any) -> Iterator[None]:
+    """Have Paddle compute the same bits each time within the `with` block, by cuDNN's repeatable algorithms.
+
+    `more_flags` are set too. Behind the block all these flags are as they were, for what measures Paddle's speed.
+    """
+    flags = REPEATABLE | more_flags
+    before = paddle.get_flags(list(flags))
+    paddle.set_flags(flags)
+    try:
+        yield
+    finally:
+        paddle.set_flags(before)
 
 
 class NotPossible(Exception):
@@ -69,9 +87,9 @@ class Machine:
             raise NotPossible(f"{ON_A_GPU[check]}: DEVICE=cpu")
         if check not in WITHOUT_KERNELS and not self.kernels:
             raise NotPossible(f"this Paddle has no kernels for compute capability {self.capability / 10}")
-        if self.job.model.precision == "tf32" and self.capability < TF32_CAPABILITY:
+        if self.job.model.precision == "tf32" and self.capability < nvidia.TF32_CAPABILITY:
             raise NotPossible("TF32 needs compute capability 8.0 or later")
-        if check == "units" and self.capability not in UNIT_CAPABILITIES:
+        if check == "units" and self.capability not in nvidia.UNIT_CAPABILITIES:
             raise NotPossible(f"resnet_unit needs compute capability 8.0 to 8.9, not {self.capability / 10}")
 
     def of_earlier(self, check: str) -> Any:
@@ -115,11 +133,14 @@ class Machine:
 
         The recorded job is the one whose losses paddle_rn50/golden.json holds. Its first weights come from the CPU,
         as a GPU draws others from the same seed. Each rank reads the same images, so that the gradients' mean over the
-        ranks is that of one rank. Where another recipe is given it takes the place of the job's.
+        ranks is that of one rank. Where another recipe is given it takes the place of the job's. All ranks call this
+        together.
 
         Returns float32 [ranks, steps]; each loss is read after its step.
         """
-        recipe, images, schedule = self.on_recorded_images(other_recipe) if other_recipe else self.recorded()
+        recipe, images, schedule = self.recorded()
+        if other_recipe is not None:
+            recipe, images, schedule = self.on_recorded_images(other_recipe)
         cpu_batches = self.batches(images, recipe, self.steps)
         weights = first_weights(recipe)  # before a capture, which binds the process to its GPU
         model = ResNet50(recipe, plan, batch=BATCH)
@@ -128,7 +149,7 @@ class Machine:
             training = model.training_program(schedule, seed=SEED)
             self.executor.run(training.startup)
             feeds = [self._feed(image, label, model.image) for image, label in cpu_batches]
-            step = self._step(plan, training, feeds[0])
+            step = self._step(plan, training, feeds[0])  # may train and reset the weights, so they are set after it
             state.set_weights(training.main, weights)
             step.capture()  # of a CUDA graph; a launched step does nothing here
             for number, feed in enumerate(feeds, 1):
@@ -152,10 +173,10 @@ class Machine:
         return {"image": on_device.image, "label": on_device.label}
 
     def _step(self, plan: build.Plan, training: build.TrainingProgram, feed: dict[str, Any]) -> LaunchedStep:
-        """Return the object that runs the steps of a program: operator by operator, or as a CUDA graph by the plan.
+        """Return the object that runs the steps of a program: operator by operator, or as a CUDA graph if so planned.
 
-        A program must have run some times before its graph can be captured, which the caller does after it has set
-        the weights. Those first runs train on `feed`, so the start-up program then sets all state anew.
+        A program must have run some times before its graph can be captured. Those first runs are made here, and train
+        on `feed`, so the start-up program then sets all state anew. The caller sets the weights, then captures.
         """
         if not plan.strategy.cuda_graph:
             return LaunchedStep(self.executor, training)
@@ -163,7 +184,7 @@ class Machine:
         step.begin()
         for _ in range(step.RUNS_BEFORE):
             step.run(training.main, feed)
-        build.keep_communicators(training.startup)  # the second run of the start-up program opens none anew
+        build.keep_communicators(training.startup)  # so that its second run does not connect the ranks anew
         self.executor.run(training.startup)
         return step
 
@@ -186,7 +207,8 @@ def as_fed(image: Array, wanted: data.ImageFormat) -> Array:
 def cpu_network(recipe: config.Recipe, batch: int) -> Iterator[tuple[static.Program, static.Executor]]:
     """Build the forward pass of training on the CPU in FP32, and yield its program and an executor.
 
-    Within the `with` block the current scope has the first weights, which are those that the recorded job begins with.
+    Within the `with` block Paddle's current scope is a new one. It has the first weights, which are those that the
+    recorded job begins with.
     """
     main = static.Program()
     startup = static.Program()
@@ -238,11 +260,12 @@ class Lines:
 
 
 def on_all(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
-    """Run a check on this rank and return its verdict, which says of a failure the same on all ranks.
+    """Run a check on this rank and return its verdict; where any rank failed, all ranks return the same failure.
 
     Every rank calls this with its own `check`, and waits here until all have left theirs. Where no rank failed, each
-    returns its own verdict. Where one did, all return the gravest failure: UNKNOWN where the machine lacks what the
-    check needs (NotPossible), FATAL for any other exception.
+    returns its own verdict. A failure is UNKNOWN where the machine lacks what the check needs (NotPossible), and FATAL
+    for any other exception. Of several the gravest is returned, of equally grave ones the first rank's. Where only some
+    ranks failed, a FATAL one names its rank.
 
     `me` has a communicator that the check does not use. Raises RunError where this rank failed and another one is
     still in the check LEAVE_S seconds later: it may wait for this rank without an end, so the job must end.
@@ -255,8 +278,7 @@ def on_all(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
         failure = Verdict(check=name, status=UNKNOWN, found=str(reason))
     except Exception as reason:  # noqa: BLE001 - the boundary of a check: its line says what it was
         traceback.print_exc()
-        message = " ".join(str(reason).split()) or type(reason).__name__
-        failure = Verdict(check=name, status=FATAL, found=message)
+        failure = Verdict(check=name, status=FATAL, found=message_of(reason))
 
     _wait_for_others(me, failure)
     failure_of_ranks: list[Verdict | None] = me.comm.allgather(failure)
@@ -264,28 +286,26 @@ def on_all(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
     if not failures:
         assert verdict is not None
         return verdict
-    gravest = max(failures, key=_gravity)
+    gravest_status = worst(failures)
+    gravest = next(failed for failed in failures if failed.status == gravest_status)
     all_failed = len(failures) == len(failure_of_ranks)
     if all_failed or gravest.status == UNKNOWN:
         return gravest
     return replace(gravest, found=f"rank {failure_of_ranks.index(gravest)}: {gravest.found}")
 
 
-def _gravity(verdict: Verdict) -> int:
-    """Return the place of a verdict's status among the statuses, which are listed from the best to the worst."""
-    return STATUSES.index(verdict.status)
-
-
 def _wait_for_others(me: ranks.Ranks, failure: Verdict | None) -> None:
     """Wait until all ranks have left a check; `failure` is what this rank's one ended with, None where it ended well.
 
-    Raises RunError where the failure is FATAL and another rank has not left LEAVE_S seconds later.
+    Raises RunError where the failure is FATAL and another rank has not left LEAVE_S seconds later: it may wait for this
+    one without an end. In any other case this rank waits as long as the others take.
     """
+    has_failed = failure is not None and failure.status == FATAL
     all_have_left = me.comm.Ibarrier()
     until_s = time.monotonic() + LEAVE_S
     while not all_have_left.Test():
         is_late = time.monotonic() > until_s
-        if failure is not None and failure.status == FATAL and is_late:
+        if failure is not None and has_failed and is_late:
             message = f"{failure.found}; another rank has not left this check {LEAVE_S:g} s later"
             raise RunError(f"rank {me.rank}: {message}")
         time.sleep(0.01)

@@ -35,17 +35,20 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
     """Run the checks of the job's precision on this rank, together with the other ranks.
 
     The first rank writes each verdict as a line of the job's file, and prints it. A check that fails does not stop the
-    ones after it; RunError ends all where a rank hangs in one (see `machine.on_all`).
+    ones after it. Raises RunError, which ends the job, where this rank failed in a check that another rank does not
+    leave (see `machine.on_all`). With `short` each check takes fewer steps.
     """
     me = ranks.start(job.cluster)
     lines = Lines(Path(job.trials.result_file) if me.is_first else None, job.model.precision)
+    # By MPI the ranks have found each other; Paddle's collectives and mode are set before Machine uses Paddle.
     ranks.connect(job.cluster, me)
     paddle.enable_static()
     machine = Machine(job, origins, me, short=short)
     lines.note({"nodes": as_json(machine.nodes)})
     for name in CHECKS[job.model.precision]:
         WATCHDOG.beat(f"checking {name}")
-        # Its own communicator: what one rank left unread in a check that failed is not read in the next.
+        # Each check has a communicator of its own, so that it cannot read what a failed check left unread in the last.
+        # `lines` keeps `me`, whose communicator no check uses, to compare the verdicts of the ranks.
         machine.me = replace(me, comm=me.comm.Dup())
         lines.run(me, name, functools.partial(_check, machine, name))
 

@@ -30,8 +30,9 @@ PUBLISHED_SIZE = 224  # pixels of a side, of every published figure
 def throughput(machine: Machine) -> Verdict:
     """Train the job's own program on synthetic data for a minute, and judge its images/s by what others published.
 
-    A few steps before the timed ones show how many of them a minute takes. The log beside the job's lines is one as
-    MODE=throughput writes it. The most GPU memory of each rank is kept for the check `memory`.
+    The minute is THROUGHPUT_S, or SHORT_THROUGHPUT_S in the short form. A few steps before the timed ones show how many
+    steps that takes. The first rank writes a log, as MODE=throughput does, to the job's RESULT_FILE. The most GPU
+    memory of each rank is kept in `machine.measured` for the check `memory`.
     """
     job = machine.job
     me = machine.me
@@ -59,7 +60,8 @@ def throughput(machine: Machine) -> Verdict:
         batches = itertools.repeat(batch)
         probe = trainer.run(batches, steps=PROBE_STEPS, epoch=1, done=0, phase="warmup")
         wanted_s = SHORT_THROUGHPUT_S if machine.short else THROUGHPUT_S
-        steps = me.comm.bcast(max(1, round(wanted_s * probe.steps / probe.time_s)))
+        steps_here = max(1, round(wanted_s * probe.steps / probe.time_s))
+        steps = me.comm.bcast(steps_here)  # the first rank's, so that all take the same number
         before_j = energy_j(machine)
         timing = trainer.run(batches, steps=steps, epoch=1, done=probe.steps, phase="measured")
         joules = energy_j(machine) - before_j
@@ -70,9 +72,10 @@ def throughput(machine: Machine) -> Verdict:
 
 
 def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> build.TrainingProgram:
-    """Return the job's training program with equal parameters on all ranks, and log what a run says before it starts.
+    """Build the job's training program, start it with equal parameters on all ranks, and return it.
 
-    The log has the preamble of a run on synthetic data, and what the program is made of.
+    Before that the log gets what a run on synthetic data writes first: its preamble, which says what is trained, and
+    what the program is made of. All ranks call this together.
     """
     job = machine.job
     me = machine.me
@@ -156,8 +159,9 @@ def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flop
 def peak_memory(machine: Machine) -> Verdict:
     """Report the most GPU memory that any rank's allocator held up to the end of the timed minute.
 
-    It stands beside the memory of the smallest GPU. The verdict is always ok: a job that does not fit has failed in
-    `throughput`, with the batch to lower, and how much should be left is for the user to judge.
+    It stands beside the memory of the smallest GPU, which is NaN in the text and None in the figures where no GPU tells
+    it. The verdict is always ok: a job that does not fit has failed in `throughput`, with advice to lower the batch,
+    and how much should be left is for the user to judge. Raises RunError where `throughput` measured nothing.
     """
     peaks_mib = machine.of_earlier("throughput")
     gpu_sizes_gib: list[float] = []

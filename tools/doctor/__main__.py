@@ -27,8 +27,8 @@ TIMED_OUT = 124  # status of timeout, which ends mpirun by a signal that it hand
 def over_mpi(job: env.Job) -> list[Verdict] | None:
     """Look at every node of the job, and return the verdicts on rank 0, None on the others.
 
-    The first rank of each node, its leader, looks at the node. Rank 0 gathers what the leaders saw, asks each of them
-    for its clock, and judges. Every rank takes part in each collective.
+    Every rank calls this, as all exchange messages. The first rank of each node, its leader, looks at the node. Rank 0
+    gathers what the leaders saw, asks each of them for its clock, and judges.
     """
     from mpi4py import MPI
 
@@ -40,10 +40,10 @@ def over_mpi(job: env.Job) -> list[Verdict] | None:
     if is_leader:
         node_number = comm.Get_rank() // job.cluster.dgxngpu
         facts = probe(job, cores_of_ranks, node_number)
-    facts_of_ranks = comm.gather(facts)
+    facts_of_ranks = comm.gather(facts)  # None but on rank 0, as the next one
     host_of_ranks = comm.gather(socket.gethostname())
 
-    clock_offsets_s = [0.0]  # of each node's leader from rank 0
+    clock_offsets_s = [0.0]  # of each node's leader from rank 0, the first leader
     for rank, leads in enumerate(comm.allgather(is_leader)):
         if leads and rank != 0:
             clock_offsets_s.append(clock_offset_s(comm, rank))
@@ -62,11 +62,15 @@ def alone(job: env.Job) -> list[Verdict]:
 
 
 def mpirun_failure() -> str:
-    """Start two ranks on this node by mpirun, and return why that failed; empty if they added a number."""
+    """Start two ranks on this node by mpirun, which add a number, and return why that failed; empty if it did not.
+
+    The reason is the first MESSAGE_CHARS of mpirun's own message, or that it has not ended in MPIRUN_S seconds.
+    """
     mpirun = Path(sys.executable).with_name("mpirun")
-    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    options = [*root, "-n", "2", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    options = [*as_root, "-n", "2", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
     script = "from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2"
+    # By the command timeout, whose signal ends the ranks too; Python's own would kill mpirun alone.
     command = ["timeout", f"{MPIRUN_S:g}", str(mpirun), *options, sys.executable, "-c", script]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode == 0:
@@ -79,9 +83,10 @@ def mpirun_failure() -> str:
 
 @one_line
 def main() -> int:
-    """Print the verdicts on this node, or on rank 0 those on all nodes.
+    """Check this node, or where mpirun started this process all nodes together, and print the verdicts.
 
-    Returns the exit status: 1 if a verdict is fatal, else 0.
+    Of the ranks only rank 0 prints. Returns the exit status: 1 if a verdict is fatal, else 0, which ranks other than
+    the first always return.
     """
     parser = argparse.ArgumentParser(prog="python -m tools.doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print a list of {check, status, found, wanted, fix}")

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+CUDA_SUCCESS = 0  # cuda.h: CUresult
+
 
 class ContextCalls(NamedTuple):
     """The driver's functions that make a context and end it."""
@@ -18,7 +20,7 @@ class ContextCalls(NamedTuple):
     destroy: str
 
 
-# The newest first: an old driver has the others alone.
+# The newest first.
 CONTEXT_CALLS = (
     ContextCalls("cuCtxCreate_v2", "cuCtxDestroy_v2"),
     ContextCalls("cuCtxCreate", "cuCtxDestroy"),
@@ -41,11 +43,16 @@ def name_of(driver: ctypes.CDLL, code: int) -> str:
 
 
 def ask(driver: ctypes.CDLL, step: str, function: str, *arguments: object) -> bool:
-    """Call a function of the driver, with a line before it and one about its result; return whether it succeeded."""
+    """Call a function of CUDA's driver, and print a JSON line before it and one with its result.
+
+    `step` is what the function is called for, as "gpu 0". Return whether it succeeded. Raises AttributeError where the
+    driver has no such function.
+    """
     say(begin=step, call=function)
     code = getattr(driver, function)(*arguments)
     say(end=step, code=code, name=name_of(driver, code))
-    return bool(code == 0)
+    has_succeeded = code == CUDA_SUCCESS
+    return bool(has_succeeded)
 
 
 def library_path() -> str:
@@ -57,10 +64,19 @@ def library_path() -> str:
     return ""
 
 
-def ask_gpu(driver: ctypes.CDLL, number: int) -> None:
-    """Make a CUDA context on a GPU and end it again; print a line before and after each of the driver's calls.
+def version_of(driver: ctypes.CDLL) -> int | None:
+    """Return the version of CUDA that a driver runs, 12020 for 12.2; None where it does not tell it."""
+    version = ctypes.c_int()
+    if hasattr(driver, "cuDriverGetVersion") and driver.cuDriverGetVersion(ctypes.byref(version)) == CUDA_SUCCESS:
+        return version.value
+    return None
 
-    `number` counts the GPUs as CUDA shows them. The calls end at the first that fails.
+
+def ask_gpu(driver: ctypes.CDLL, number: int) -> None:
+    """Make a context on a GPU and end it again: what a process needs before it can compute there.
+
+    `number` counts the GPUs from 0 in CUDA's order. `ask` prints a JSON line before and after each call of the driver.
+    After a call that fails no other is made.
     """
     step = f"gpu {number}"
     device = ctypes.c_int()
@@ -68,7 +84,7 @@ def ask_gpu(driver: ctypes.CDLL, number: int) -> None:
         return
 
     newest, older = CONTEXT_CALLS
-    calls = newest if hasattr(driver, newest.create) else older
+    calls = newest if hasattr(driver, newest.create) else older  # an old driver has the older ones alone
     context = ctypes.c_void_p()
     flags = 0
     if ask(driver, step, calls.create, ctypes.byref(context), flags, device):
@@ -76,22 +92,23 @@ def ask_gpu(driver: ctypes.CDLL, number: int) -> None:
 
 
 def main() -> None:
-    """Load CUDA's driver, start it, count its GPUs, and make a context on each of them in turn.
+    """Load CUDA's driver, start it, count its GPUs, and make a context on GPU FIRST and those after it, before LAST.
 
-    Each step is printed as a JSON line before it, `{"begin": "gpu 0", "call": "cuCtxCreate_v2"}`, and one after it with
-    the result. The process ends at the first step of the driver itself that fails; a GPU that fails is passed over.
+    A JSON line is printed before each step, `{"begin": "gpu 0", "call": "cuCtxCreate_v2"}`, and one after it with the
+    result. Two more lines have the driver's `version`, where it tells one, and the `count` of GPUs. The process ends at
+    the first step of the driver itself that fails; a GPU that fails is passed over.
     """
     first = int(sys.argv[1])
-    last = int(sys.argv[2])
+    last = int(sys.argv[2])  # one behind the last that is asked
     say(begin="load", call="dlopen")
     try:
         driver = ctypes.CDLL("libcuda.so.1")
         say(end="load", code=0, path=library_path())
         if not ask(driver, "start", "cuInit", 0):
             return
-        version = ctypes.c_int()
-        if hasattr(driver, "cuDriverGetVersion") and driver.cuDriverGetVersion(ctypes.byref(version)) == 0:
-            say(version=version.value)
+        version = version_of(driver)
+        if version is not None:
+            say(version=version)
         count = ctypes.c_int()
         if not ask(driver, "count", "cuDeviceGetCount", ctypes.byref(count)):
             return

@@ -24,15 +24,19 @@ def text_of(library: ctypes.CDLL, function: str, argument: int | None) -> str:
 
 
 def main() -> None:
-    """Make the id of a communicator, and print a JSON line before the call and one with its result.
+    """Load NCCL and have it make the id of a communicator, by which ranks would find each other.
 
-    Between them stand NCCL's own messages, of which one says where it meets.
+    A JSON line is printed before that, `{"begin": "ncclGetUniqueId"}`, and one after it with the `code` of the result
+    and NCCL's own `message` on it. Between them NCCL prints its messages, of which one says on which network interface
+    it meets. Where the library cannot be loaded or lacks the function, the code is None, and the message says why.
     """
     say(begin="ncclGetUniqueId")
     try:
         library = ctypes.CDLL("libnccl.so.2")
         code = library.ncclGetUniqueId(ctypes.create_string_buffer(ID_BYTES))
-        message = text_of(library, "ncclGetLastError", None) or text_of(library, "ncclGetErrorString", code)
+        message = text_of(library, "ncclGetLastError", None)  # which an old NCCL does not have
+        if not message:
+            message = text_of(library, "ncclGetErrorString", code)
         say(end="ncclGetUniqueId", code=code, message=message)
     except (OSError, AttributeError) as error:
         say(end="ncclGetUniqueId", code=None, message=str(error))

@@ -44,18 +44,19 @@ def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdict]:
-    """Yield a verdict on each CUDA library: whether it loads; and one on NCCL's version.
+    """Yield a verdict on each CUDA library, whether it loads; and one on NCCL's version, where NCCL loads.
 
-    `libraries` has the answer of each by its file name: a version, "loads", or "error: " and why it does not load.
+    `libraries` has an answer for each file name, as {"libnccl.so.2": "22105"}: a version, "loads", or "error: " and why
+    it does not load.
     """
     for file_name, answer in libraries.items():
-        name, _, _ = file_name.partition(".")
+        name, _, _ = file_name.partition(".")  # "libnccl"
         loads = not answer.startswith("error: ")
         found = answer.removeprefix("error: ")
         yield judge_check(job, f"cuda.{name}", good=loads, found=found, capabilities=CAPABILITIES)
         if name == "libnccl" and loads:
-            version = int(answer)  # 22105 is 2.21.5
-            found = f"{version // 10000}.{version % 10000 // 100}.{version % 100}"
+            version = int(answer)
+            found = f"{version // 10000}.{version % 10000 // 100}.{version % 100}"  # 22105 is 2.21.5
             yield judge_check(job, "nccl.version", good=version >= NCCL_LEAST, found=found)
 
 
@@ -63,9 +64,10 @@ def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdic
 
 
 def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield verdicts on what the job's ranks take of a node.
+    """Yield verdicts on whether a node has what the job's ranks take of it.
 
-    These are cores, memory, the limits of a process, and room on the disks for logs and checkpoints.
+    These are a core for each rank, free and shared memory, the files that a process may open, and room on the disks for
+    logs and checkpoints; with InfiniBand also the memory that a process may lock.
     """
     ranks = job.cluster.dgxngpu
     cores = sorted(set().union(*facts["rank_cores"]))
@@ -137,9 +139,10 @@ def _judge_disk(check: str, disk: Facts, need_gib: float, job: env.Job) -> Verdi
 
 
 def _judge_network(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield verdicts on the ways from this node to others: its interfaces and InfiniBand ports.
+    """Yield verdicts on what links this node to others: its network interfaces and its InfiniBand ports.
 
-    A job of one node needs none of them, so its verdicts are ok and only say what is there.
+    A job of several nodes needs an interface that is up, and ports as `_judge_infiniband` says. A job of one node needs
+    neither: its verdicts are ok and only say what is there.
     """
     has_several_nodes = job.cluster.dgxnnodes > 1
     interfaces: dict[str, str] = facts["interfaces"]
@@ -163,13 +166,14 @@ def _port_states(ports: dict[str, str]) -> str:
 def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield a verdict on the InfiniBand ports that NCCL takes, and on whether they can read a GPU's memory.
 
-    All ports that NCCL_IB_HCA takes must be ACTIVE, and the process must be able to open them.
+    All ports that NCCL_IB_HCA takes must be ACTIVE, the process must be able to open them, and there must be one at
+    least. The second verdict is left out for a job on CPUs, and where no port is ACTIVE.
     """
-    ports: dict[str, str] = facts["infiniband"]
+    ports: dict[str, str] = facts["infiniband"]  # {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}
     setting = facts.get("nccl_settings", {}).get("NCCL_IB_HCA", "")
     used_ports = nccl.names_taken(setting, list(ports))
     down = [name for name in used_ports if not ports[name].startswith("ACTIVE")]
-    can_be_opened = facts.get("verbs", True)
+    can_be_opened = facts.get("verbs", True)  # as a device file /dev/infiniband/uverbs*
 
     found = _port_states(ports)
     fix = ""
@@ -182,10 +186,10 @@ def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     are_usable = bool(ports) and not down and can_be_opened
     yield judge_check(job, "network.infiniband", good=are_usable, found=found, fix=fix, wanted=wanted)
 
-    any_is_up = len(down) < len(used_ports)
-    if any_is_up and job.cluster.device == "gpu" and "peermem" in facts:
-        way = facts["peermem"]  # by which a port reads a GPU's memory; empty if there is none
-        yield judge_check(job, "network.peermem", good=bool(way), found=way or "no module is loaded")
+    is_one_up = len(down) < len(used_ports)
+    if is_one_up and job.cluster.device == "gpu" and "peermem" in facts:
+        peermem = facts["peermem"]  # the module by which a port reads a GPU's memory; empty if there is none
+        yield judge_check(job, "network.peermem", good=bool(peermem), found=peermem or "no module is loaded")
 
 
 def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
@@ -213,9 +217,11 @@ def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
 
 
 def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield verdicts on the part `train` or `val` of a data set: its list, its content, and a sample of its images.
+    """Yield verdicts on one part of a data set, `train` or `val`: its list, its content, and a sample of its images.
 
-    Every file that the list names was looked for, and some images were decoded.
+    `part` is what harness/data_check.py found. Where the part could not be read, the verdict on its list says why, and
+    is the only one. Else that says how large the part is; each note on its content is a bad verdict; and the last one
+    says whether the images of the sample can be decoded.
     """
     if "error" in part:
         fix = "mend what is said, or set DATADIR to a whole data set"
@@ -227,8 +233,8 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
     for note in part["notes"]:
         yield judge_check(job, "data.content", good=False, found=note)
     fault = part["undecodable"]  # of the first sample that cannot be decoded; empty if all can
-    decoded = fault or f"{part['decoded']} samples decoded"
-    yield judge_check(job, "data.decode", good=not fault, found=f"{part['name']}: {decoded}")
+    found = fault or f"{part['decoded']} samples decoded"
+    yield judge_check(job, "data.decode", good=not fault, found=f"{part['name']}: {found}")
 
 
 # ---- all nodes
@@ -237,7 +243,8 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
 def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
     """Return the verdicts on all nodes: those on each node, then those on what must be the same on all of them.
 
-    Where there are several nodes, a verdict on one begins with its host's name. Equal verdicts are listed once.
+    The last one is on whether the code differs from its commit, on the first node. Where there are several nodes, the
+    finding on one begins with its host's name. Equal verdicts are listed once.
     """
     verdicts: list[Verdict] = []
     for node in nodes:
@@ -247,7 +254,7 @@ def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
             if verdict not in verdicts:  # eight GPUs have one driver
                 verdicts.append(verdict)
 
-    for check, value_of_nodes in _same_everywhere(nodes).items():
+    for check, value_of_nodes in _facts_to_be_equal(nodes).items():
         are_equal = len(set(value_of_nodes)) == 1
         found = str(value_of_nodes[0])
         if not are_equal:
@@ -266,7 +273,7 @@ def _judge_source(is_changed: bool | None, job: env.Job) -> Verdict:
     return judge_check(job, "code.clean", good=is_changed is False, found=found)
 
 
-def _same_everywhere(nodes: list[Facts]) -> dict[str, list[str | None]]:
+def _facts_to_be_equal(nodes: list[Facts]) -> dict[str, list[str | None]]:
     """Return the facts that must be the same on all nodes: by the name of their check a value for each node."""
     same: dict[str, list[str | None]] = {
         "code.commit": [node["source"]["commit"] for node in nodes],
@@ -287,15 +294,17 @@ def _digests(node: Facts) -> str:
 
 
 def judge_ranks(hosts: list[str], offsets_s: list[float], job: env.Job) -> list[Verdict]:
-    """Return the verdicts on how many ranks MPI started, and on how far the nodes' clocks are apart.
+    """Return two verdicts: on whether MPI started as many ranks as the job has, and on how far the clocks are apart.
 
     `hosts` has the host of each rank, `offsets_s` the seconds by which each node's clock is ahead of the first one's.
+    None may be more than CLOCK_S ahead or behind.
     """
-    found = ", ".join(f"{host} {hosts.count(host)}" for host in dict.fromkeys(hosts))
+    different_hosts = dict.fromkeys(hosts)
+    ranks_of_hosts = ", ".join(f"{host} {hosts.count(host)}" for host in different_hosts)
     apart_s = max(abs(offset_s) for offset_s in offsets_s)
     clocks = f"at most {apart_s:.4f} s"
     return [
-        judge_check(job, "mpi.ranks", good=len(hosts) == job.cluster.world_size, found=found),
+        judge_check(job, "mpi.ranks", good=len(hosts) == job.cluster.world_size, found=ranks_of_hosts),
         judge_check(job, "clock.difference", good=apart_s <= CLOCK_S, found=clocks, most_s=CLOCK_S),
     ]
 
@@ -310,10 +319,10 @@ def judge_start(error: str, job: env.Job) -> list[Verdict]:
 
 
 def clock_offset_s(comm: "MPI.Comm", other: int) -> float:
-    """Return the seconds by which the clock of rank `other` is ahead of rank 0's; only rank 0's value counts.
+    """Return the seconds by which the clock of rank `other` is ahead of rank 0's, on rank 0; on all others 0.
 
-    Every rank may call this; rank 0 and `other` exchange messages. Rank 0 asks for the time several times. The quickest
-    question is the most exact: the other clock was read about in the middle of it.
+    Rank 0 and `other` must both call this, as they exchange messages; any other rank may. Rank 0 asks for the time
+    CLOCK_QUESTIONS times. The quickest question is the most exact: the other clock was read about in its middle.
     """
     quickest_s = float("inf")
     offset_s = 0.0

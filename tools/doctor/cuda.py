@@ -22,6 +22,7 @@ ALL_S = 90.0  # after which no further GPU is asked
 DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm")  # that every process with a context opens
 KERNEL_MODULE = Path("/proc/driver/nvidia/version")
 FABRIC_MANAGER = ("nv-fabricmanager", "--version")
+CUDA_SUCCESS = 0  # cuda.h: CUresult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +42,18 @@ class CudaStart:
     library: str = ""  # the file that was loaded as libcuda.so.1
     version: int | None = None  # of CUDA, as the driver has it: 12000 is 12.0
     count: int | None = None  # GPUs that CUDA shows
-    fault: Step | None = None  # of the start itself, after which no GPU is asked
-    gpus: Mapping[int, Step] = field(default_factory=dict)  # by CUDA's number
+    fault: Step | None = None  # the step of the driver itself that failed, after which no GPU is asked
+    gpus: Mapping[int, Step] = field(default_factory=dict)  # the last step on each GPU, by CUDA's number
+
+    @property
+    def faulty_gpus(self) -> dict[int, Step]:
+        """Return the GPUs that gave no context, by CUDA's number, each with the step that failed."""
+        return {number: step for number, step in self.gpus.items() if step.code != CUDA_SUCCESS}
 
     @property
     def is_sound(self) -> bool:
         """Return whether every GPU that was asked has given a context."""
-        return self.fault is None and bool(self.gpus) and all(step.code == 0 for step in self.gpus.values())
+        return self.fault is None and bool(self.gpus) and not self.faulty_gpus
 
     def runs(self, version: int) -> bool:
         """Return whether CUDA of at least this version, as 12000, has given a context on every GPU that was asked."""
@@ -72,8 +78,8 @@ def start(environ: Mapping[str, str], gpus: int) -> CudaStart:
     """Start CUDA in the environment of a rank, make a context on each of the first `gpus` GPUs, return what came of it.
 
     A child process asks the GPUs in turn, as a call of CUDA may hang or kill its process. Where that happens on a GPU,
-    the GPU has this as its fault, and a new child asks the GPUs after it, until ALL_S seconds have passed. What is not
-    of a single GPU is as the last child found it.
+    the GPU has this as its fault, and a new child asks the GPUs after it, until ALL_S seconds have passed. Where CUDA
+    itself does not start, no GPU is asked. What is not of a single GPU is as the last child found it.
     """
     until_s = time.monotonic() + ALL_S
     gpu_steps: dict[int, Step] = {}
@@ -82,11 +88,13 @@ def start(environ: Mapping[str, str], gpus: int) -> CudaStart:
         child = talk(ASK_CUDA, str(first_gpu), str(gpus), environ=environ, silent_s=SILENT_S)
         result = _read_answers(child)
         gpu_steps.update(result.gpus)
-        has_ended_early = bool(child.failure)
-        if not has_ended_early or result.fault is not None or not result.gpus:
-            break  # all GPUs were asked, or CUDA itself does not start
+        has_hung_or_died = bool(child.failure)  # else the text is empty
+        if not has_hung_or_died:
+            break  # all GPUs were asked
+        if result.fault is not None or not result.gpus:
+            break  # CUDA itself does not start
 
-        first_gpu = max(result.gpus) + 1
+        first_gpu = max(result.gpus) + 1  # behind the one on which the child hung or died
         gpus_there = min(gpus, result.count or 0)
         if first_gpu >= gpus_there or time.monotonic() > until_s:
             break
@@ -99,32 +107,37 @@ def _read_answers(child: Talk) -> CudaStart:
     The child announces each step and reports its result:
         {"begin": "gpu 0", "call": "cuCtxCreate_v2"}
         {"end": "gpu 0", "code": 0, "name": "CUDA_SUCCESS"}
-    A step that it began and did not end is where it hung or died.
+    Steps have the names "load", "start", "count" and "gpu 0", "gpu 1", ... A step that it began and did not end is
+    where it hung or died.
     """
     answers = child.answers()
-    steps = _steps(answers)
-    if child.failure:
+    steps = _ended_steps(answers)
+    has_hung_or_died = bool(child.failure)  # how, in words
+    if has_hung_or_died:
         name, call = _step_not_ended(answers)
         steps[name] = Step(call=call, ended=child.failure)
 
     gpus: dict[int, Step] = {}
-    fault: Step | None = None
+    faults: list[Step] = []  # steps of the driver itself that failed
     for name, step in steps.items():
         if name.startswith("gpu "):
             gpus[int(name.removeprefix("gpu "))] = step
-        elif step.code != 0:
-            fault = step
+        elif step.code != CUDA_SUCCESS:
+            faults.append(step)
     return CudaStart(
         library=_last_value(answers, "path") or "",
         version=_last_value(answers, "version"),
         count=_last_value(answers, "count"),
-        fault=fault,
+        fault=faults[-1] if faults else None,  # the child stops at the first; it may still die when it exits
         gpus=gpus,
     )
 
 
-def _steps(answers: list[JsonObject]) -> dict[str, Step]:
-    """Return the steps that ended, by their names, with their results."""
+def _ended_steps(answers: list[JsonObject]) -> dict[str, Step]:
+    """Return the steps that ended, by their names, with their results.
+
+    A GPU's step has several calls, of which the last one's result stands: the child goes on only after a success.
+    """
     call_of: dict[str, str] = {}
     steps: dict[str, Step] = {}
     for answer in answers:
@@ -137,14 +150,18 @@ def _steps(answers: list[JsonObject]) -> dict[str, Step]:
 
 
 def _step_not_ended(answers: list[JsonObject]) -> tuple[str, str]:
-    """Return name and call of the step that was begun and not ended: the exit, as libraries are unloaded, if none."""
-    begun = ("end", "exit")
+    """Return name and call of the step that was begun and not ended, as ("gpu 0", "cuCtxCreate_v2").
+
+    Where all steps have ended it is ("end", "exit"): the process then died as it unloaded its libraries.
+    """
+    at_exit = ("end", "exit")
+    running = at_exit
     for answer in answers:
         if "begin" in answer:
-            begun = (answer["begin"], answer["call"])
+            running = (answer["begin"], answer["call"])
         elif "end" in answer:
-            begun = ("end", "exit")
-    return begun
+            running = at_exit
+    return running
 
 
 def _last_value(answers: list[JsonObject], key: str) -> Any:

@@ -42,7 +42,8 @@ def code_for(capability: int | None) -> list[int]:
 def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield the verdicts on a node's GPUs: their number, each GPU of the job by itself, and how they are linked.
 
-    The job takes the first DGXNGPU of them, in the order in which CUDA shows them.
+    The job takes the first DGXNGPU of them, in the order in which CUDA shows them. Where NVML shows none, the verdict
+    on their number is the only one.
     """
     gpus: list[nvidia.Gpu] = facts["gpus"]
     yield _judge_count(facts, job)
@@ -57,11 +58,12 @@ def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_count(facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on the number of GPUs that NVML shows, with NVML's own words where it shows none.
+    """Return the verdict on whether NVML shows as many GPUs as the job needs.
 
-    A run counts its GPUs by NVML, so those that CUDA shows do not count; a container may have CUDA alone.
+    Where some are missing, it has NVML's words on them and what faults.yaml advises. A run counts its GPUs by NVML, so
+    those that CUDA shows do not count. But a container that has CUDA and no NVML is told how to get it.
     """
-    absence: str = facts["gpu_absence"]
+    absence: str = facts["gpu_absence"]  # why NVML shows some or all GPUs not; empty if it shows all
     count = len(facts["gpus"])
     found = f"{count} ({absence})" if absence else str(count)
     fix = _fix_of_absence(absence)
@@ -89,18 +91,18 @@ def _fix_of_absence(absence: str) -> str:
 def _judge_model(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether this build of Paddle has machine code for the GPU.
 
-    It is a warning where the GPU runs code that was made for an earlier one, or does not say what it is, and fatal
-    where there is no code for it.
+    It is ok where GPU_CODE has code for its very compute capability. It is a warning where the GPU runs code that was
+    made for an earlier one, or does not say what it is, and fatal where there is no code that it runs.
     """
-    codes = code_for(gpu.capability)
-    bad_status = ""
+    runnable_codes = code_for(gpu.capability)
+    bad_status = ""  # that of checks.yaml, which is fatal
     fix = ""
     if gpu.capability is None:
         bad_status = WARNING
         fix = NOT_SAID
-    elif codes:
+    elif runnable_codes:
         bad_status = WARNING
-        fix = f"it runs the code made for {max(codes)}: publish no figure as this GPU's best"
+        fix = f"it runs the code made for {max(runnable_codes)}: publish no figure as this GPU's best"
     return judge_check(
         job,
         "gpu.compute_capability",
@@ -115,13 +117,15 @@ def _judge_model(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether the GPU's driver runs the CUDA of this Paddle.
 
-    DRIVERS has the driver that came with this CUDA, and the least one. There are three ways to be good:
+    DRIVERS has the driver that came with this CUDA, and the oldest that runs it. There are three ways to be good:
 
     - The driver is at least as new as the one that came with this CUDA.
-    - It is older, but not older than the least one. By NVIDIA's CUDA Compatibility it then runs all that was built for
+    - It is older, but not older than the oldest one. By NVIDIA's CUDA Compatibility it then runs all that was built for
       the same major version, except PTX, which it does not compile. Paddle, cuDNN and DALI need none: they have the
       machine code of each GPU in GPU_CODE.
-    - It is older still, but the package cuda-compat has a newer libcuda.so, by which CUDA has started here.
+    - It is older still or unknown, but the package cuda-compat has a newer libcuda.so, by which CUDA has started here.
+
+    An unknown driver by which CUDA has not started is a warning.
     """
     own_driver, least_driver = DRIVERS
     driver = _driver_version(gpu, facts)
@@ -154,6 +158,7 @@ def _cuda_has_started(facts: Facts) -> bool:
 
 
 def _driver_verdict(job: env.Job, *, good: bool, found: str, bad_status: str = "", fix: str = "") -> Verdict:
+    """Return a verdict of the check "gpu.driver", whose texts in checks.yaml name both DRIVERS."""
     own_driver, least_driver = DRIVERS
     return judge_check(
         job, "gpu.driver", good=good, found=found, bad_status=bad_status, fix=fix, own=own_driver, least=least_driver
@@ -194,27 +199,31 @@ def _judge_persistence(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_ecc(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on the memory errors that ECC has seen since the driver was loaded.
 
-    One that was not corrected is fatal. Where ECC is off there is no count, and the verdict is a warning.
+    Any error that was not corrected is fatal, and corrected ones are a warning. Where ECC is off there is no count, and
+    the verdict is a warning too.
     """
-    errors = gpu.ecc_uncorrected
-    if errors is None:
+    uncorrected = gpu.ecc_uncorrected
+    if uncorrected is None:
         fix = "ECC is off or not there: nvidia-smi -e 1 and a reset turn it on"
         return judge_check(job, "gpu.ecc", good=False, found=f"{gpu_name(gpu)}: unknown", fix=fix)
-    found = f"{gpu_name(gpu)}: {errors} uncorrected, {gpu.ecc_corrected} corrected"
-    good = errors == 0 and not gpu.ecc_corrected
-    return judge_check(job, "gpu.ecc", good=good, found=found, bad_status=FATAL if errors else WARNING)
+    found = f"{gpu_name(gpu)}: {uncorrected} uncorrected, {gpu.ecc_corrected} corrected"
+    has_errors = uncorrected > 0 or bool(gpu.ecc_corrected)
+    bad_status = FATAL if uncorrected else WARNING
+    return judge_check(job, "gpu.ecc", good=not has_errors, found=found, bad_status=bad_status)
 
 
 def _judge_memory_repair(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on broken parts of the GPU's memory: whether all of them are out of use.
 
     GPUs from Ampere on replace broken rows by spare ones, earlier GPUs retire pages. Either is done at a reset of the
-    GPU: until then the part is in use. A GPU that has no spare row left is beyond repair, which is fatal.
+    GPU: until then the part is in use. A GPU that has no spare row left is beyond repair, which is fatal. A GPU of
+    Ampere or later that does not tell its rows gets a verdict that they are unknown; so does one of unknown kind.
     """
     rows = gpu.remapped_rows
+    should_replace_rows = gpu.capability is None or gpu.capability >= ROW_REMAPPING_FROM
     if rows is not None:
         yield _judge_remapped_rows(gpu_name(gpu), rows, job)
-    elif gpu.capability is None or gpu.capability >= ROW_REMAPPING_FROM:
+    elif should_replace_rows:
         yield judge_check(job, "gpu.remapped_rows", good=False, found=f"{gpu_name(gpu)}: unknown", fix=NOT_SAID)
 
     if gpu.retired_pages_pending:
@@ -245,10 +254,12 @@ def _judge_clocks(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 
 
 def _judge_processes(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
-    """Return the verdict on whether the GPU is free for the job: no process computes on it, and its memory is empty.
+    """Return the verdict on whether the GPU is free for the job: no process computes on it, and little memory is used.
 
-    The memory counts too because a container sees no processes outside it. Another job is fatal. A display, or a
-    service that holds little memory, is a warning with its own advice.
+    The memory counts too because a container sees no processes outside it.
+
+    - A process of another job is fatal, and so is much used memory that no display explains.
+    - Much memory of a display, a process of a service that holds little memory, and unknown memory are warnings.
     """
     memory_in_use = _memory_in_use(gpu)
     computing = [pid for pid in gpu.processes or () if pid not in gpu.displays]
@@ -293,14 +304,15 @@ class _MemoryInUse:
 
 
 def _memory_in_use(gpu: nvidia.Gpu) -> _MemoryInUse:
-    """Return how much of a GPU's memory is in use.
+    """Return how much of a GPU's memory is in use before a run, and how much of it may be: FOREIGN_MIB.
 
-    Where NVML does not tell the processes' part from what the driver keeps for itself, the sum of both may be larger.
+    Some drivers tell only the sum of what processes use and what the driver keeps for itself. Then that counts, and it
+    may be RESERVE_MIB more.
     """
     mib = gpu.memory_used_mib
     most_mib = FOREIGN_MIB
     kind = "in use"
-    if mib is None:
+    if mib is None:  # the driver tells the sum alone, or nothing
         mib = gpu.memory_used_or_reserved_mib
         most_mib = FOREIGN_MIB + RESERVE_MIB
         kind = "in use or kept by the driver"
@@ -309,13 +321,16 @@ def _memory_in_use(gpu: nvidia.Gpu) -> _MemoryInUse:
 
 
 def _pids(pids: Iterable[int]) -> str:
+    """Return pids as text, comma-separated; "none" where there are none."""
     return ", ".join(str(pid) for pid in pids) or "none"
 
 
 def _judge_mode(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on the GPU's modes: MIG, which divides it, and the compute mode, which may let no process in.
 
-    A GPU that does not have a mode gets no verdict on it.
+    MIG must be off, and stay off after a reset: it is fatal where it is on, a warning where it will be. The compute
+    mode must be the default one: it is fatal where it prohibits processes, a warning where it lets only one in. A GPU
+    that does not tell a mode gets no verdict on it.
     """
     if gpu.mig is not None:
         state = "on" if gpu.mig else "off"
@@ -336,7 +351,9 @@ def _judge_mode(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
 def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Yield the verdict on whether the job's training fits into the GPU's memory, with each part of what it needs.
 
-    There is none where the card's memory is unknown, or the peak of the job's program was never measured.
+    The need is an estimate: what the job's program was measured to take, cuDNN's workspace, the input pipeline, and
+    what CUDA and its libraries take. A margin must be left over. There is no verdict where the card's memory is
+    unknown, or the peak of the job's program was never measured.
     """
     program_mib = memory.program_mib(job)
     if gpu.memory_gib is None or program_mib is None:

@@ -75,9 +75,8 @@ def names_taken(setting: str, names: Sequence[str]) -> list[str]:
     choice = choice_of(setting)
     taken = []
     for name in names:
-        is_meant = not choice.entries or any(_matches(entry, name, choice) for entry in choice.entries)
-        is_used = not is_meant if choice.leaves_out else is_meant
-        if is_used:
+        is_listed = not choice.entries or any(_matches(entry, name, choice) for entry in choice.entries)
+        if is_listed != choice.leaves_out:  # a setting with ^ lists what is left out
             taken.append(name)
     return taken
 
@@ -94,10 +93,10 @@ def _matches(entry: str, name: str, choice: Choice) -> bool:
 def matched_by_prefix(setting: str, names: Sequence[str]) -> list[str]:
     """Return the devices that a setting matches by accident, as their names begin with the name of another device.
 
-    NCCL compares beginnings: NCCL_IB_HCA=mlx5_1 is meant for the device mlx5_1, and matches mlx5_10, too. Of the ports
-    mlx5_1:1 and mlx5_10:1 this returns ["mlx5_10"]. A setting that names no whole device, such as "mlx5", is taken to
-    mean all that begin so. The list is empty for a setting that compares whole names, such as "=mlx5_1". What begins
-    with ^ matches the same devices, and leaves them out.
+    NCCL compares beginnings: NCCL_IB_HCA=mlx5_1 is meant for the device mlx5_1, and matches mlx5_10, too. For it and
+    the ports mlx5_1:1 and mlx5_10:1 (`names`) this returns ["mlx5_10"]. A setting that is no device's full name, such
+    as "mlx5", is taken to mean all that begin so. The list is empty for a setting that compares full names, such as
+    "=mlx5_1". A setting with ^ in front, which leaves devices out, matches the same ones as without it.
     """
     choice = choice_of(setting)
     if choice.is_exact:

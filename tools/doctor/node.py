@@ -57,7 +57,7 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
         gpus = [nvidia.gpu_of(handle) for handle in handles]
         # What takes seconds is begun first and read last.
         import_errors = {name: pool.submit(_import_error, module) for name, module in IMPORTED.items()}
-        starts = pool.submit(_starts, job, node) if on_gpu else None
+        starts = pool.submit(_start_cuda_and_nccl, job, node) if on_gpu else None
         facts = {
             "host": socket.gethostname(),
             "gpus": gpus,
@@ -96,33 +96,34 @@ def _topology() -> JsonObject:
         return {"topology": None, "topology_error": str(error)}
 
 
-def _starts(job: env.Job, node: int) -> JsonObject:
+def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
     """Start CUDA and NCCL in the environment that the ranks of this node will have, and return what came of it.
 
-    `node` is this node's number in HOSTS. With the results stand NCCL's settings: its variables, the files that set
-    more of them, and this node's address, by which NCCL should meet (empty where HOSTS does not say it).
+    `node` is this node's number in HOSTS. Beside the results stand NCCL's settings: its variables, the files that set
+    more of them, and as "address" this node's address, by which NCCL should meet; empty where HOSTS does not say it.
     """
     environ = network.nccl_settings(job.cluster, node) | env.of_ranks(job)
     try:
         address = network.node_address(job.cluster, node)
     except (RunError, IndexError):  # HOSTS does not say it
         address = ""
-    files_of_nccl = (NCCL_CONF, Path("~/.nccl.conf").expanduser())
+    settings_files = (NCCL_CONF, Path("~/.nccl.conf").expanduser())
     return {
         "cuda_start": cuda.start(environ, job.cluster.dgxngpu),
         "cuda_system": cuda.system(),
         "nccl_start": nccl.start(environ),
         "nccl_settings": {name: environ[name] for name in of_network(environ)},
-        "nccl_files": [str(path) for path in files_of_nccl if path.is_file()],
+        "nccl_files": [str(path) for path in settings_files if path.is_file()],
         "address": address,
     }
 
 
 def _peermem(modules: Path, kernel: str, driver: str) -> str:
-    """Return the way by which InfiniBand reads a GPU's memory: a loaded kernel module, or DMA-BUF; empty without one.
+    """Return what lets InfiniBand read a GPU's memory (GPUDirect RDMA), in words; empty where nothing does.
 
-    `modules` is the folder of loaded kernel modules, /sys/module. `kernel` is Linux's release, "5.15.0-91-generic".
-    `driver` is what the driver's kernel module says of itself.
+    That is one of two loaded kernel modules, or DMA-BUF, which takes both a Linux from DMA_BUF_KERNEL on and NVIDIA's
+    open kernel module. `modules` is the folder of loaded kernel modules, /sys/module. `kernel` is Linux's release, as
+    "5.15.0-91-generic". `driver` is what NVIDIA's kernel module says of itself in /proc.
     """
     for name in ("nvidia_peermem", "nv_peer_mem"):
         if (modules / name).is_dir():
@@ -140,9 +141,10 @@ def _can_open_one(paths: Iterable[Path]) -> bool:
 
 
 def _import_error(name: str) -> str:
-    """Import a package in a process of its own, and return why it cannot; empty if it can.
+    """Import a package in a process of its own, and return why that failed; empty if it did not.
 
-    A library that is missing or broken may end the process, or hang it.
+    A library that is missing or broken may end the process by a signal, or hang it for IMPORT_S seconds. Of any other
+    failure this is the last line of Python's traceback, as "ImportError: libGL.so.1: cannot open ...".
     """
     command = [sys.executable, "-c", f"import {name}"]
     try:
@@ -160,9 +162,10 @@ def _import_error(name: str) -> str:
 def package_of(error: str) -> str:
     """Return how to install what an import missed, by its error.
 
-    "libGL.so.1: cannot open shared object file" names a library of the system. Its package is libgl1 in Debian: by the
-    policy's section 8.1 the library's name, then its version. An RPM provides its libraries by name. Any other error is
-    of a Python package.
+    "libGL.so.1: cannot open shared object file" names a library of the system. Debian's packages of libraries are named
+    by its policy, section 8.1: the library's name, then its version, with a hyphen between where the name ends with a
+    digit. So libGL.so.1 is in libgl1, and libfoo2.so.3 would be in libfoo2-3. An RPM provides its libraries by name.
+    Any other error is taken for one of a missing Python package.
     """
     missing = re.search(r"(?P<library>(?P<name>lib[\w.+-]+?)\.so(?:\.(?P<version>\d+))?[\d.]*):", error)
     if missing is None:
@@ -193,7 +196,11 @@ def _rank_cores(job: env.Job) -> list[list[int]]:
 
 
 def _libraries() -> dict[str, str]:
-    """Load each CUDA library, and return by its file name a version, "loads", or "error: " and why it does not."""
+    """Load each CUDA library, and return by its file name what came of it.
+
+    That is the version of NCCL and of cuDNN, as "22105", "loads" of any other, and "error: " with the reason where a
+    library does not load or lacks the function that tells its version.
+    """
     answers = {}
     for name in CUDA_LIBRARIES:
         try:
@@ -220,21 +227,22 @@ def _numa() -> dict[str, str]:
 def _disk(folder: Path) -> JsonObject:
     """Return the free space where `folder` is or will be made, and whether this user may write there.
 
-    A folder that is not there will be made in the nearest of its parents that is.
+    That is {"folder": "results", "free_gib": 412.3, "writable": True}. A folder that does not exist will be made in the
+    nearest of its parents that exists, so that one is looked at.
     """
-    place = folder.absolute()
-    there = next(path for path in (place, *place.parents) if path.exists())
+    wanted = folder.absolute()
+    existing = next(path for path in (wanted, *wanted.parents) if path.exists())
     return {
         "folder": str(folder),
-        "free_gib": shutil.disk_usage(there).free / GIB,
-        "writable": there.is_dir() and os.access(there, os.W_OK | os.X_OK),
+        "free_gib": shutil.disk_usage(existing).free / GIB,
+        "writable": existing.is_dir() and os.access(existing, os.W_OK | os.X_OK),
     }
 
 
 def _interfaces() -> dict[str, str]:
-    """Return the network interfaces that are up, by name: {"eth0": "10.0.0.1 10000 Mbit/s"}.
+    """Return the network interfaces that are up and have an IPv4 address, by name: {"eth0": "10.0.0.1 10000 Mbit/s"}.
 
-    The loopback is left out, and the speed where the driver does not say it.
+    The loopback is left out. So is the speed where the driver does not say it: {"eth0": "10.0.0.1"}.
     """
     addresses = psutil.net_if_addrs()
     interfaces = {}
@@ -251,8 +259,8 @@ def _interfaces() -> dict[str, str]:
 def _infiniband(root: Path) -> dict[str, str]:
     """Return state and rate of each InfiniBand port under `root`: {"mlx5_0:1": "ACTIVE 100 Gb/sec (4X EDR)"}.
 
-    `root` is /sys/class/infiniband. A port of Ethernet (RoCE) has ", Ethernet" in the end, and one that cannot be read
-    says why.
+    `root` is /sys/class/infiniband. A port of Ethernet (RoCE) has ", Ethernet" in the end. One that cannot be read has
+    the reason instead, as "unreadable (Permission denied)".
     """
     state_of_ports = {}
     for port in sorted(root.glob("*/ports/*")):
@@ -272,9 +280,10 @@ def _infiniband(root: Path) -> dict[str, str]:
 
 
 def data_facts(job: env.Job, import_errors: dict[str, str]) -> JsonObject | None:
-    """Return what is seen of the job's data set, for each of its parts; None where the job reads none.
+    """Return what harness/data_check.py finds of the job's data set, for each of its parts, as {"train": {...}}.
 
-    DALI must be there to look at it: `import_errors` says why not, by package.
+    None where the job reads no data set of the user's. `import_errors` has for each of IMPORTED why it cannot be
+    imported, empty if it can: without them the data set is not looked at, and "train" has only an "error" that says so.
     """
     if not job.data.folder or job.data.kind != "real":
         return None

@@ -10,7 +10,7 @@ from runlog.verdict import FATAL, WARNING, Verdict
 from tools.doctor import nccl
 from tools.doctor.cuda import CudaStart, Step, System
 from tools.doctor.nccl import NcclStart, choice_of
-from tools.doctor.rows import FAULTS, Facts, judge_check
+from tools.doctor.rows import FAULTS, Facts, gpu_name, judge_check
 
 # cuda.h: CUresult, of which MIG, a compute mode or a device that cannot be opened may be the cause
 INVALID_VALUE, NOT_INITIALIZED, DEVICE_UNAVAILABLE, NO_DEVICE, INVALID_DEVICE = 1, 3, 46, 100, 101
@@ -41,24 +41,23 @@ def judge_start(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield a verdict for each fault of CUDA's start on this node, or one verdict where there is none.
 
-    A fault is one of the driver itself, or one of a GPU that gave no context. Without a fault CUDA may still show fewer
-    GPUs than the job needs, or there was no time to ask all of them.
+    A fault is one of the driver itself, or one of a GPU that gave no context. Without a fault the one verdict is on the
+    number of GPUs: CUDA may still show fewer than the job needs, or there was no time to ask all of them.
     """
     start: CudaStart = facts["cuda_start"]
     if start.fault is not None:
         yield _cuda_fault("", start.fault, facts, job)
-    faulty_gpus = {number: step for number, step in start.gpus.items() if step.code != 0}
-    for number, step in faulty_gpus.items():
-        yield _cuda_fault(f"{_label(number, facts)}: ", step, facts, job)
-    if start.fault is None and not faulty_gpus:
+    for number, step in start.faulty_gpus.items():
+        yield _cuda_fault(f"{_name_of_cuda_gpu(number, facts)}: ", step, facts, job)
+    if start.fault is None and not start.faulty_gpus:
         yield _judge_context_count(start, facts, job)
 
 
 def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on how many GPUs gave a CUDA context, where none of those that were asked refused one.
 
-    It is fatal where CUDA shows fewer GPUs than the job needs, and a warning where there was no time to ask all of
-    them.
+    It is fatal, with the likely cause, where CUDA shows fewer GPUs than the job needs; a warning where there was no
+    time to ask all of them; else ok.
     """
     wanted = job.cluster.dgxngpu
     shown = start.count or 0
@@ -85,11 +84,11 @@ def _cause_of_few_gpus(facts: Facts) -> dict[str, str]:
     return cause
 
 
-def _label(number: int, facts: Facts) -> str:
+def _name_of_cuda_gpu(number: int, facts: Facts) -> str:
     """Return the name of the GPU that CUDA gives this number: nvidia-smi's, as "GPU3", where NVML knows it."""
     gpus: list[nvidia.Gpu] = facts["gpus"]  # in CUDA's order, which is that of the ranks
     if number < len(gpus) and gpus[number].index is not None:
-        return f"GPU{gpus[number].index}"
+        return gpu_name(gpus[number])
     return f"CUDA's GPU {number}"
 
 
@@ -113,11 +112,12 @@ def _cuda_fault(subject: str, step: Step, facts: Facts, job: env.Job) -> Verdict
 def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
     """Return the `cause` and the `fix` of a step of CUDA's start that failed, as faults.yaml has them.
 
-    One result of CUDA has many causes. So what NVML and the system show at the same time, such as a GPU in MIG mode,
-    goes before the meaning of the result by itself. The first that applies is taken.
+    One result of CUDA has many causes. A process that hung or died, or a library that could not be called, is one by
+    itself. Else what NVML and the system show at the same time, such as a GPU in MIG mode, goes before the meaning of
+    the result's code. The first that applies is taken.
     """
     evidence = _evidence(facts)
-    name = ""  # of an entry of faults.yaml for what is evident
+    name = ""  # of an entry under "evidence" in faults.yaml
     if step.ended.startswith("no answer"):
         name = "hang"
     elif step.ended:
@@ -141,18 +141,19 @@ def _cuda_cause(step: Step, facts: Facts) -> dict[str, str]:
 
 
 def _evidence(facts: Facts) -> dict[str, str]:
-    """Return what NVML and the system show that may explain a fault of CUDA, as texts.
+    """Return what NVML and the system show that may explain a fault of CUDA, as texts by name.
 
-    The texts of faults.yaml name them: "{driver}" there stands for the driver's version here. A sign that may be absent
-    (lost, mig, prohibited, device) is empty where it is.
+    They fill the texts of faults.yaml: "{driver}" there stands for the driver's version here. Four of them are signs of
+    a fault, and empty without it: "lost", a GPU that fell off the bus; "mig", GPUs in MIG mode; "prohibited", GPUs
+    whose compute mode lets no process in; "device", device files that cannot be opened.
     """
     gpus: list[nvidia.Gpu] = facts["gpus"]
     system: System = facts["cuda_system"]
     start: CudaStart = facts["cuda_start"]
     absence: str = facts.get("gpu_absence", "")
     drivers = [gpu.driver for gpu in gpus if gpu.driver]
-    in_mig_mode = [f"GPU{gpu.index}" for gpu in gpus if gpu.mig]
-    prohibited = [f"GPU{gpu.index}" for gpu in gpus if gpu.compute_mode == pynvml.NVML_COMPUTEMODE_PROHIBITED]
+    in_mig_mode = [gpu_name(gpu) for gpu in gpus if gpu.mig]
+    prohibited = [gpu_name(gpu) for gpu in gpus if gpu.compute_mode == pynvml.NVML_COMPUTEMODE_PROHIBITED]
     unopened = [f"{path} cannot be opened ({why})" for path, why in system.devices.items() if why]
     return {
         "driver": drivers[0] if drivers else "unknown",
@@ -177,10 +178,10 @@ def _cause_verdict(failure: str, cause: dict[str, str], facts: Facts, job: env.J
 
 
 def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield a verdict on whether NCCL starts with the settings of the ranks.
+    """Yield a verdict on whether NCCL starts with the settings that the ranks will have.
 
-    A job of several nodes has two more: on the interface that NCCL chose, and on the InfiniBand ports that it
-    takes.
+    A job of several nodes may have two more: on the network interface that NCCL chose, where it says one, and on the
+    InfiniBand ports that it takes, where the node has any.
     """
     start: NcclStart = facts["nccl_start"]
     variables: dict[str, str] = facts["nccl_settings"]
@@ -204,8 +205,8 @@ def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _nccl_fault(start: NcclStart, settings: str, job: env.Job) -> Verdict:
     """Return the fatal verdict on NCCL's start: the result of ncclGetUniqueId, NCCL's message and what to do.
 
-    The call makes a communicator's id, which needs the network but no GPU. `settings` are NCCL's variables, as text.
-    What to do is in faults.yaml, by the code of the result.
+    The call makes a communicator's id, which needs the network but no GPU. It may hang or die, may not be there at all,
+    or give a code. `settings` are NCCL's variables, as text. What to do is in faults.yaml.
     """
     if start.ended:
         found = f"ncclGetUniqueId {start.ended}"
@@ -222,16 +223,16 @@ def _nccl_fault(start: NcclStart, settings: str, job: env.Job) -> Verdict:
 def _judge_interface(start: NcclStart, address: str, job: env.Job) -> Verdict:
     """Return the verdict on whether the interface that NCCL chose leads to other nodes.
 
-    The loopback is fatal. An interface between containers, or one whose address nobody gave, is a warning, but for one
-    that has this node's `address` in HOSTS (empty: unknown).
+    The loopback is fatal. An interface between containers, or one with an address that it gave itself, is a warning.
+    But it is ok if it has the `address` by which HOSTS names this node; that is empty where HOSTS does not say it.
     """
     is_loopback = start.interface == "lo"
     looks_local = start.interface.startswith(VIRTUAL) or start.address.startswith(LINK_LOCAL)
-    is_strange = looks_local and start.address != address
+    is_in_hosts = start.address == address
     return judge_check(
         job,
         "nccl.interface",
-        good=not is_loopback and not is_strange,
+        good=not is_loopback and (is_in_hosts or not looks_local),
         found=f"{start.interface} {start.address}, this node's address in HOSTS is {address or 'unknown'}",
         bad_status=FATAL if is_loopback else WARNING,
     )
@@ -240,24 +241,27 @@ def _judge_interface(start: NcclStart, address: str, job: env.Job) -> Verdict:
 def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
     """Return the verdict on the InfiniBand ports that NCCL takes by `setting`, the value of NCCL_IB_HCA.
 
-    NCCL compares beginnings of names, so "mlx5_1" takes mlx5_10 too: a port that the setting does not name in full is
-    a fault. In front of the names "=" has them compared as a whole, "^" leaves them out, and "^=" does both. One of the
-    ports must be ACTIVE, and ports of Ethernet (RoCE) cannot be joined with ports of InfiniBand.
+    There are three faults:
+
+    - NCCL compares beginnings of names, so "mlx5_1" takes mlx5_10 too, which nobody meant. In front of the names "="
+      has them compared in full, "^" leaves them out, and "^=" does both.
+    - None of the ports is ACTIVE.
+    - Ports of Ethernet (RoCE) are among ports of InfiniBand, with which they cannot be joined.
 
     `ports` has the state of each by its name: {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}.
     """
     taken = nccl.names_taken(setting, list(ports))
     found = f"NCCL_IB_HCA={setting} takes {', '.join(taken) or 'no port'}"
-    by_prefix = nccl.matched_by_prefix(setting, list(ports))
-    if by_prefix:
-        names = ", ".join(by_prefix)
+    matched_by_accident = nccl.matched_by_prefix(setting, list(ports))
+    if matched_by_accident:
+        names = ", ".join(matched_by_accident)
         if choice_of(setting).leaves_out:
             found += f"; it leaves out {names} too, by the beginning of a name"
-            whole_names = f"begin it with ^=, so that names count whole: NCCL_IB_HCA=^={setting.removeprefix('^')}"
+            fix = f"begin it with ^=, so that names count whole: NCCL_IB_HCA=^={setting.removeprefix('^')}"
         else:
             found += f"; {names} by the beginning of a name"
-            whole_names = f"begin it with =, so that names count whole: NCCL_IB_HCA=={setting}"
-        return judge_check(job, "nccl.ports", good=False, found=found, fix=whole_names)
+            fix = f"begin it with =, so that names count whole: NCCL_IB_HCA=={setting}"
+        return judge_check(job, "nccl.ports", good=False, found=found, fix=fix)
 
     active = [port for port in taken if ports[port].startswith("ACTIVE")]
     if not active:

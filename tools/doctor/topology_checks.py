@@ -10,9 +10,10 @@ from tools.doctor.rows import CAPABILITIES, Facts, gpu_name, judge_check
 
 
 def judge_topology(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield verdicts on the links between the job's GPUs, and on the cores of their ranks; one where neither is known.
+    """Yield two verdicts: on the links between the job's GPUs, and on whether each rank runs on cores next to its GPU.
 
-    `facts["gpus"]` are in the order in which CUDA shows them: the job takes the first DGXNGPU.
+    Where nvidia-smi does not say how the GPUs are linked, the only verdict says why. `facts["gpus"]` are in the order
+    in which CUDA shows them: the job takes the first DGXNGPU.
     """
     topology: Topology | None = facts["topology"]
     if topology is None:
@@ -37,13 +38,13 @@ def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
     """Return the verdict on the links between the job's GPUs: NVLink must reach each of them, or none.
 
     `names` are the GPUs of the job, as ["GPU0", "GPU1"]. `topology.links[row][column]` is how two devices are linked;
-    "NV4" is NVLink by four links.
+    "NV4" is NVLink by four links. The verdict counts the pairs of each kind, and names the GPUs that NVLink leaves out.
     """
-    rows = [row for row, device in enumerate(topology.devices) if device in names]
+    gpu_rows = [row for row, device in enumerate(topology.devices) if device in names]
     kind_of_pairs: list[str] = []
-    with_nvlink: set[int] = set()
-    for row in rows:
-        for column in rows:
+    with_nvlink: set[int] = set()  # rows
+    for row in gpu_rows:
+        for column in gpu_rows:
             kind = topology.links[row][column]
             if row < column:  # a pair counts once
                 kind_of_pairs.append(kind)
@@ -52,12 +53,12 @@ def _judge_links(topology: Topology, names: list[str], job: env.Job) -> Verdict:
 
     counts = [f"{kind_of_pairs.count(kind)} x {kind}" for kind in sorted(set(kind_of_pairs))]
     found = f"pairs: {', '.join(counts) or 'one GPU'}"
-    alone: list[str] = []
+    left_out: list[str] = []
     if with_nvlink:
-        alone = [topology.devices[row] for row in rows if row not in with_nvlink]
-    if alone:
-        found += f"; without NVLink: {', '.join(alone)}"
-    return judge_check(job, "gpu.topology", good=not alone, found=found)
+        left_out = [topology.devices[row] for row in gpu_rows if row not in with_nvlink]
+    if left_out:
+        found += f"; without NVLink: {', '.join(left_out)}"
+    return judge_check(job, "gpu.topology", good=not left_out, found=found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,24 +78,25 @@ class _Binding:
 
 
 def _judge_binding(topology: Topology, facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on whether each rank may use a core next to its own GPU.
+    """Return the verdict on whether each rank of this node may use a core next to its own GPU.
 
-    The GPUs are in the order in which CUDA shows them: the first one is local rank 0's. The verdict says which cores
-    each rank may use, which ranks are far from their GPU, and in its advice the NUMA node of each GPU.
+    The first GPU, in the order in which CUDA shows them, is local rank 0's, and so on. The verdict says which cores
+    each rank may use, and which ranks may use none next to their GPU. Its other texts, in checks.yaml, have the cores
+    next to each GPU and their NUMA node.
     """
     bindings = _bindings(topology, facts)
-    far = [binding for binding in bindings if binding.is_far]
+    far_bindings = [binding for binding in bindings if binding.is_far]
     cores_of_ranks: list[list[int]] = facts["rank_cores"]
     first_cores = cores_of_ranks[0]
     if all(cores == first_cores for cores in cores_of_ranks):
         found = f"all ranks {ranges(first_cores)}"
     else:
         found = ", ".join(f"rank {binding.rank} {ranges(binding.cores) or 'none'}" for binding in bindings)
-    for binding in far:
+    for binding in far_bindings:
         found += f"; rank {binding.rank}'s far from {binding.gpu}"
     near_each = ", ".join(f"{binding.gpu} {binding.near or 'unknown'}" for binding in bindings)
     numa_nodes = ",".join(binding.numa_node for binding in bindings)
-    return judge_check(job, "cpu.binding", good=not far, found=found, near=near_each, numa=numa_nodes)
+    return judge_check(job, "cpu.binding", good=not far_bindings, found=found, near=near_each, numa=numa_nodes)
 
 
 def _bindings(topology: Topology, facts: Facts) -> list[_Binding]:

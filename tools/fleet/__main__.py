@@ -56,9 +56,10 @@ MAP_TITLES = {"transfer_s": "bandwidth, MiB/s", "latency_s": "latency, us"}
 
 
 def write_hosts(path: Path, judged: Judged, nodes: int | None) -> None:
-    """Write the first `nodes` good nodes to a hostfile, a line each, and the other good ones to `<path>.spares`.
+    """Write the first `nodes` good nodes to the hostfile `path`, a line each, and the other good ones beside it.
 
-    With `nodes` None all good nodes are in the hostfile. The bad ones follow as comments, each with its status.
+    With `nodes` None all good nodes are in the hostfile. The bad ones follow there as comments, each with its status.
+    The other good ones are in `<path>.spares`, which is written even where there are none.
     """
     good_hosts = judged.good
     wanted = len(good_hosts) if nodes is None else nodes
@@ -78,16 +79,17 @@ def _signed(share: float) -> str:
 
 
 def text(judged: Judged, since: Sequence[Change]) -> str:
-    """Return the report as text, a line for each metric, difference, named node and doubt.
+    """Return the report as text for a terminal.
 
-    Each line begins with its subject, as `step` or `left out`. `since` are the changes since a baseline; none without
-    one.
+    It has lines on each metric, on the nodes' arithmetic, on what differs between the nodes, on each named node or link
+    and on doubts, and in the end the nodes that are left out and the good ones. Each line begins with its subject, as
+    `step` or `left out`. `since` are the changes since a baseline; empty without one.
     """
     record = judged.record
     lines = [f"fleet     {len(judged.statuses)} compared, measured in {record['took_s']:g} s"]
     lines += _metric_lines(judged)
     lines += _arithmetic_lines(judged)
-    lines += _whole_lines(record)
+    lines += _lines_on_step_of_all(record)
     lines.append(f"{_title('links')}{len(record['links'])} measured")
     for difference in differences(record):
         lines.append(f"differs   {difference.fact}: {difference.usual}; but {difference.but}")
@@ -101,14 +103,16 @@ def text(judged: Judged, since: Sequence[Change]) -> str:
 
 
 def _title(check: str) -> str:
-    """Return the first column of a metric's line."""
+    """Return the first column of a metric's line, as wide as it is on all of them."""
     return check.ljust(18)
 
 
 def _metric_lines(judged: Judged) -> list[str]:
-    """Return the report's lines on the metrics: how far apart nodes or links are, and how many were not measured.
+    """Return the report's lines on the metrics, such as `step  from -1.2% to +5.0% of the fleet's median`.
 
-    As `step  from -1.2% to +5.0% of the fleet's median`. Arithmetic has lines of its own.
+    Each metric has one line with the fastest and the slowest node or link that was measured, and one that counts those
+    that were not, with the first one's reason: `disk  not possible here for 4: no DATADIR`. Either is left out where it
+    is about none. The arithmetic, which is no time, has lines of its own.
     """
     by_check: dict[str, list[Verdict]] = {}
     for verdict in (*judged.verdicts, *judged.by_link):
@@ -127,7 +131,11 @@ def _metric_lines(judged: Judged) -> list[str]:
 
 
 def _arithmetic_lines(judged: Judged) -> list[str]:
-    """Return a line with what was compared of the nodes' arithmetic, and one for each reason that decided nothing."""
+    """Return the report's lines on whether the nodes compute the same bits.
+
+    The first says what was compared. One follows for each reason for which nodes are unknown: with their number, and
+    their names up to MOST_WITH_FIGURES, or "all" where it is every node.
+    """
     title = _title(arithmetic.CHECK)
     lines = [f"{title}{arithmetic.summary(judged.record)}"]
     hosts_by_reason: dict[str, list[str]] = {}
@@ -135,25 +143,26 @@ def _arithmetic_lines(judged: Judged) -> list[str]:
         if verdict.check == arithmetic.CHECK and verdict.status == UNKNOWN:
             hosts_by_reason.setdefault(verdict.found, []).append(verdict.where)
     for reason, hosts in hosts_by_reason.items():
-        named = "all"
-        if len(hosts) < len(judged.statuses):
-            named = ", ".join(hosts[:MOST_WITH_FIGURES])
-        if named != "all" and len(hosts) > MOST_WITH_FIGURES:
-            named = f"{named}, ..."
+        named = ", ".join(hosts[:MOST_WITH_FIGURES])
+        if len(hosts) == len(judged.statuses):
+            named = "all"
+        elif len(hosts) > MOST_WITH_FIGURES:
+            named += ", ..."
         lines.append(f"{title}unknown for {len(hosts)} ({named}): {reason}")
     return lines
 
 
-def _whole_lines(record: Record) -> list[str]:
-    """Return how long a step of all ranks takes against one alone; no line where either was not measured."""
-    alone_s: list[float] = []
-    for of_node in record["metrics"]["step_s"]["series"]:
-        alone_s.extend(of_node or ())
-    if not alone_s or not record["whole_s"]:
+def _lines_on_step_of_all(record: Record) -> list[str]:
+    """Return a line on how long a step of all ranks takes, and one alone; no line where either was not measured."""
+    times_alone_s: list[float] = []
+    for times_of_node in record["metrics"]["step_s"]["series"]:
+        times_alone_s.extend(times_of_node or ())
+    times_of_all_s = record["whole_s"]
+    if not times_alone_s or not times_of_all_s:
         return []
-    whole_s = statistics.median(record["whole_s"])
-    alone_s_median = statistics.median(alone_s)
-    return ["{}a step of all takes {:.4f} s, alone {:.4f} s".format(_title("whole"), whole_s, alone_s_median)]
+    of_all_s = statistics.median(times_of_all_s)
+    alone_s = statistics.median(times_alone_s)
+    return [f"{_title('whole')}a step of all takes {of_all_s:.4f} s, alone {alone_s:.4f} s"]
 
 
 def _change_lines(change: Change) -> list[str]:
@@ -192,37 +201,41 @@ class Cell(NamedTuple):
 
 
 def _slower(verdict: Verdict, otherwise: str) -> str:
-    """Return how much slower than the fleet's median a node or link is, or `otherwise` where it has no figure."""
+    """Return how much slower than the fleet's median a node or link is, as "+5.0%"; `otherwise` without a figure."""
     if "slower" in verdict.figures:
         return _signed(verdict.figures["slower"])
     return otherwise
 
 
-def _on_map(metric: str, time_s: float) -> str:
-    """Return a link's time in the unit of the metric's map."""
-    value = EXCHANGE_MIB / time_s if metric == "transfer_s" else time_s * 1e6
+def _figure_on_map(metric: str, time_s: float) -> str:
+    """Return a link's time as the map of its metric has it: MiB/s of a transfer, microseconds of a latency."""
+    value = time_s * 1e6
+    if metric == "transfer_s":
+        value = EXCHANGE_MIB / time_s
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _map_rows(judged: Judged, metric: str) -> list[dict[int, Cell]]:
-    """Return a map's row for each node: {number of another node: cell} for those that it was measured with.
+    """Return the rows of a map of the links, one for each node: {number of another node: cell of the link to it}.
 
-    `metric` is of LINK_METRICS. A link stands in the rows of both its nodes. Its shade says how its time compares with
-    the median of its kind: the links inside a switch group are one, those across are the other.
+    A cell is there for each node that it was measured with, so a link stands in the rows of both its nodes. `metric` is
+    one of LINK_METRICS. The cell's shade says how the link's time compares with the median of its kind: of the links
+    inside switch groups, or of those from one group to another ("across").
     """
-    links = links_of(judged.record)
-    times_s = {name: statistics.median(link[metric]) for name, link in links.items()}
+    links = links_of(judged.record)  # by name
+    time_of_link_s = {name: statistics.median(link[metric]) for name, link in links.items()}
     times_by_kind: dict[bool, list[float]] = {}  # by whether a link is across
     for name, link in links.items():
-        times_by_kind.setdefault(link["across"], []).append(times_s[name])
+        times_by_kind.setdefault(link["across"], []).append(time_of_link_s[name])
     usual_s = {is_across: statistics.median(times) for is_across, times in times_by_kind.items()}
 
     statuses = {verdict.where: verdict.status for verdict in judged.by_link if verdict.check == LINK_METRICS[metric]}
     rows: list[dict[int, Cell]] = [{} for _ in judged.statuses]
     for name, link in links.items():
-        time_s = times_s[name]
-        shade = bisect.bisect_left(SHADES, time_s / usual_s[link["across"]])
-        cell = Cell(figure=_on_map(metric, time_s), shade=shade, status=statuses.get(name, ""))
+        time_s = time_of_link_s[name]
+        times_usual = time_s / usual_s[link["across"]]
+        shade = bisect.bisect_left(SHADES, times_usual)  # how many of SHADES it is above
+        cell = Cell(figure=_figure_on_map(metric, time_s), shade=shade, status=statuses.get(name, ""))
         rows[link["a"]][link["b"]] = cell
         rows[link["b"]][link["a"]] = cell
     return rows
@@ -231,8 +244,8 @@ def _map_rows(judged: Judged, metric: str) -> list[dict[int, Cell]]:
 def _table_of_named(verdicts: Sequence[Verdict]) -> Table:
     """Return the table of the nodes and links that these verdicts name: a row for each verdict.
 
-    A verdict on a time has the figures of the comparison, in the unit of its metric. One without figures, as the
-    doctor's or one on arithmetic, has what was found in its last column.
+    A verdict on a time has the figures of the comparison, in the unit of its metric. One without a measured `value`,
+    such as one on stalls, on arithmetic or of the doctor, has what was found in its last column.
     """
     rows = []
     for verdict in verdicts:
@@ -265,7 +278,11 @@ def _table_of_nodes(judged: Judged) -> Table:
 
 
 def _conclusion(judged: Judged) -> tuple[str, str]:
-    """Return the fleet's status and a sentence for people: who is left out, and what is in doubt."""
+    """Return the fleet's status, and sentences for people: who is left out, and what is in doubt.
+
+    The status is FATAL where a node or a link is named. It is UNKNOWN where there is a doubt instead, or where no node
+    could be compared, else OK.
+    """
     state = OK
     sentence = "No node and no link is named."
     if judged.bad:
@@ -284,9 +301,10 @@ def _conclusion(judged: Judged) -> tuple[str, str]:
 
 
 def html(judged: Judged) -> str:
-    """Return the report as an HTML page: the named nodes and links, a map of bandwidth and latency, what differs.
+    """Return the report as an HTML page, made of the template page.html.
 
-    The page is page.html, a template, whose variables are filled in here.
+    It has the named nodes and links, a map of the links' bandwidth and one of their latency, what differs between the
+    nodes, and a table of all nodes.
     """
     state, sentence = _conclusion(judged)
     tables_of_named = [_table_of_named(judged.bad)] if judged.bad else []
@@ -302,7 +320,7 @@ def html(judged: Judged) -> str:
         "statuses": judged.statuses,
         "bad": BAD,
         "maps": {title: _map_rows(judged, metric) for metric, title in MAP_TITLES.items()},
-        "figures": len(judged.statuses) <= MOST_WITH_FIGURES,  # whether the cells of the maps have figures
+        "figures": len(judged.statuses) <= MOST_WITH_FIGURES,  # whether the maps' cells show them
         "shades": SHADES,
         "tables": [table_of_differences, _table_of_nodes(judged)],
     }
@@ -336,9 +354,11 @@ def misuse(args: argparse.Namespace) -> str:
 
 
 def report(args: argparse.Namespace) -> int:
-    """Judge a record, print the verdicts and write the files that were asked for; 1 where a node or link is named.
+    """Judge a record, print the verdicts and write the files that were asked for.
 
-    Raises ValueError where the baseline is none of this fleet, and RunError where too few nodes are good.
+    Returns the exit status: 1 where a node or link is named, else 0. Raises ValueError where a record cannot be read, a
+    file cannot be written, or the baseline is not of this fleet; RunError where fewer nodes are good than --nodes asks
+    for. The last two are raised after the report and the files are out.
     """
     judged = read(args.record)
     not_comparable = ""

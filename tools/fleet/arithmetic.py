@@ -2,9 +2,10 @@
 
 Every rank takes the same training steps from the same weights on the same batch, again and again, and after each step
 a digest of every gradient, batch-norm statistic and updated weight (tools/fleet/digests.py). All digests of one
-repetition, step by step, are its table. A rank whose table differs computed wrongly, or its kernels add up in a random
-order; this module tells the two apart. Ranks are compared within a class: the same model of GPU or CPU, driver, cuDNN
-and Paddle, as others may round in another way.
+repetition are its table: a row for each step, with a digest of each tensor. Equal tables have one name, a hash of their
+content. A rank whose table differs computed wrongly, or its kernels add up in a random order; this module tells the two
+apart. Ranks are compared within a class: the same model of GPU or CPU, driver, cuDNN and Paddle, as others may round in
+another way.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from runlog.verdict import FATAL, OK, STATUSES, UNKNOWN, Verdict
+from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, worst_status
 
 CHECK = "arithmetic"
 LEAST_RANKS = 3  # of a class: of two that differ nobody can say which one is wrong
@@ -26,14 +27,14 @@ Table = Sequence[Sequence[str]]  # of a repetition: a list for each step, with t
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rank:
-    """The digests of one rank."""
+    """The digests of one rank. A table is all digests of one repetition; tables are told apart by their names."""
 
     rank: int
     host: str  # the compared node, or the rank itself where the job has one node
     node: str  # the machine's own name
     device: str  # the CPU's model, or the GPU's number, model, UUID and serial number
-    kind: str | None  # class: model, driver, cuDNN, Paddle; its ranks compute the same bits; None: not known
-    repetitions: Mapping[str, int]  # by table: how many repetitions gave it; empty where none was taken
+    class_name: str | None  # its model, driver, cuDNN, Paddle: ranks of one class compute the same bits; None: unknown
+    repetitions: Mapping[str, int]  # {name of a table: how many repetitions gave it}; empty where none was taken
     failure: str | None  # why it has no repetitions
 
     @property
@@ -42,12 +43,9 @@ class Rank:
         return sum(self.repetitions.values())
 
     @property
-    def usual(self) -> str | None:
-        """The table that more than half of the repetitions gave; None where there is none."""
-        for table, count in self.repetitions.items():
-            if 2 * count > self.total:
-                return table
-        return None
+    def usual_table(self) -> str | None:
+        """The name of the table that more than half of the repetitions gave; None where there is none."""
+        return _given_by_most(self.repetitions, self.total)
 
     @property
     def is_steady(self) -> bool:
@@ -67,12 +65,12 @@ class Judgement(NamedTuple):
     found: str
 
 
-class Class(NamedTuple):
-    """The measured ranks of a class, summed up; a table is all digests of one repetition."""
+class RankClass(NamedTuple):
+    """The measured ranks of one class, summed up."""
 
-    size: int  # its ranks
-    majority: str | None  # the table that more than half of them usually give; None where there is none
-    agreeing: int  # ranks that usually give the majority's table
+    size: int  # the number of its ranks
+    majority_table: str | None  # the table that more than half of them usually give; None where there is none
+    agreeing_ranks: int  # how many usually give the majority's table
     hosts_by_table: Mapping[str, set[str]]  # the hosts with a rank that gave the table at least once
 
 
@@ -83,10 +81,19 @@ class Place(NamedTuple):
     tensor: int  # its number in the program's order, from 0
 
 
-def ranks_of(record: Record) -> list[Rank]:
-    """Return the ranks of a fleet's record (fleet.json) with their digests.
+def _given_by_most(count_by_table: Mapping[str, int], total: int) -> str | None:
+    """Return the table whose count is more than half of `total`; None where there is none."""
+    for table, count in count_by_table.items():
+        if 2 * count > total:
+            return table
+    return None
 
-    The list is empty where the record has no digests: it is older than they are, or Paddle has no kernels for the GPUs.
+
+def ranks_of(record: Record) -> list[Rank]:
+    """Return the ranks of a fleet's record (fleet.json) with their digests, in the record's order.
+
+    The list is empty where the record has no digests: a program that took none yet wrote it, or Paddle has no kernels
+    for the GPUs.
     """
     if record.get("digests") is None:
         return []
@@ -97,7 +104,7 @@ def ranks_of(record: Record) -> list[Rank]:
             host=record["hosts"][entry["unit"]],
             node=entry["node"],
             device=entry["device"],
-            kind=entry["class"],
+            class_name=entry["class"],
             repetitions=entry["repetitions"],
             failure=entry["failure"],
         )
@@ -108,64 +115,73 @@ def ranks_of(record: Record) -> list[Rank]:
 def check(record: Record) -> None:
     """Check that the digests of a fleet's record are as a fleet writes them; a record without digests passes.
 
-    Raises ValueError where a table or a count cannot be one, and LookupError, TypeError or AttributeError where a field
-    is missing or of another type.
+    Each table must have a digest of each tensor for each step, each host must have a rank, and each rank must have
+    either counts of repetitions or a failure. Raises ValueError where one of these does not hold, and LookupError,
+    TypeError or AttributeError where a field is missing or of another type.
     """
     if record.get("digests") is None:
         return
     _check_tables(record["digests"])
     _check_ranks(record["digests"]["ranks"], record["hosts"])
     for rank in ranks_of(record):
-        "".join((rank.node, rank.device, rank.kind or "", rank.failure or ""))  # no error: they are texts
+        # Joining raises TypeError where one of these fields is no text.
+        "".join((rank.node, rank.device, rank.class_name or "", rank.failure or ""))
         for count in rank.repetitions.values():
             if type(count) is not int or count < 1:
                 raise ValueError(f"rank {rank.rank} has {count} repetitions of a table")
         has_failed = rank.failure is not None
-        has_digests = bool(rank.repetitions)
-        if has_failed == has_digests:
+        has_repetitions = bool(rank.repetitions)
+        if has_failed == has_repetitions:
             raise ValueError(f"rank {rank.rank} has neither repetitions nor a failure, or both")
 
 
 def _check_ranks(entries: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> None:
-    """Raise ValueError unless the ranks are numbered from 0 on, and each host has one at least."""
+    """Raise ValueError unless the ranks are numbered from 0 on, each is of one of the hosts, and each host has one.
+
+    `entries` are the ranks as the record has them. The "unit" of an entry is the number of its host in `hosts`.
+    """
     numbers = [entry["rank"] for entry in entries]
     if numbers != list(range(len(entries))):
         raise ValueError(f"the digests' ranks are not numbered from 0 to {len(entries) - 1}")
-    units = {entry["unit"] for entry in entries}
+    host_numbers = {entry["unit"] for entry in entries}
     for number, host in enumerate(hosts):
-        if number not in units:
+        if number not in host_numbers:
             raise ValueError(f"no rank of {host} has digests or a failure")
-    strange = units - set(range(len(hosts)))
-    if strange:
-        raise ValueError(f"the digests have a rank of host {min(strange)}, of {len(hosts)} hosts")
+    unknown_hosts = host_numbers - set(range(len(hosts)))
+    if unknown_hosts:
+        raise ValueError(f"the digests have a rank of host {min(unknown_hosts)}, of {len(hosts)} hosts")
 
 
 def _check_tables(digests: Digests) -> None:
-    """Raise ValueError unless each table has one digest of each tensor for each step."""
+    """Raise ValueError unless each table has a row for each step, and each row a digest of each tensor.
+
+    Raises TypeError where a tensor's name or a digest is no text.
+    """
     steps = digests["steps"]
     tensors = digests["tensors"]
-    "".join(tensors)  # no error: they are texts
+    "".join(tensors)  # raises TypeError where one is no text
     for name, table in digests["tables"].items():
-        lengths = set(map(len, table))
-        for of_step in table:
-            "".join(of_step)  # no error: they are texts
-        if len(table) != steps or lengths != {len(tensors)}:
+        row_lengths = set(map(len, table))
+        for row in table:
+            "".join(row)
+        if len(table) != steps or row_lengths != {len(tensors)}:
             raise ValueError(f"table {name} has not {len(tensors)} digests in each of {steps} steps")
 
 
 def judge(record: Record) -> list[Verdict]:
     """Return a verdict on each compared host by its ranks' digests, in the order of the record's hosts.
 
-    A host is as bad as its worst rank, and its verdict names each rank that is as bad. A host without digests has none.
+    A host is as bad as its worst rank, and its verdict names each rank that is as bad. Ranks of an unknown class cannot
+    be compared, so they are unknown. A host without ranks gets no verdict, as in a record without digests.
     """
     ranks = ranks_of(record)
-    ranks_by_kind: dict[str | None, list[Rank]] = {}
+    ranks_by_class: dict[str | None, list[Rank]] = {}
     for rank in ranks:
-        ranks_by_kind.setdefault(rank.kind, []).append(rank)
+        ranks_by_class.setdefault(rank.class_name, []).append(rank)
 
     judgements: dict[int, Judgement] = {}  # by the rank's number
-    for kind, members in ranks_by_kind.items():
-        if kind is not None:
+    for class_name, members in ranks_by_class.items():
+        if class_name is not None:
             judgements |= _judge_class(members, record["digests"])
             continue
         for rank in members:
@@ -180,154 +196,163 @@ def judge(record: Record) -> list[Verdict]:
 
 def _verdict(host: str, of_host: Sequence[Judgement]) -> Verdict:
     """Return the verdict on a host by the judgements of its ranks: the worst status, with all that was found of it."""
-    worst = max((judgement.status for judgement in of_host), key=STATUSES.index)
+    status = worst_status(judgement.status for judgement in of_host)
     reasons: list[str] = []
     for judgement in of_host:
-        if judgement.status == worst and judgement.found not in reasons:
+        if judgement.status == status and judgement.found not in reasons:
             reasons.append(judgement.found)
-    fix = FIX if worst == FATAL else ""
-    return Verdict(check=CHECK, where=host, status=worst, found="; ".join(reasons), fix=fix)
+    fix = FIX if status == FATAL else ""
+    return Verdict(check=CHECK, where=host, status=status, found="; ".join(reasons), fix=fix)
 
 
 def _judge_class(members: Sequence[Rank], digests: Digests) -> dict[int, Judgement]:
     """Judge the ranks of one class; return {number of the rank: judgement}.
 
-    Where most of them do not repeat their own digests the kernels add up in a random order, and nobody is accused. Else
-    each is held against the table of the majority, or where there is no majority against itself.
+    A rank that failed is fatal. Where most of the others give several tables each, their kernels add up in a random
+    order, and nobody is accused. Else each is compared with the table of the class's majority, or where there is no
+    majority with its own other repetitions.
     """
     measured = [rank for rank in members if rank.failure is None]
     unsteady = [rank for rank in measured if not rank.is_steady]
-    is_random = len(measured) > 1 and 2 * len(unsteady) > len(measured)
-    others = _class_of(measured)
+    are_random = len(measured) > 1 and 2 * len(unsteady) > len(measured)
+    rank_class = _summed_up(measured)
 
     judgements: dict[int, Judgement] = {}
     for rank in members:
         if rank.failure is not None:
             judgement = Judgement(FATAL, f"{rank.title} failed: {rank.failure}")
-        elif is_random:
+        elif are_random:
             found = f"{NOT_REPEATABLE}: {len(unsteady)} of {len(measured)} ranks of a class differ from themselves"
             judgement = Judgement(UNKNOWN, found)
-        elif others.majority is None:
-            judgement = _against_itself(rank, digests, others)
+        elif rank_class.majority_table is None:
+            judgement = _judge_by_own_repetitions(rank, digests, rank_class)
         else:
-            judgement = _against_majority(rank, digests, others, others.majority)
+            judgement = _judge_by_majority(rank, digests, rank_class, rank_class.majority_table)
         judgements[rank.rank] = judgement
     return judgements
 
 
-def _class_of(measured: Sequence[Rank]) -> Class:
-    """Return what the measured ranks of a class have in common."""
+def _summed_up(measured: Sequence[Rank]) -> RankClass:
+    """Return the measured ranks of a class as one record: how many, their majority's table, and who gave which one."""
     hosts_by_table: dict[str, set[str]] = {}
     for rank in measured:
         for table in rank.repetitions:
             hosts_by_table.setdefault(table, set()).add(rank.host)
-    majority = _majority(measured)
-    agreeing = [rank for rank in measured if majority is not None and rank.usual == majority]
-    return Class(size=len(measured), majority=majority, agreeing=len(agreeing), hosts_by_table=hosts_by_table)
+    majority_table = _majority_table(measured)
+    agreeing = [rank for rank in measured if majority_table is not None and rank.usual_table == majority_table]
+    return RankClass(
+        size=len(measured),
+        majority_table=majority_table,
+        agreeing_ranks=len(agreeing),
+        hosts_by_table=hosts_by_table,
+    )
 
 
-def _majority(measured: Sequence[Rank]) -> str | None:
-    """Return the name of the table that more than half of a class's ranks usually give.
+def _majority_table(measured: Sequence[Rank]) -> str | None:
+    """Return the name of the table that more than half of a class's measured ranks usually give.
 
     A table is all digests of one repetition; a rank usually gives the one of more than half of its repetitions. None
-    where there is no such table, or where the class has fewer than LEAST_RANKS ranks.
+    where there is no such table, or where fewer than LEAST_RANKS ranks are measured.
     """
     if len(measured) < LEAST_RANKS:
         return None
-    ranks_by_table = Counter(rank.usual for rank in measured)
-    for table, count in ranks_by_table.items():
-        if table is not None and 2 * count > len(measured):
-            return table
-    return None
+    usual_tables = [rank.usual_table for rank in measured]
+    ranks_by_table = Counter(table for table in usual_tables if table is not None)
+    return _given_by_most(ranks_by_table, len(measured))
 
 
-def _against_itself(rank: Rank, digests: Digests, others: Class) -> Judgement:
-    """Judge a rank whose class has no majority by its own repetitions.
+def _judge_by_own_repetitions(rank: Rank, digests: Digests, rank_class: RankClass) -> Judgement:
+    """Judge a rank whose class has no majority by whether its own repetitions agree with each other.
 
-    It is fatal where the smaller part of them differs from the rest, in a way that no other host's do. It is unknown
-    where no table came out in more than half, and where all are alike: nobody says that they are right.
+    It is fatal where fewer than half of them gave tables that differ from the usual one, and no other host gave one of
+    these. It is unknown:
+
+    - where no table came out in more than half of its repetitions;
+    - where other hosts gave the same unusual tables, as a random order of adding up does;
+    - where all repetitions are alike, as nobody says that they are right.
     """
-    if rank.usual is None:
+    if rank.usual_table is None:
         return Judgement(UNKNOWN, f"{NOT_REPEATABLE}: no table came out in more than half of a rank's repetitions")
     if not rank.is_steady:
-        hosts_alike = _hosts_alike(rank, others, rank.usual)
-        if hosts_alike > 1:
-            return _random(hosts_alike)
-        return Judgement(FATAL, _off(rank, digests, rank.usual, "the others of its own"))
-    if others.size < LEAST_RANKS:
+        hosts = _hosts_with_same_fault(rank, rank_class, rank.usual_table)
+        if hosts > 1:
+            return _random_order(hosts)
+        return Judgement(FATAL, _fault_in_words(rank, digests, rank.usual_table, "the others of its own"))
+    if rank_class.size < LEAST_RANKS:
         return Judgement(
-            UNKNOWN, f"not decided: {others.size} of its class, {LEAST_RANKS} are needed to tell who is wrong"
+            UNKNOWN, f"not decided: {rank_class.size} of its class, {LEAST_RANKS} are needed to tell who is wrong"
         )
-    return Judgement(UNKNOWN, f"not decided: no majority of the {others.size} ranks of its class agrees")
+    return Judgement(UNKNOWN, f"not decided: no majority of the {rank_class.size} ranks of its class agrees")
 
 
-def _against_majority(rank: Rank, digests: Digests, others: Class, majority: str) -> Judgement:
+def _judge_by_majority(rank: Rank, digests: Digests, rank_class: RankClass, majority_table: str) -> Judgement:
     """Judge a rank by the bits that most ranks of its class compute.
 
-    `majority` names their table, which is all digests of one repetition. The rank is ok where all its repetitions gave
-    that table, else fatal. But nobody is accused where ranks of several hosts agree on another table: corruption gives
+    `majority_table` names their table: all digests of one repetition. The rank is ok where all its repetitions gave
+    that table, else fatal. But it is unknown where ranks of several hosts gave the same wrong table: corruption gives
     each of them its own, another library or setting gives them the same, and so does a random order now and then.
     """
-    of_class = f"{others.agreeing} of {others.size} ranks of its class"
-    if rank.usual == majority and rank.is_steady:
+    of_class = f"{rank_class.agreeing_ranks} of {rank_class.size} ranks of its class"
+    if rank.usual_table == majority_table and rank.is_steady:
         return Judgement(OK, f"the same bits as {of_class}")
 
-    hosts_alike = _hosts_alike(rank, others, majority)
-    if hosts_alike > 1 and rank.usual in (majority, None):
-        return _random(hosts_alike)
-    if hosts_alike > 1:
-        found = f"not decided: {hosts_alike} hosts agree on other bits than {of_class}: see what differs there"
+    hosts = _hosts_with_same_fault(rank, rank_class, majority_table)
+    if hosts == 1:
+        return Judgement(FATAL, _fault_in_words(rank, digests, majority_table, of_class))
+    usually_gives_a_wrong_table = rank.usual_table not in (majority_table, None)
+    if usually_gives_a_wrong_table:
+        found = f"not decided: {hosts} hosts agree on other bits than {of_class}: see what differs there"
         return Judgement(UNKNOWN, found)
-    return Judgement(FATAL, _off(rank, digests, majority, of_class))
+    return _random_order(hosts)
 
 
-def _hosts_alike(rank: Rank, others: Class, expected: str) -> int:
-    """Return how many hosts gave the wrong table of a rank: 1 where only its own did.
+def _hosts_with_same_fault(rank: Rank, rank_class: RankClass, right_table: str) -> int:
+    """Return how many hosts gave the same wrong table as a rank: 1 where its own host alone did.
 
-    A table is wrong that is not `expected`. If the rank usually gives a wrong one, only that counts. Of several the one
-    that the fewest hosts gave counts, as a table of its own speaks against the rank.
+    Every table but `right_table` is wrong. If the rank usually gives a wrong one, only that counts. Of several the one
+    that the fewest hosts gave counts, as a table that no other host has speaks against the rank.
     """
-    wrong_tables = [table for table in rank.repetitions if table != expected]
-    if rank.usual in wrong_tables:
-        wrong_tables = [rank.usual]
-    return min(len(others.hosts_by_table[table]) for table in wrong_tables)
+    wrong_tables = [table for table in rank.repetitions if table != right_table]
+    if rank.usual_table in wrong_tables:
+        wrong_tables = [rank.usual_table]
+    return min(len(rank_class.hosts_by_table[table]) for table in wrong_tables)
 
 
-def _random(hosts_alike: int) -> Judgement:
-    """Return that a rank now and then has other bits which other hosts have too."""
-    return Judgement(UNKNOWN, f"{NOT_REPEATABLE}: {hosts_alike} hosts have the same other bits in some repetitions")
+def _random_order(hosts: int) -> Judgement:
+    """Return the judgement that a rank adds up in a random order, as so many hosts have the same other bits."""
+    return Judgement(UNKNOWN, f"{NOT_REPEATABLE}: {hosts} hosts have the same other bits in some repetitions")
 
 
-def _off(rank: Rank, digests: Digests, expected: str, others: str) -> str:
+def _fault_in_words(rank: Rank, digests: Digests, right_table: str, right_ones: str) -> str:
     """Return a message on a rank that computes wrongly: how often, and in which tensor of which step first.
 
-    A table is all digests of one repetition, and `expected` the name of the right one, which `others` gave (in words,
-    for the message). The record keeps the digests of some tables only; without those of this rank's wrong tables the
-    message says so.
+    A table is all digests of one repetition. `right_table` is the name of the right one, and `right_ones` says in words
+    who gave it. The record keeps the digests of some tables only; where it keeps none of the rank's wrong tables, or
+    not the right one, the message says so instead of the step and the tensor.
     """
-    wrong_tables = [table for table in rank.repetitions if table != expected]
+    wrong_tables = [table for table in rank.repetitions if table != right_table]
     wrong_count = sum(rank.repetitions[table] for table in wrong_tables)
-    message = f"{rank.title} computes wrongly: {wrong_count} of {rank.total} repetitions differ from {others}"
+    message = f"{rank.title} computes wrongly: {wrong_count} of {rank.total} repetitions differ from {right_ones}"
 
-    tables = digests["tables"]
+    kept_tables = digests["tables"]
     places = []
     for table in wrong_tables:
-        if table in tables and expected in tables:
-            places.append(_first_difference(tables[table], tables[expected]))
+        if table in kept_tables and right_table in kept_tables:
+            places.append(_first_difference(kept_tables[table], kept_tables[right_table]))
     if not places:
         return f"{message}; the record does not keep where"
     first = min(places)
     return f"{message}, first in step {first.step} in {described(digests['tensors'][first.tensor])}"
 
 
-def _first_difference(table: Table, expected: Table) -> Place:
+def _first_difference(table: Table, right_table: Table) -> Place:
     """Return the first step in which two tables differ, and the first tensor of that step.
 
     The first in the program's order is nearest to the fault: what is computed later from a wrong value is wrong too.
     """
-    for step, expected_digests in enumerate(expected):
-        for tensor, expected_digest in enumerate(expected_digests):
-            if table[step][tensor] != expected_digest:
+    for step, right_digests in enumerate(right_table):
+        for tensor, right_digest in enumerate(right_digests):
+            if table[step][tensor] != right_digest:
                 return Place(step + 1, tensor)
     raise ValueError("two tables of other names are the same")
 
@@ -342,15 +367,19 @@ def described(tensor: str) -> str:
 
 
 def summary(record: Record) -> str:
-    """Return in one line what was compared: ranks, classes, digests; or that nothing was."""
+    """Return in one line how many ranks, classes, repetitions and digests were compared, or that nothing was measured.
+
+    As "16 ranks of 1 class, at least 4 repetitions of 10 steps each, 428 digests a step". Ranks that failed are left
+    out.
+    """
     ranks = [rank for rank in ranks_of(record) if rank.failure is None]
     if not ranks:
         return "not measured"
     digests = record["digests"]
-    classes = {rank.kind for rank in ranks}
-    of_classes = "1 class" if len(classes) == 1 else f"{len(classes)} classes"
-    fewest = min(rank.total for rank in ranks)
+    class_names = {rank.class_name for rank in ranks}
+    of_classes = "1 class" if len(class_names) == 1 else f"{len(class_names)} classes"
+    fewest_repetitions = min(rank.total for rank in ranks)
     return (
-        f"{len(ranks)} ranks of {of_classes}, at least {fewest} repetitions of {digests['steps']} steps each, "
-        f"{len(digests['tensors'])} digests a step"
+        f"{len(ranks)} ranks of {of_classes}, at least {fewest_repetitions} repetitions of {digests['steps']} steps "
+        f"each, {len(digests['tensors'])} digests a step"
     )

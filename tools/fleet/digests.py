@@ -6,18 +6,16 @@ weights drawn on the GPU, DALI's decoders, a dynamic loss scale, fused units, an
 algorithms with atomic additions. tools/fleet/arithmetic.py judges what comes out.
 """
 
-import contextlib
+import hashlib
 import json
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import paddle
-import pynvml
 from paddle import static
 
 from harness import nvidia, provenance, ranks, state
@@ -26,31 +24,29 @@ from harness.job import ClusterSettings
 from harness.workload import Workload
 from program import build, ops
 from program.arrays import Array
+from runlog.errors import message_of
 from runlog.json_types import JsonObject
+from tools.acceptance.machine import repeatable
+from tools.doctor.rows import gpu_name
 
-# Of Paddle: cuDNN's algorithms without atomic additions, chosen without a search and with one limit of workspace
-# (MiB, Paddle's default), so that the choice depends on nothing but the GPU's model and the versions.
-REPEATABLE = {
-    "FLAGS_cudnn_deterministic": True,
-    "FLAGS_cudnn_exhaustive_search": False,
-    "FLAGS_conv_workspace_size_limit": 512,
-}
+# The MiB that cuDNN's convolutions may take, Paddle's default. With one limit for all, the choice of an algorithm
+# depends on nothing but the GPU's model and the versions.
+WORKSPACE_LIMIT_MIB = 512
 SEED = 1
 RATE = 0.01  # learning rate of each step: small enough that no value overflows, whatever the job's optimizer
 TABLES_OF_A_RANK = 4  # whose digests are kept, beside the counts of all
 TABLES_OF_A_FLEET = 64  # of about 30 KB each for ten steps
 
-Entry = JsonObject  # of JSON
-Table = list[list[str]]  # of a repetition: a list for each step, with the digest of each tensor
+Table = list[list[str]]  # all digests of a repetition: a row for each step, with the digest of each tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """How long digests are taken."""
+    """How long digests are taken: until both `repetitions` and `seconds` have passed."""
 
-    steps: int  # of a repetition
-    repetitions: int  # at least
-    seconds: float  # also at least, so that a GPU is as hot as in training
+    steps: int  # in each repetition
+    repetitions: int  # at least so many
+    seconds: float  # at least so long, so that a GPU is as hot as in training
 
 
 ON_GPU = Course(steps=10, repetitions=3, seconds=60.0)
@@ -71,17 +67,18 @@ class Carrier:
     """A training program that takes the same steps again and again."""
 
     def __init__(self, executor: build.Executor, main: static.Program, model: Workload, *, rate: str) -> None:
-        """Keep the state that the program has now, which is the same on all ranks, as the start of each repetition.
+        """Copy the state that the program has now, which is the same on all ranks, as the start of each repetition.
 
-        `main` has no all-reduces, `model` is the workload that it was built from, `rate` names its learning rate.
+        `main` is the program, without all-reduces; `model` is the workload that it was built from. `rate` is the name
+        of its learning rate's variable, which is RATE in each step whatever the job's is.
         """
         self._executor = executor
         self._main = main
         batch = model.synthetic(model.image, batch=model.batch, seed=SEED)  # NumPy's, the same on every rank
         self._feed = {"image": batch.image, "label": batch.label}
-        self._gradients = list(ops.parameters_by_gradient(main.global_block()))
-        self.tensors = watched(main)
-        self._start: dict[str, Array] = {}
+        self._gradients = list(ops.parameters_by_gradient(main.global_block()))  # their names
+        self.tensors = watched(main)  # the names of those that get a digest
+        self._start: dict[str, Array] = {}  # the state by name
         for name, tensor in state.tensors(main):
             value = np.array(tensor)
             if name == rate:
@@ -108,22 +105,23 @@ def watched(main: static.Program) -> list[str]:
     """Return the names of a training program's tensors that get a digest, in the order in which it computes them.
 
     They are the gradient of each parameter, the statistics of batch norm, and what the optimizer writes: parameters,
-    and in half precision their FP32 masters.
+    and in half precision their FP32 masters. One that several operators compute has the place of the first.
     """
     operators = main.global_block().ops
-    wanted = {*ops.parameters_by_gradient(main.global_block()), *state.statistics_names(main)}
+    gradients = ops.parameters_by_gradient(main.global_block())  # {name of a gradient: name of its parameter}
+    wanted = {*gradients, *state.statistics_names(main)}
     for op in operators:
-        if op.type in ops.ALL_UPDATES:
+        if op.type in ops.ALL_UPDATES:  # an operator of an optimizer
             wanted.update(ops.operands(op, "ParamOut", "MasterParamOut"))
 
-    ordered: dict[str, None] = {}
+    ordered: list[str] = []
     for op in operators:
         if op.type == "coalesce_tensor":  # names gradients, to lay them side by side, and computes none
             continue
         for name in op.output_arg_names:
-            if name in wanted:
-                ordered[name] = None  # keeps the place of the first operator that computes it
-    return list(ordered)
+            if name in wanted and name not in ordered:
+                ordered.append(name)
+    return ordered
 
 
 def digest(value: Array) -> str:
@@ -138,13 +136,14 @@ def digest(value: Array) -> str:
 
 def table_name(table: Table) -> str:
     """Return a short name of a table that no other table has: the beginning of its SHA-256."""
-    import hashlib  # loads OpenSSL
-
     return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
 
 
 def repetition(carrier: Carrier, steps: int) -> Table:
-    """Take the steps from the carrier's start; return a list of digests for each, in the order of its tensors."""
+    """Set the carrier back to its start, and take so many steps.
+
+    Return the digests: a row for each step, in which each tensor of `carrier.tensors` has its digest, in their order.
+    """
     carrier.restart()
     table = []
     for _ in range(steps):
@@ -155,34 +154,25 @@ def repetition(carrier: Carrier, steps: int) -> Table:
 
 
 def take(carrier: Carrier, course: Course) -> Taken:
-    """Repeat the carrier's steps as long as the course says; return the tables that came out, and how often each did.
+    """Repeat the carrier's steps as long as the course says, and return the digests.
 
-    An error ends it: the rank then has no digests, but its message.
+    All digests of one repetition are a table. Returned are how many repetitions gave each table, and the digests
+    themselves of the first TABLES_OF_A_RANK tables. Where any step raises an error, the digests taken so far are
+    dropped, and only the error's message is returned, as `failure`.
     """
     taken = Taken(tensors=carrier.tensors)
-    until = time.monotonic() + course.seconds
+    until_s = time.monotonic() + course.seconds
     try:
-        with repeatable():
-            while taken.counts.total() < course.repetitions or time.monotonic() < until:
+        with repeatable(FLAGS_conv_workspace_size_limit=WORKSPACE_LIMIT_MIB):
+            while taken.counts.total() < course.repetitions or time.monotonic() < until_s:
                 table = repetition(carrier, course.steps)
                 name = table_name(table)
                 taken.counts[name] += 1
                 if len(taken.tables) < TABLES_OF_A_RANK:
                     taken.tables[name] = table
     except Exception as error:  # noqa: BLE001 - the boundary of a measurement: its verdict says what it was
-        return Taken(tensors=carrier.tensors, failure=" ".join(str(error).split()) or type(error).__name__)
+        return Taken(tensors=carrier.tensors, failure=message_of(error))
     return taken
-
-
-@contextlib.contextmanager
-def repeatable() -> Iterator[None]:
-    """Have Paddle compute the same bits each time, and reset its flags afterwards for what measures its speed."""
-    before = paddle.get_flags(list(REPEATABLE))
-    paddle.set_flags(REPEATABLE)
-    try:
-        yield
-    finally:
-        paddle.set_flags(before)
 
 
 # ---- which ranks may be compared
@@ -193,82 +183,73 @@ class Device:
     """The device of a rank."""
 
     title: str  # with all by which a GPU is found: number, model, UUID, serial number
-    kind: str | None  # its class, whose devices compute the same bits; None where some of it is not known
+    class_name: str | None  # devices of one class compute the same bits; None where some part of it is not known
 
 
 def device_of(cluster: ClusterSettings, local_rank: int) -> Device:
-    """Return the device of the rank that is number `local_rank` on its node.
+    """Return the device of the rank that is number `local_rank` on its node: its title, and its class.
 
-    A GPU's class is its model, driver, cuDNN and Paddle. A CPU's has the number of threads, as sums depend on it.
+    A GPU's class is its model, driver, cuDNN and Paddle. A CPU's is its model, Paddle and the number of threads, as
+    sums depend on that. It is None where NVML shows no such GPU, or one of these parts is unknown.
     """
     version = f"Paddle {paddle.__version__}"
     if not cluster.on_gpu:
         model = provenance.node().cpu
-        return Device(title=model, kind=f"{model}, {cluster.threads_per_rank} threads, {version}")
+        return Device(title=model, class_name=f"{model}, {cluster.threads_per_rank} threads, {version}")
     with nvidia.opened() as (handles, _):
         if local_rank >= len(handles):
-            return Device(title=f"GPU {local_rank} of the job", kind=None)
-        handle = handles[local_rank]
-        gpu = nvidia.gpu_of(handle)
-        known = [f"GPU{gpu.index}", gpu.name, _answer("nvmlDeviceGetUUID", handle), _serial(handle)]
+            return Device(title=f"GPU {local_rank} of the job", class_name=None)
+        gpu = nvidia.gpu_of(handles[local_rank])
+        uuid = nvidia.uuid_of(handles[local_rank])
+        serial = nvidia.serial_of(handles[local_rank])
+    known = [gpu_name(gpu), gpu.name, uuid]
+    if serial:
+        known.append(f"serial {serial}")
     title = ", ".join(part for part in known if part)
     cudnn = paddle.get_cudnn_version()  # None or -1 where Paddle finds no library
     has_cudnn = cudnn is not None and cudnn > 0
     if gpu.name is None or gpu.driver is None or not has_cudnn:
-        return Device(title=title, kind=None)
-    return Device(title=title, kind=f"{gpu.name}, driver {gpu.driver}, cuDNN {cudnn}, {version}")
-
-
-def _serial(handle: Any) -> str | None:
-    """Return a GPU's serial number as `serial 032...`; None where NVML does not tell it."""
-    number = _answer("nvmlDeviceGetSerial", handle)
-    return f"serial {number}" if number else None
-
-
-def _answer(question: str, handle: Any) -> str | None:
-    """Return NVML's answer to a question about a GPU as text; None where it has none."""
-    try:
-        answer = getattr(pynvml, question)(handle)
-    except nvidia.UNANSWERED:
-        return None
-    return answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
+        return Device(title=title, class_name=None)
+    return Device(title=title, class_name=f"{gpu.name}, driver {gpu.driver}, cuDNN {cudnn}, {version}")
 
 
 # ---- the record of all ranks
 
 
-def measured(cluster: ClusterSettings, me: ranks.Ranks, carrier: Carrier, *, unit: int) -> Entry:
+def measured(cluster: ClusterSettings, me: ranks.Ranks, carrier: Carrier, *, unit: int) -> JsonObject:
     """Take digests on all ranks at once, and return those of all as the fleet's record keeps them.
 
-    All ranks call this together. `unit` is the number of this rank's host among those that are compared.
+    All ranks call this together, and each gets all digests. `unit` is the number of this rank's host among those that
+    are compared. The result has the fields of `gathered`, and as `took_s` the seconds that it took on this rank.
     """
     course = ON_GPU if cluster.on_gpu else ON_CPU
-    me.comm.Barrier()
+    ranks.wait(me.comm)  # all begin at once
     began = time.monotonic()
     taken = take(carrier, course)
     took_s = round(time.monotonic() - began, 1)
-    of_all = gathered(me, unit, device_of(cluster, me.local_rank), taken, steps=course.steps)
-    return of_all | {"took_s": took_s}
+    digests_of_all = gathered(me, unit, device_of(cluster, me.local_rank), taken, steps=course.steps)
+    return digests_of_all | {"took_s": took_s}
 
 
-def gathered(me: ranks.Ranks, unit: int, device: Device, taken: Taken, *, steps: int) -> Entry:
+def gathered(me: ranks.Ranks, unit: int, device: Device, taken: Taken, *, steps: int) -> JsonObject:
     """Return the digests of all ranks as the fleet's record keeps them; all ranks call this together.
 
     A table is all digests of one repetition. The record has how often each rank gave each table, by its name, and the
-    digests themselves of the TABLES_OF_A_FLEET commonest ones: each is sent by one of the ranks that hold it.
+    digests themselves of the TABLES_OF_A_FLEET tables that most ranks gave: each is sent by one of the ranks that hold
+    it. `unit` is the number of this rank's host, and `taken` are its own digests, of repetitions of `steps` steps.
     """
     mine = {
         "rank": me.rank,
         "unit": unit,
         "node": me.node,
         "device": device.title,
-        "class": device.kind,
+        "class": device.class_name,
         "repetitions": dict(taken.counts),
         "failure": taken.failure,
     }
     entries = me.comm.allgather(mine)
-    held_names = me.comm.allgather(list(taken.tables))
-    sender_by_table = _senders(entries, held_names)
+    held_by_rank = me.comm.allgather(list(taken.tables))  # of each rank the names of the tables that it holds
+    sender_by_table = _senders(entries, held_by_rank)
     mine_to_send = {name: table for name, table in taken.tables.items() if sender_by_table.get(name) == me.rank}
     tables: dict[str, Table] = {}
     for tables_of_rank in me.comm.allgather(mine_to_send):
@@ -276,14 +257,15 @@ def gathered(me: ranks.Ranks, unit: int, device: Device, taken: Taken, *, steps:
     return {"steps": steps, "tensors": taken.tensors, "tables": tables, "ranks": entries}
 
 
-def _senders(entries: Sequence[Entry], held_names: Sequence[list[str]]) -> dict[str, int]:
-    """Return which rank sends which digests to the record: {name of a table: the first rank that holds it}.
+def _senders(entries: Sequence[JsonObject], held_by_rank: Sequence[list[str]]) -> dict[str, int]:
+    """Return which rank sends which table to the record: {name of the table: the first rank that holds it}.
 
-    A table is all digests of one repetition. Only those that most ranks gave are sent, TABLES_OF_A_FLEET of them.
-    `entries` has for each rank how often it gave which table, and `held_names` the tables that it still holds.
+    A table is all digests of one repetition. Sent are the TABLES_OF_A_FLEET tables that most ranks gave, of those that
+    any rank holds. `entries` has for each rank under "repetitions" how often it gave which table, and `held_by_rank`
+    the names of the tables that it still holds.
     """
     first_holder: dict[str, int] = {}
-    for rank, names in enumerate(held_names):
+    for rank, names in enumerate(held_by_rank):
         for name in names:
             first_holder.setdefault(name, rank)
     ranks_by_table: Counter[str] = Counter()

@@ -23,6 +23,7 @@ from harness import loader, nvidia, provenance, ranks, sampling
 from harness.hooks.watchdog import WATCHDOG
 from harness.job import Job, Origins
 from paddle_rn50.train import ResNet50
+from runlog.errors import message_of
 from runlog.json_types import JsonObject
 from runlog.schema import as_json
 from runlog.verdict import FATAL
@@ -79,14 +80,16 @@ class Alone:
     """The measurements of this rank that need no other rank."""
 
     def __init__(self, machine: Machine, step: Callable[[], float] | None) -> None:
-        """Prepare the measurements of this rank: of steps, clock, memory and input, and of the disk.
+        """Prepare the measurements of this rank: of steps, clock, memory, input and mostly of the disk.
 
-        `step` takes a training step and returns its seconds; None where this machine cannot. One rank of each node
-        reads from the disk. Of a job of one node all do, as its ranks are compared like nodes.
+        `step` takes a training step and returns its seconds; None where this machine cannot compute one. The disk is
+        read by the first rank of each node only; in a job of one node by every rank, as its ranks are compared like
+        nodes.
         """
         self.machine = machine
         self.job = machine.job
         self.step = step
+        # Whether this rank is compared with those of other hosts: it reads the disk, and exchanges data in pairs.
         self.leads = machine.me.local_rank == 0 or machine.job.cluster.dgxnnodes == 1
         self.values: dict[str, list[float]] = {}  # by metric, one a turn
         self.failed: dict[str, str] = {}  # by metric: why it was not measured
@@ -104,36 +107,48 @@ class Alone:
         self.measures.append(Measure(metrics=("input_s",), take=self._input))
 
     def turn(self) -> None:
-        """Take each measurement once; one that has failed is not tried again."""
+        """Take each measurement once, and append its values to `self.values`, by metric.
+
+        Where one fails, the reason is kept in `self.failed` for each of its metrics, and it is not tried again.
+        """
         for measure in self.measures:
             if measure.metrics[0] in self.failed:
                 continue
             WATCHDOG.beat(f"measuring {measure.metrics[0]}")
             try:
-                for metric, value in zip(measure.metrics, measure.take(), strict=True):
-                    self.values.setdefault(metric, []).append(value)
+                values = measure.take()
             except NotPossible as reason:
                 self.failed |= dict.fromkeys(measure.metrics, f"{NOT_POSSIBLE}: {reason}")
             except Exception as error:  # noqa: BLE001 - the boundary of a measurement: its verdict says what it was
-                reason_line = " ".join(str(error).split()) or type(error).__name__
-                self.failed |= dict.fromkeys(measure.metrics, reason_line)
+                self.failed |= dict.fromkeys(measure.metrics, message_of(error))
+            else:
+                _append(self.values, dict(zip(measure.metrics, values, strict=True)))
 
     def _steps(self) -> tuple[float, float]:
-        """Return the median and the mean seconds of a turn's training steps."""
+        """Take training steps for STEP_S seconds, and return the median and the mean of their seconds.
+
+        They are LEAST_STEPS at least and MOST_STEPS at most. Raises NotPossible where this machine cannot take one.
+        """
         if self.step is None:
             raise NotPossible("this Paddle has no kernels for a GPU")
         times_s = [self.step() for _ in range(LEAST_STEPS)]
-        until = time.perf_counter() + STEP_S
-        while time.perf_counter() + times_s[-1] < until and len(times_s) < MOST_STEPS:
+        until_s = time.perf_counter() + STEP_S
+        while len(times_s) < MOST_STEPS:
+            next_ends_s = time.perf_counter() + times_s[-1]  # if it takes as long as the last one
+            if next_ends_s >= until_s:
+                break
             times_s.append(self.step())
         self.steps += times_s
         return statistics.median(times_s), statistics.fmean(times_s)
 
     def _clock(self) -> tuple[float]:
-        """Return the nanoseconds of a cycle of this rank's GPU."""
+        """Return the nanoseconds of a cycle of this rank's GPU, as a tuple of one.
+
+        Raises NotPossible on a CPU, and where NVML does not tell the clock.
+        """
         if self.job.cluster.device == "cpu":
             raise NotPossible("no GPU: DEVICE=cpu")
-        mhz = None
+        mhz: float | None = None
         with nvidia.opened() as (handles, why):
             if handles:
                 mhz = nvidia.sample(handles[self.machine.me.local_rank])["sm_clock_mhz"]
@@ -142,16 +157,17 @@ class Alone:
         return (1000 / mhz,)
 
     def _memory(self) -> tuple[float]:
-        """Return the seconds that a copy of a GiB within memory takes."""
+        """Return the seconds that a copy of a GiB within memory takes, as a tuple of one; COPY_MIB are copied."""
         began = time.perf_counter()
         np.copyto(self.target, self.source)
         return ((time.perf_counter() - began) * 1024 / COPY_MIB,)
 
     def _disk(self) -> tuple[float]:
-        """Return the seconds of reading a GiB from the disk, as a tuple of one; measured on the next files of DATADIR.
+        """Return the seconds that reading a GiB from the disk takes, as a tuple of one.
 
-        DISK_MIB are read, or what DISK_S seconds allow. The kernel is asked to drop each file from its cache before, so
-        that it is not memory that is measured. Raises NotPossible where there are no files.
+        It is measured on files of DATADIR, each turn on those that follow the last turn's: DISK_MIB are read, or what
+        DISK_S seconds allow. The kernel is asked to drop each file from its cache before, so that it is not memory that
+        is measured. Raises NotPossible where there are no files, or all are empty.
         """
         read_bytes = 0
         took_s = 0.0
@@ -169,17 +185,22 @@ class Alone:
         return (took_s * 2**30 / read_bytes,)
 
     def _input(self) -> tuple[float]:
-        """Return the seconds that a batch of the job's input pipeline takes where nothing else computes."""
+        """Return the seconds that a batch of the job's input pipeline takes where nothing else computes.
+
+        It is a tuple of one: the mean of BATCHES batches after a first one, read from DATADIR, or from the embedded
+        images where that is not set.
+        """
         job = self.job
         me = self.machine.me
         model = ResNet50(job.hyperparameters, self.machine.plan(), batch=job.model.batchsize)
         root = Path(job.data.folder) if job.data.folder else self.machine.root
         images = model.DATA.find(root, "train", model.recipe.classes)
         batch = min(job.model.batchsize, len(images))
+        # All images in an order of this rank's own, as if it were alone.
         order = sampling.training_plan(len(images), batch=batch, rank=0, ranks=1, seed=SEED + me.rank)
         reader = loader.ReaderConfig.of_rank(job.data, job.cluster, me.local_rank, model.image, batch=batch, seed=SEED)
         with contextlib.closing(model.batches(images, order, reader)) as batches:
-            next(batches)
+            next(batches)  # waits for the pipeline's start
             began = time.perf_counter()
             count = 0
             for _ in itertools.islice(batches, BATCHES):
@@ -188,13 +209,6 @@ class Alone:
 
 
 # ---- with other nodes: in pairs, and all together
-
-
-def wait(comm: MPI.Comm) -> None:
-    """Wait for all ranks, and leave the cores to those that still measure."""
-    request = comm.Ibarrier()
-    while not request.Test():
-        time.sleep(0.001)
 
 
 def exchange(comm: MPI.Comm, other: int) -> dict[str, float]:
@@ -222,18 +236,21 @@ def exchange(comm: MPI.Comm, other: int) -> dict[str, float]:
 
 
 def pairs(comm: MPI.Comm, groups: list[str]) -> list[JsonObject]:
-    """Measure every link between two nodes, LINK_TURNS times and once to warm up; the nodes' leaders call it together.
+    """Measure the links between nodes, each LINK_TURNS times and once more before, to warm up.
 
-    `groups` has each node's switch group. Return on each leader a dict for each link: the fields of its Pair, and the
-    times of its turns by metric. In a round each node exchanges data with one other; both take part, and the first of
-    the two keeps the times.
+    The nodes' leaders, one rank of each, call this together; `groups` has each node's switch group. Which nodes meet in
+    which round is in rounds.py. In a round each node exchanges data with one other at most; both take part, and the
+    first of the two keeps the times.
+
+    Return on each leader a dict for each link of the fleet: {"a": 0, "b": 1, "across": False, "latency_s": [...],
+    "transfer_s": [...]}, with the times of its turns.
     """
-    my_links: dict[Pair, dict[str, list[float]]] = {}
+    my_links: dict[Pair, dict[str, list[float]]] = {}  # {link: {metric: a time for each turn}}
     my_number = comm.Get_rank()
     planned = rounds(groups)
     for turn, pairs_of_round in itertools.product(range(LINK_TURNS + 1), planned):
         WATCHDOG.beat("exchanging data in pairs")
-        wait(comm)
+        ranks.wait(comm)
         for pair in pairs_of_round:
             if my_number == pair.b:
                 exchange(comm, pair.a)
@@ -255,17 +272,18 @@ def _append(series: dict[str, list[float]], values: dict[str, float]) -> None:
 class OfRank(NamedTuple):
     """The measurements of one rank alone."""
 
-    unit: int  # number of its node, or of itself where the job has one node
+    unit: int  # number of the host that it counts for: its node, or itself where the job has one node
     values: dict[str, list[float]]  # by metric, one a turn
     failed: dict[str, str]  # by metric: why it was not measured
 
 
 def merge_by_host(hosts: list[str], of_ranks: Sequence[OfRank]) -> JsonObject:
-    """Return what all ranks measured alone, by host: {metric: {"series", "reasons"}}, as the record keeps it.
+    """Return what all ranks measured alone, by host, as the record keeps it: {metric: {"series": ..., "reasons": ...}}.
 
-    "series" has a list for each host: in each turn the time of its slowest rank, as a node is as slow as that. It is
-    None for a host one of whose ranks failed, or none of whose ranks measured the metric. "reasons" has for a host
-    that failed, by its number as text, why.
+    `hosts` are the names of those that are compared. "series" has an entry for each: a list with the time of its
+    slowest rank in each turn, as a node is as slow as that. The entry is None for a host one of whose ranks failed, or
+    none of whose ranks measured the metric. "reasons" says why a host failed, by its number as text: {"3": "..."}. Of
+    several ranks of a host that failed, the first one's reason stands.
     """
     names: dict[str, None] = {}  # of all metrics, in the order in which the ranks have them
     for rank in of_ranks:
@@ -273,7 +291,7 @@ def merge_by_host(hosts: list[str], of_ranks: Sequence[OfRank]) -> JsonObject:
 
     metrics: JsonObject = {}
     for metric in names:
-        reasons: dict[str, str] = {}  # of a host's first rank that failed
+        reasons: dict[str, str] = {}
         turns_by_host: list[list[list[float]]] = [[] for _ in hosts]  # the turns of each of its ranks
         for rank in of_ranks:
             if metric in rank.failed:
@@ -284,12 +302,12 @@ def merge_by_host(hosts: list[str], of_ranks: Sequence[OfRank]) -> JsonObject:
         series: list[list[float] | None] = []
         for number, turns_of_ranks in enumerate(turns_by_host):
             has_failed = str(number) in reasons
-            series.append(None if has_failed else _slowest(turns_of_ranks))
+            series.append(None if has_failed else _slowest_of_each_turn(turns_of_ranks))
         metrics[metric] = {"series": series, "reasons": reasons}
     return metrics
 
 
-def _slowest(turns_of_ranks: Sequence[Sequence[float]]) -> list[float] | None:
+def _slowest_of_each_turn(turns_of_ranks: Sequence[Sequence[float]]) -> list[float] | None:
     """Return the longest time of each turn over several ranks, which took the same turns; None of no ranks."""
     if not turns_of_ranks:
         return None
@@ -297,11 +315,11 @@ def _slowest(turns_of_ranks: Sequence[Sequence[float]]) -> list[float] | None:
 
 
 def look_at_node(job: Job, me: ranks.Ranks) -> JsonObject:
-    """Look at this node as the doctor does, and return on each of its ranks what was found.
+    """Check this node by the doctor (tools/doctor), and return what was found, on each of the node's ranks.
 
     That is {"failed": ["gpu.ecc: GPU3: 2 uncorrected, ..."], "facts": {...}}: the fatal verdicts as texts, and the
-    node's facts for the record. All ranks call this together, before they use their GPUs. The first rank of each node
-    looks, and the others wait: to the doctor a rank that has a GPU already would be a foreign process on it.
+    node's facts for the record. All ranks call this together, before they use their GPUs: the doctor would report a
+    rank that has a GPU already as a foreign process on it. The first rank of each node looks, and the others wait.
     """
     WATCHDOG.beat("looking at the node", extra_s=DOCTOR_S)
     answer: JsonObject | None = None
@@ -309,20 +327,21 @@ def look_at_node(job: Job, me: ranks.Ranks) -> JsonObject:
         probed = probe(job, node=me.rank // job.cluster.dgxngpu)
         failed = [f"{verdict.check}: {verdict.found}" for verdict in judge_node(probed, job) if verdict.status == FATAL]
         answer = {"failed": failed, "facts": facts_of_node(job, probed)}
-    wait(me.comm)
+    ranks.wait(me.comm)
 
     ranks_of_node = me.comm.Split_type(MPI.COMM_TYPE_SHARED, me.rank)
-    answer = ranks_of_node.bcast(answer)
+    answer = ranks_of_node.bcast(answer)  # of its first rank
     ranks_of_node.Free()
     assert answer is not None
     return answer
 
 
 def gather_nodes(leaders: MPI.Comm, mine: JsonObject) -> list[JsonObject] | None:
-    """Return what `look_at_node` found of each node, with `clock_offset_s`, on the first leader; None on the others.
+    """Return what `look_at_node` found on each node on the first leader, and None on the others.
 
-    The `leaders`, one rank of each node, must all call this at once, for they exchange messages; `mine` is what was
-    found of this leader's node. An offset is the seconds by which a node's clock is ahead of the first node's.
+    Each node's entry gets as "clock_offset_s" the seconds by which its clock is ahead of the first node's. The
+    `leaders`, one rank of each node, must all call this at once, for they exchange messages; `mine` is what was found
+    on this leader's node.
     """
     offsets_s = [0.0]  # of the first node from itself
     for other in range(1, leaders.Get_size()):
@@ -333,33 +352,36 @@ def gather_nodes(leaders: MPI.Comm, mine: JsonObject) -> list[JsonObject] | None
     return [node | {"clock_offset_s": offset_s} for node, offset_s in zip(nodes, offsets_s, strict=True)]
 
 
-def time_steps_together(me: ranks.Ranks, alone: Alone, whole: Callable[[], float] | None) -> list[float]:
-    """Return the seconds of the training steps that all ranks take together, of each step those of its slowest rank.
+def time_steps_together(me: ranks.Ranks, alone: Alone, step_of_all: Callable[[], float] | None) -> list[float]:
+    """Take training steps of all ranks together; return the seconds of each step, those of its slowest rank.
 
-    All ranks call this, each with `whole`, which takes such a step and returns its seconds. They take the same number
-    of steps, about as many as fill WHOLE_S seconds, and none where a rank has taken no step alone.
+    All ranks call this, each with `step_of_all`, which takes its part of such a step and returns the seconds; None
+    where no step can be taken. They take the same number of steps, as many as fill WHOLE_S seconds if each takes as
+    long as the slowest rank's step alone. The list is empty where a rank has taken no step alone.
     """
     mine_s = statistics.median(alone.steps) if alone.steps else math.inf
     slowest_s = max(me.comm.allgather(mine_s))
     times_s = []
-    if whole and not math.isinf(slowest_s):
-        count = max(LEAST_STEPS, min(MOST_STEPS, round(WHOLE_S / slowest_s)))
+    if step_of_all is not None and not math.isinf(slowest_s):
+        count = round(WHOLE_S / slowest_s)
+        count = max(LEAST_STEPS, min(MOST_STEPS, count))
         for _ in range(count):
             WATCHDOG.beat("computing a step together")
-            times_s.append(whole())
-    return [max(step) for step in zip(*me.comm.allgather(times_s), strict=True)]
+            times_s.append(step_of_all())
+    times_of_ranks = me.comm.allgather(times_s)
+    return [max(times_of_step) for times_of_step in zip(*times_of_ranks, strict=True)]
 
 
 def take_turns(me: ranks.Ranks, alone: Alone) -> None:
-    """Measure in turns what each rank measures alone, and keep the values in `alone`. All ranks call this together.
+    """Take the measurements of each rank alone, turn by turn, and keep the values in `alone`.
 
-    Each turn begins at the same time on all ranks, so that what slows all of them alike can be told apart. The first
-    turn only warms caches up, and its values are dropped. TURNS turns follow, or fewer where rank 0 finds that they
-    take too long, but no fewer than LEAST_TURNS.
+    All ranks call this together. Each turn begins at the same time on all of them, so that what slows all alike can be
+    told apart. The first turn only warms caches up, and its values are dropped. TURNS turns follow, or fewer where rank
+    0 finds that TURNS times TURN_S seconds have passed, but no fewer than LEAST_TURNS.
     """
     until_s = time.monotonic() + TURNS * TURN_S
     for turn in range(TURNS + 1):
-        wait(me.comm)
+        ranks.wait(me.comm)
         alone.turn()
         is_warm_up = turn == 0
         if is_warm_up:
@@ -389,19 +411,19 @@ def main(job: Job, origins: Origins) -> None:
 
     machine = Machine(job, origins, me, short=True)
     step = None
-    whole = None
+    step_of_all = None
     carrier = None
     if all(me.comm.allgather(machine.kernels)):
-        step, whole, carrier = programs(machine)
+        step, step_of_all, carrier = programs(machine)
         step()
-        whole()
+        step_of_all()
     alone = Alone(machine, step)
     take_turns(me, alone)
     digests_of_all = digests.measured(job.cluster, me, carrier, unit=unit) if carrier else None
     metrics = merge_by_host(hosts, me.comm.allgather(OfRank(unit, alone.values, alone.failed)))
     leaders = me.comm.Split(0 if alone.leads else 1, me.rank)
     links = pairs(leaders, groups) if alone.leads else []
-    wait(me.comm)
+    ranks.wait(me.comm)
     record = FORMAT | {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "system": job.cluster.dgxsystem,
@@ -412,7 +434,7 @@ def main(job: Job, origins: Origins) -> None:
         "metrics": metrics,
         "links": links,
         "digests": digests_of_all,
-        "whole_s": time_steps_together(me, alone, whole),
+        "whole_s": time_steps_together(me, alone, step_of_all),
         "steps_s": me.comm.allgather(alone.steps),
         "nodes": gather_nodes(leaders, mine) if alone.leads else None,
         "took_s": round(time.monotonic() - began, 1),

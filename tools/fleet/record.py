@@ -29,9 +29,10 @@ CLOCK_S = 0.5  # between two nodes' clocks
 
 
 def read(path: Path) -> Judged:
-    """Read a fleet's record, the file that --fleet wrote, and return it with the verdicts on its nodes and links.
+    """Read a fleet's record, the file fleet.json that --fleet wrote, and judge its nodes and links.
 
-    Raises ValueError for a file that is no record, or has a figure or a list that no record can have.
+    Returns the record with the verdicts. Raises ValueError, whose message names the file and says what to do, for a
+    file that cannot be read, is no record, or has a field that no record can have.
     """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -43,22 +44,25 @@ def read(path: Path) -> Judged:
         raise ValueError(f"{path}: no record of a --fleet in this version's form: give its fleet.json")
     try:
         _check(record)
-        differences(record)  # whose error, too, is one of a damaged record
+        differences(record)  # for its errors alone, which a damaged record causes
         return judge_record(record)
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        why = str(error) if type(error) is ValueError else f"damaged ({type(error).__name__}: {error})"
+        why = f"damaged ({type(error).__name__}: {error})"
+        if type(error) is ValueError:  # from a check here, which says in words what is wrong
+            why = str(error)
         raise ValueError(f"{path}: {why}: give the file as --fleet wrote it") from error
 
 
 def _check(record: Record) -> None:
-    """Check that a record is whole, as a fleet's acceptance writes it.
+    """Check that a record is complete and consistent, as a fleet's acceptance writes it.
 
-    Raises ValueError where parts do not fit together or a figure cannot be one. A field that is missing or of another
-    type raises what Python makes of it, as KeyError or TypeError.
+    Raises ValueError where a host stands twice, a list has no entry for each host, a link is of no two hosts, a time is
+    not above 0, or the digests do not fit. A field that is missing or of another type raises what Python makes of it,
+    as KeyError or TypeError.
     """
     hosts = record["hosts"]
-    "".join((record["system"], record["time"], *hosts))  # no error: they are texts
-    dict(record.get("job", {}))
+    "".join((record["system"], record["time"], *hosts))  # raises TypeError where one is no text
+    dict(record.get("job", {}))  # raises an error where it is no mapping
     if len(set(hosts)) < len(hosts):
         raise ValueError(f"its hosts have {max(hosts, key=hosts.count)} more than once")
 
@@ -87,7 +91,10 @@ def _check_length(what: str, entries: Sequence[Any], hosts: Sequence[str]) -> No
 
 
 def _check_series(metric: str, series: Series) -> None:
-    """Raise ValueError unless each node or link was measured in as many turns, and each value is a time."""
+    """Raise ValueError unless all nodes or links were measured in equally many turns, and each value is a time.
+
+    A time is above 0 and finite. Nodes or links that measured nothing (None) are passed over.
+    """
     measured = {name: values for name, values in series.items() if values is not None}
     turns = len(next(iter(measured.values()), ()))
     for name, values in measured.items():
@@ -100,7 +107,10 @@ def _check_series(metric: str, series: Series) -> None:
 
 
 def why_no_baseline(now: Record, then: Record) -> str:
-    """Return why a record is no baseline: it has other hosts, or its job took other steps; empty if it is one."""
+    """Return why the record `then` is no baseline for `now`; empty if it is one.
+
+    It must have one of the same hosts at least, and be of a job with the same settings.
+    """
     if not set(now["hosts"]) & set(then["hosts"]):
         return "has none of these hosts: give an earlier record of the same ones"
     job_now = now.get("job", {})
@@ -150,24 +160,25 @@ def _cpu_quota(root: Path) -> str:
     return f"{quota_us} {period_us}"
 
 
-def _each(values: Iterable[Any]) -> str:
-    """Return the distinct values as text, sorted and comma-separated."""
+def _distinct(values: Iterable[Any]) -> str:
+    """Return the distinct values as text, sorted and comma-separated: of 9000, 1500 and 1500 it is "1500, 9000"."""
     return ", ".join(sorted(set(map(str, values))))
 
 
-def _each_text(paths: Iterable[Path]) -> str:
-    """Return the distinct texts of files, as `_each` does."""
-    return _each(_read(path) for path in paths)
+def _distinct_texts(paths: Iterable[Path]) -> str:
+    """Return the distinct texts of files, as `_distinct` does."""
+    return _distinct(_read(path) for path in paths)
 
 
 def _without_first_word(text: str) -> str:
+    """Return a text without its first word: "10000 Mbit/s" of "10.0.0.1 10000 Mbit/s"."""
     return " ".join(text.split()[1:])
 
 
 def _mount(folder: str) -> str:
-    """Return the file system and the options of the mount that a folder is on."""
+    """Return the file system and the options of the mount that a folder is on, as "ext4 rw,relatime"."""
     path = Path(folder).resolve()
-    deepest = ""
+    deepest = ""  # the longest mount point that the folder is below, so the one that it is on
     description = "unknown"
     for mount in psutil.disk_partitions(all=True):
         if path.is_relative_to(mount.mountpoint) and len(mount.mountpoint) > len(deepest):
@@ -183,10 +194,11 @@ def _gpus(gpus: Iterable[Any]) -> str:
 
 
 def facts_of_node(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts of this node that decide how fast it is, by name, as texts; "none" where there is nothing.
+    """Return the facts of this node that decide how fast it is, by name: {"CPU": "AMD EPYC 7742", "MTU": "9000", ...}.
 
-    Facts that differ from node to node explain why one is slower. `probed` is what the doctor found here; the others
-    are read from /proc and /sys.
+    Facts that differ from node to node explain why one is slower. An empty fact is "none". `probed` is what the doctor
+    found here (tools/doctor/node.py); what it does not look at is read from /proc and /sys, and the settings of
+    NCCL, UCX and Open MPI from the environment.
     """
     gpus = probed["gpus"]
     source = probed["source"]
@@ -194,25 +206,25 @@ def facts_of_node(job: Job, probed: Mapping[str, Any]) -> dict[str, str]:
     sys = Path("/sys")
     of_machine = {
         "GPUs": _gpus(gpus),
-        "driver": _each(gpu.driver for gpu in gpus),
-        "power limits": _each(f"{gpu.power_limit_w} W" for gpu in gpus),
-        "persistence": _each(gpu.persistence for gpu in gpus),
+        "driver": _distinct(gpu.driver for gpu in gpus),
+        "power limits": _distinct(f"{gpu.power_limit_w} W" for gpu in gpus),
+        "persistence": _distinct(gpu.persistence for gpu in gpus),
         "CPU": provenance.node().cpu,
         "cores": str(len(set().union(*probed["rank_cores"]))),
         "CPU quota": _cpu_quota(Path("/sys/fs/cgroup")),
         "memory": f"{round(psutil.virtual_memory().total / 2**30)} GiB",
         "InfiniBand": ", ".join(probed["infiniband"].values()),
-        "NIC speeds": ", ".join(_without_first_word(text) for text in interfaces.values()),
-        "MTU": _each(stats.mtu for name, stats in psutil.net_if_stats().items() if name in interfaces),
+        "NIC speeds": ", ".join(_without_first_word(text) for text in interfaces.values()),  # without the address
+        "MTU": _distinct(stats.mtu for name, stats in psutil.net_if_stats().items() if name in interfaces),
         "image": str(source["image_digest"]),
         "lock": source["lock_sha256"][:12],
         "code": probed["code_sha256"][:12],
         "kernel": platform.release(),
-        "governor": _each_text(sys.glob("devices/system/cpu/cpu*/cpufreq/scaling_governor")),
+        "governor": _distinct_texts(sys.glob("devices/system/cpu/cpu*/cpufreq/scaling_governor")),
         "huge pages": _read("/proc/sys/vm/nr_hugepages"),
         "transparent huge pages": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
         "data mount": _mount(job.data.folder) if job.data.folder else "no DATADIR",
-        "firmware of the NIC": _each_text(sys.glob("class/infiniband/*/fw_ver")),
+        "firmware of the NIC": _distinct_texts(sys.glob("class/infiniband/*/fw_ver")),
         "BIOS": f"{_read('/sys/class/dmi/id/bios_version')} {_read('/sys/class/dmi/id/bios_date')}",
     }
     libraries = {f"library {name}": answer for name, answer in probed["libraries"].items()}
@@ -232,9 +244,13 @@ def _place(fact: str) -> int:
 
 
 def differences(record: Record) -> list[Difference]:
-    """Return the facts that are not the same on all nodes of a fleet, what matters for speed first (ORDER)."""
+    """Return the facts that are not the same on all nodes of a fleet, those first that change speed most (ORDER).
+
+    A node's clock is one of the facts, by how far it is off the first node's. A fact that a node lacks counts as the
+    value "not set".
+    """
     facts_by_host = {}
-    names: dict[str, None] = {}  # of all facts, in the order in which the nodes have them
+    names: dict[str, None] = {}  # of all facts, each once, in the order in which the nodes have them
     for host, node in zip(record["hosts"], record["nodes"], strict=True):
         facts_by_host[host] = node["facts"] | {"clock": _clock(node["clock_offset_s"])}
         names |= dict.fromkeys(facts_by_host[host])

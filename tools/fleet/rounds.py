@@ -18,7 +18,10 @@ class Pair:
 
 
 def round_count(nodes: int) -> int:
-    """Return the number of rounds for so many nodes: log2 of them, and at least three where there are the partners."""
+    """Return the number of rounds for so many nodes: their log2 rounded up, but at least LEAST_ROUNDS.
+
+    They are fewer where all pairs have met before: of two nodes it is one round. One node has none.
+    """
     if nodes < 2:
         return 0
     is_odd = nodes % 2 == 1  # then each round leaves one node out
@@ -27,22 +30,24 @@ def round_count(nodes: int) -> int:
 
 
 def tournament(nodes: Sequence[int], turn: int) -> list[tuple[int, int]]:
-    """Return the pairs of nodes that meet in round `turn` (from 0) of the circle method; none after the last round.
+    """Return the pairs of nodes that meet in round `turn` (from 0) of a tournament, in which each meets each once.
 
-    All meet once in n - 1 rounds. Where n is odd it takes n rounds, each of which leaves one node out. Of nodes 0 to 3
-    the rounds are (3, 2) (0, 1), then (3, 0) (1, 2), then (3, 1) (2, 0).
+    It has n - 1 rounds. Where n is odd it has n, each of which leaves one node out. After the last round there are no
+    pairs. Of nodes 0 to 3 the rounds are (3, 2) (0, 1), then (3, 0) (1, 2), then (3, 1) (2, 0).
+
+    This is the circle method: all sit on a ring of two facing rows. One stays, and the others move on by one a round.
     """
     seats: list[int | None] = [*nodes]
     if len(nodes) % 2 == 1:
-        seats.append(None)  # who is paired with it is left out
+        seats.append(None)  # nobody: who faces it is left out of the round
     last = len(seats) - 1
     if turn >= last:
         return []
 
-    # The last seat stays, and the others move on by one a round; the first half then faces the second half reversed.
-    order = [seats[last]]
+    order = [seats[last]]  # the one that stays
     for index in range(last):
         order.append(seats[(turn + index) % last])
+    # The first half of the order faces the second half, read from its end.
     half = len(order) // 2
     pairs_of_turn = []
     for index in range(half):
@@ -54,19 +59,22 @@ def tournament(nodes: Sequence[int], turn: int) -> list[tuple[int, int]]:
 
 
 def rounds(groups: Sequence[str]) -> list[list[Pair]]:
-    """Return the rounds in which nodes are measured in pairs; `groups` has the switch group of each node, by number.
+    """Return the rounds in which nodes are measured in pairs: for each the pairs that exchange data at once.
 
-    With one group each node meets other nodes. With several, the first half of the rounds is inside the groups and the
-    other half across them, so that all pairs of a round take the same kind of way and load each group's uplink at once.
-    A pair that has met is left out of later rounds, and so is a round without pairs.
+    `groups` has the name of each node's switch group, by the node's number. In a round each node is in one pair at
+    most. With several groups, the first half of the rounds pairs nodes of one group, and the other half nodes of
+    different groups, so that all pairs of a round go through as many switches, and load each group's uplink at once. A
+    pair that has met is left out of later rounds, and so is a round without pairs.
     """
     members: dict[str, list[int]] = {}
     for node, group in enumerate(groups):
         members.setdefault(group, []).append(node)
     total = round_count(len(groups))
-    inside = total if len(members) == 1 else total // 2
-    planned = [_inside_groups(members, turn) for turn in range(inside)]
-    planned += [_across_groups(members, turn) for turn in range(total - inside)]
+    rounds_inside = total
+    if len(members) > 1:
+        rounds_inside = total // 2
+    planned = [_inside_groups(members, turn) for turn in range(rounds_inside)]
+    planned += [_across_groups(members, turn) for turn in range(total - rounds_inside)]
 
     met: set[Pair] = set()
     without_repeats = []
@@ -92,10 +100,14 @@ def _inside_groups(members: dict[str, list[int]], turn: int) -> list[tuple[int, 
 
 
 def _across_groups(members: dict[str, list[int]], turn: int) -> list[tuple[int, int]]:
-    """Return the pairs of a round in which the first half of the nodes, group by group, meets the second half."""
+    """Return the pairs of a round in which the first half of the nodes, group by group, meets the second half.
+
+    In each round the second half has moved on by a group and one node.
+    """
     ordered = list(itertools.chain.from_iterable(members.values()))
     half = len(ordered) // 2
-    shift = turn * (max(len(nodes) for nodes in members.values()) + 1)  # a group and one further each round
+    largest_group = max(len(nodes) for nodes in members.values())
+    shift = turn * (largest_group + 1)
     return [(ordered[index], ordered[half + (index + shift) % half]) for index in range(half)]
 
 

@@ -35,17 +35,18 @@ class Step:
 class Programs(NamedTuple):
     """The steps that a rank can take, all from one training program by the default strategy."""
 
-    alone: Step  # a step without all-reduces, on a batch of this rank
-    whole: Step  # a step of all ranks together
+    alone: Step  # a step of this rank without all-reduces
+    of_all: Step  # a step of all ranks together
     carrier: digests.Carrier  # repeats steps that are the same on all ranks
 
 
 def programs(machine: Machine) -> Programs:
     """Build the job's training program, start it, and return the three kinds of steps that the fleet check takes.
 
-    These are: a step of the rank alone, by the program without its all-reduces; a step of all ranks together; and the
-    steps without all-reduces whose results must be the same on all ranks. Each rank has a synthetic batch of its own,
-    and all have the weights that the first one draws on its CPU: GPUs would draw others from the same seed.
+    These are a step of the rank alone, by the program without its all-reduces; a step of all ranks together; and the
+    carrier, which repeats steps whose results must be the same on all ranks. For the first two each rank has a
+    synthetic batch of its own. All ranks begin with the weights that the first one draws on its CPU: GPUs would draw
+    others from the same seed.
 
     All ranks must call this together, as the weights are broadcast.
     """
@@ -58,14 +59,14 @@ def programs(machine: Machine) -> Programs:
     if me.is_first:
         state.set_weights(training.main, first_weights(model.recipe))
     state.broadcast_parameters(training.main, me)
-    training.schedule.send(machine.executor.place)
+    training.schedule.send(machine.executor.place)  # the first learning rate
 
-    alone = training.main.clone()
-    edit.remove(alone, lambda op: op.type.startswith("c_allreduce"))
-    made = model.synthetic(model.image, batch=job.model.batchsize, seed=SEED + me.rank)
-    batch = loader.resident(made, machine.executor.place)
+    without_all_reduces = training.main.clone()
+    edit.remove(without_all_reduces, lambda op: op.type.startswith("c_allreduce"))
+    synthetic = model.synthetic(model.image, batch=job.model.batchsize, seed=SEED + me.rank)
+    batch = loader.resident(synthetic, machine.executor.place)
     return Programs(
-        alone=Step(machine, alone, batch),
-        whole=Step(machine, training.main, batch),
-        carrier=digests.Carrier(machine.executor, alone, model, rate=training.schedule._var_name),
+        alone=Step(machine, without_all_reduces, batch),
+        of_all=Step(machine, training.main, batch),
+        carrier=digests.Carrier(machine.executor, without_all_reduces, model, rate=training.schedule._var_name),
     )

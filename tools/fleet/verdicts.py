@@ -1,17 +1,14 @@
 """Which nodes and links of a fleet are slower than the others, by how much, and whether that can be chance.
 
-Every figure is a time, measured in turns that all nodes take at once, and becomes the logarithm of its quotient by
-the fleet's median of that turn: what slows all nodes alike goes out. A node's place is its median over the turns.
-Who does not belong is found by Rosner's generalized test (Technometrics 25, 1983): the farthest from the median are
-set aside one after the other, so that several do not hide each other, and each is held against mean and standard
-deviation of those left. Three or five others tell little of how healthy ones differ, so that test is weak where few
-are; hence a second way to be named: a minority that takes over twice the time of all others.
+Every figure is a time, measured in turns that all nodes take at once. It is divided by the fleet's median of that turn,
+so that what slows all nodes alike goes out, and the logarithm of this quotient is its log ratio: 0 is usual, 0.05 is
+about 5 % slower. A node's place is the centre of its log ratios over the turns. Who is far above the others by its
+place is named as slow (outliers.py).
 
 Those of all nodes, links and metrics together that are named by chance are one in 1 / ALPHA healthy fleets, where the
 nodes of a healthy fleet differ as a normal distribution does.
 """
 
-import itertools
 import math
 import statistics
 from collections.abc import Container, Mapping, Sequence
@@ -21,20 +18,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from program.arrays import Array
-from runlog import stats
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict, judged, worst
 from scoring.figure import spread
 from scoring.figure.calibration import smallest_difference
 from tools.fleet import arithmetic
+from tools.fleet.outliers import LEAST_NODES, error_of, place_of, slow
 
 ALPHA = 0.002  # of all tests of a fleet together
-LEAST_NODES = 4  # of three the odd one cannot be told
-STEPWISE = 2.0  # the chance of a name over one step's: up to 2.2 at 5 to 16 nodes, 1 at 64 (simulated, normal places)
-LEAST_DEVIATION = 1e-9  # of logarithms of times: equal ones have none to divide by
-LEAST_T = 3.0  # standard errors that an outlier is away at least, whatever `alpha` would allow
 STALLED = 1.1  # mean of a turn's steps over their median: one of eight took nearly twice as long
 DOUBTFUL = 0.05  # between the fastest and the slowest step where nobody is named
-APART = 2.0  # times as slow as the slowest of the others, beyond errors: no difference between healthy machines
 BAD = (WARNING, FATAL)  # statuses that name a node or a link
 NOT_POSSIBLE = "not possible here"  # begins a record's reason that is no failure
 STEP = "step_s"
@@ -66,100 +58,39 @@ def links_of(record: Record) -> dict[str, Mapping[str, Any]]:
     return {f"{hosts[link['a']]} - {hosts[link['b']]}": link for link in record["links"]}
 
 
-def judge_slowness(where: str, metric: str, slower: float, *, named: bool, also: str = "", **figures: Any) -> Verdict:
-    """Return the verdict on a node or link: a warning if it is `named` as slow.
+def judge_slowness(
+    where: str, metric: str, slower: float, *, is_named: bool, also: str = "", **figures: Any
+) -> Verdict:
+    """Return the verdict on the node or link `where` by one metric: a warning if it `is_named` as slow, else ok.
 
-    `slower` is the share of more time than the fleet's median: 0.05 is 5 %. `figures` has its `interval_95`, and the
-    `value` in the metric's unit where there is one.
+    `slower` is the share of more time than the fleet's median: 0.05 is 5 %. `figures` must have its `interval_95`,
+    which is None where there is none, and may have the `value` in the metric's unit. They all become figures of the
+    verdict, and `also` the end of its text: "5.0% (4.0% to 6.0%) slower than the fleet's median".
     """
     interval = figures["interval_95"]
     within = ""
     if interval:
         within = f" ({interval[0]:.1%} to {interval[1]:.1%})"
     found = f"{slower:.1%}{within} slower than the fleet's median{also}"
-    return judged(metric, not named, found, bad=WARNING, where=where, figures=figures | {"slower": slower})
-
-
-# ---- which of several are slow
-
-
-def slow(places: Mapping[str, float], *, noise: float, alpha: float) -> list[str]:
-    """Return those that are far above the others, by their places on a scale of logarithms.
-
-    `noise` is the error of a place, `alpha` the chance that a healthy fleet has one named. There are two ways to be
-    named: as an outlier, and as one of a minority that is more than APART times as slow as all others.
-    """
-    if len(places) < LEAST_NODES:
-        return []
-    centre = statistics.median(places.values())
-    distances = {name: place - centre for name, place in places.items()}
-    named = _outliers(distances, noise=noise, alpha=alpha) | _slow_minority(distances, noise=noise)
-    return [name for name in places if name in named]
-
-
-def _outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> set[str]:
-    """Return the names of those above the centre that Rosner's test sets aside, by their distances from it.
-
-    The farthest from the centre is held against mean and standard deviation of the nearer ones, then the next farthest
-    against those nearer still, down to half of all. The last one that differs is set aside with all that are farther.
-    `noise` is the least standard deviation that is believed, `alpha` the chance that one of healthy nodes is set aside.
-    """
-    from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))
-    values = np.array([distances[name] for name in from_near_to_far])
-    count = len(values)
-    first_outlier = count
-    for candidate in range(count - 1, count // 2, -1):
-        nearer = values[:candidate]  # all that are nearer to the centre
-        deviation = max(float(nearer.std(ddof=1)), noise, LEAST_DEVIATION)
-        error_of_difference = deviation * math.sqrt(1 + 1 / candidate)  # of one value and a mean of `candidate`
-        t = float(values[candidate] - nearer.mean()) / error_of_difference
-        chance_of_any = (1 - stats.t_cdf(t, candidate - 1)) * (candidate + 1)  # of `candidate` + 1 healthy ones
-        if t > LEAST_T and chance_of_any <= alpha / STEPWISE:
-            first_outlier = candidate
-    least_distance = smallest_difference()
-    return {name for name in from_near_to_far[first_outlier:] if distances[name] > least_distance}
-
-
-def _slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:
-    """Return the largest minority whose fastest takes over APART times as long as the slowest other, errors granted."""
-    from_slow_to_fast = sorted(distances, key=lambda name: -distances[name])
-    gap = math.log(APART) + 3 * noise
-    largest = 0
-    for size in range(1, (len(distances) + 1) // 2):
-        fastest_inside = from_slow_to_fast[size - 1]
-        slowest_outside = from_slow_to_fast[size]
-        if distances[fastest_inside] - distances[slowest_outside] > gap:
-            largest = size
-    return set(from_slow_to_fast[:largest])
+    return judged(metric, not is_named, found, bad=WARNING, where=where, figures=figures | {"slower": slower})
 
 
 # ---- places of nodes and links
 
 
-def _logs_over_median(series: Series, across: Container[str]) -> dict[str, list[float]]:
-    """Return the logarithms of what was measured over the median of its kind and turn.
+def _log_ratios_to_median(series: Series, across: Container[str]) -> dict[str, list[float]]:
+    """Return for each node or link the logarithm of its time over the median time of all, turn by turn.
 
-    Links `across` switch groups are of one kind, all others of another. Who has no measurement is left out.
+    0.0 is as fast as the median of that turn. Nodes and links without a measurement are left out, here and of the
+    median. Links in `across` lead from one switch group to another: they are compared with each other alone, and the
+    other links with each other alone.
     """
-    measured = {name: np.array(values) for name, values in series.items() if values}
-    kinds: dict[bool, list[Array]] = {}
-    for name, values in measured.items():
-        kinds.setdefault(name in across, []).append(values)
-    medians = {kind: np.median(values_of_kind, axis=0) for kind, values_of_kind in kinds.items()}
-    return {name: np.log(values / medians[name in across]).tolist() for name, values in measured.items()}
-
-
-def place_of(logs: Sequence[float]) -> float:
-    """Return Hodges and Lehmann's estimate: the median of the means of two turns, which varies less than theirs."""
-    pairs = itertools.combinations_with_replacement(logs, 2)
-    return statistics.median((first + second) / 2 for first, second in pairs)
-
-
-def error_of(logs: Sequence[float]) -> float:
-    """Return the standard error of a place, by the MAD of the turns."""
-    centre = statistics.median(logs)
-    mad = statistics.median(abs(value - centre) for value in logs)
-    return math.sqrt(math.pi / 3) * 1.4826 * mad / math.sqrt(len(logs))
+    measured = {name: np.array(times) for name, times in series.items() if times}
+    times_by_kind: dict[bool, list[Array]] = {}  # by whether a link is in `across`
+    for name, times in measured.items():
+        times_by_kind.setdefault(name in across, []).append(times)
+    medians = {is_across: np.median(times_of_kind, axis=0) for is_across, times_of_kind in times_by_kind.items()}
+    return {name: np.log(times / medians[name in across]).tolist() for name, times in measured.items()}
 
 
 def judge_metric(
@@ -174,15 +105,15 @@ def judge_metric(
 
     `series` has the times of each by turn, None for one that measured nothing. A warning names one that takes more
     time than the others; `alpha` is the chance that a healthy fleet has one named. One that measured nothing is
-    unknown, or fatal where `reasons` tells of an error. All are unknown where fewer than LEAST_NODES were measured.
-    Links in `across` lead from one switch group to another, and are compared with each other alone.
+    unknown, or fatal where `reasons` has an error for its name. All are unknown where fewer than LEAST_NODES were
+    measured. Links in `across` lead from one switch group to another, and are compared with each other alone.
     """
-    logs = _logs_over_median(series, across)
+    log_ratios = _log_ratios_to_median(series, across)
     verdicts: dict[str, Verdict] = {}
-    if len(logs) >= LEAST_NODES:
-        verdicts = _judge_by_place(metric, series, logs, alpha)
+    if len(log_ratios) >= LEAST_NODES:
+        verdicts = _judge_by_place(metric, series, log_ratios, alpha)
 
-    too_few = f"{len(logs)} measured: of fewer than {LEAST_NODES} nobody is told from the others"
+    too_few = f"{len(log_ratios)} measured: of fewer than {LEAST_NODES} nobody is told from the others"
     for name in series:
         if name not in verdicts:
             verdicts[name] = _judge_not_compared(metric, name, reasons.get(name), too_few)
@@ -203,44 +134,47 @@ def _judge_not_compared(metric: str, name: str, reason: str | None, too_few: str
 
 
 def _judge_by_place(
-    metric: str, series: Series, logs_by_name: Mapping[str, Sequence[float]], alpha: float
+    metric: str, series: Series, log_ratios: Mapping[str, Sequence[float]], alpha: float
 ) -> dict[str, Verdict]:
-    """Return the verdict on each node or link that was measured, by name.
+    """Return the verdict on each node or link that was measured, by name; a warning if it is slow beside the others.
 
-    `series` has the measured times, and `logs_by_name` the logarithm of each over the fleet's median of its turn. What
-    is estimated from all turns of a node is its place. How much slower it is follows from the distance between its
-    place and the median place.
+    `series` has the measured times, and `log_ratios` the logarithm of each over the fleet's median of its turn. The
+    centre of a node's log ratios is its place. How much slower it is than the fleet follows from the distance between
+    its place and the median place. `alpha` is the chance that a healthy fleet has one named.
     """
-    places = {name: place_of(logs) for name, logs in logs_by_name.items()}
-    usual_error = statistics.median(error_of(logs) for logs in logs_by_name.values())
-    named = slow(places, noise=usual_error, alpha=alpha)
+    places = {name: place_of(of_turns) for name, of_turns in log_ratios.items()}
+    usual_error = statistics.median(error_of(of_turns) for of_turns in log_ratios.values())
+    slow_ones = slow(places, noise=usual_error, alpha=alpha)
     median_place = statistics.median(places.values())
     verdicts = {}
-    for name, logs in logs_by_name.items():
+    for name, of_turns in log_ratios.items():
+        slower = math.expm1(places[name] - median_place)  # 0.05 is 5 % slower
         verdicts[name] = judge_slowness(
             name,
             metric,
-            math.expm1(places[name] - median_place),  # 0.05 is 5 % slower
-            named=name in named,
+            slower,
+            is_named=name in slow_ones,
             value=statistics.median(series[name] or ()),
-            interval_95=_interval_of_slower(logs, places[name], median_place, nodes=len(logs_by_name)),
+            interval_95=_interval_of_slower(of_turns, places[name], median_place, nodes=len(log_ratios)),
         )
     return verdicts
 
 
 def _interval_of_slower(
-    logs: Sequence[float], place: float, median_place: float, *, nodes: int
+    log_ratios: Sequence[float], place: float, median_place: float, *, nodes: int
 ) -> tuple[float, ...] | None:
-    """Return the 95 % interval of how much slower a node is than the fleet: 0.05 is 5 %; None of too few turns.
+    """Return the 95 % interval of how much slower a node is than the fleet, (0.04, 0.06) for 4 to 6 %.
 
-    It is that of the node's own turns (`logs`), widened because the median of so many nodes has an error too: in
-    normal noise its variance is pi / 2 times that of their mean.
+    It is that of the node's own `log_ratios`, one a turn, whose centre is its `place`. It is widened because the median
+    of so many nodes has an error too: in normal noise its variance is pi / 2 times that of their mean. None where the
+    turns are too few for an interval.
     """
-    interval = spread.median_interval(logs)
+    interval = spread.median_interval(log_ratios)
     if interval is None:
         return None
-    widened = math.sqrt(1 + math.pi / 2 / nodes)
-    return tuple(math.expm1(place + (end - place) * widened - median_place) for end in interval)
+    factor = math.sqrt(1 + math.pi / 2 / nodes)
+    widened = [place + (end - place) * factor for end in interval]
+    return tuple(math.expm1(end - median_place) for end in widened)
 
 
 # ---- what is judged
@@ -256,53 +190,50 @@ class LinkVerdicts(NamedTuple):
 def judge_links(record: Record) -> LinkVerdicts:
     """Return the verdicts on a fleet's network, by latency and by transfer: on nodes, and on links between two nodes.
 
-    First each node is judged by what its links have in common. Then the links are compared with each other, without
+    First each node is judged by the median slowness of its links. Then the links are compared with each other, without
     those of a node that was named: that they are slow is the node's fault.
     """
     hosts = record["hosts"]
-    links = links_of(record)
-    across: set[str] = set()  # names of the links between two switch groups
-    hosts_by_link: dict[str, set[str]] = {}
-    for name, link in links.items():
-        hosts_by_link[name] = {hosts[link["a"]], hosts[link["b"]]}
-        if link["across"]:
-            across.add(name)
+    links = links_of(record)  # by name
+    hosts_by_link = {name: {hosts[link["a"]], hosts[link["b"]]} for name, link in links.items()}
+    across = {name for name, link in links.items() if link["across"]}  # from one switch group to another
 
     by_node: list[Verdict] = []
     by_link: list[Verdict] = []
     for metric, title in LINK_METRICS.items():
-        series = {name: link[metric] for name, link in links.items()}
-        series_by_host = _common_of_links(hosts, hosts_by_link, _logs_over_median(series, across))
-        node_verdicts = judge_metric(f"network {title}", series_by_host)
+        times_by_link = {name: link[metric] for name, link in links.items()}
+        log_ratios = _log_ratios_to_median(times_by_link, across)
+        slowness_by_host = _median_slowness_of_links(hosts, hosts_by_link, log_ratios)
+        node_verdicts = judge_metric(f"network {title}", slowness_by_host)
         by_node.extend(node_verdicts)
 
         slow_nodes = {verdict.where for verdict in node_verdicts if verdict.status == WARNING}
-        of_other_nodes = {name: times for name, times in series.items() if hosts_by_link[name].isdisjoint(slow_nodes)}
-        by_link.extend(judge_metric(title, of_other_nodes, across=across))
+        times_of_others = {name: t for name, t in times_by_link.items() if hosts_by_link[name].isdisjoint(slow_nodes)}
+        by_link.extend(judge_metric(title, times_of_others, across=across))
     return LinkVerdicts(by_node, by_link)
 
 
-def _common_of_links(
-    hosts: Sequence[str], hosts_by_link: Mapping[str, set[str]], logs_by_link: Mapping[str, list[float]]
+def _median_slowness_of_links(
+    hosts: Sequence[str], hosts_by_link: Mapping[str, set[str]], log_ratios: Mapping[str, list[float]]
 ) -> dict[str, list[float] | None]:
     """Return for each host, turn by turn, how many times as long its links take as the fleet's: 1.0 is usual.
 
-    `logs_by_link` has for each link the logarithm of that quotient in each turn. A host's is the median over its links,
-    so that one slow link does not speak for its host. None for a host whose links were not measured.
+    `log_ratios` has for each link, by name, the logarithm of that quotient in each turn. A host's is the median over
+    its links, so that one slow link does not speak for its host. None for a host whose links were not measured.
     """
-    logs_by_host: dict[str, list[list[float]]] = {host: [] for host in hosts}
-    for name, logs in logs_by_link.items():
+    ratios_by_host: dict[str, list[list[float]]] = {host: [] for host in hosts}  # of each of its links
+    for name, of_turns in log_ratios.items():
         for host in hosts_by_link[name]:
-            logs_by_host[host].append(logs)
+            ratios_by_host[host].append(of_turns)
 
-    common: dict[str, list[float] | None] = {}
-    for host, logs_of_links in logs_by_host.items():
-        if not logs_of_links:
-            common[host] = None
+    slowness: dict[str, list[float] | None] = {}
+    for host, ratios_of_links in ratios_by_host.items():
+        if not ratios_of_links:
+            slowness[host] = None
             continue
-        median_by_turn = np.median(logs_of_links, axis=0)
-        common[host] = np.exp(median_by_turn).tolist()
-    return common
+        median_by_turn = np.median(ratios_of_links, axis=0)
+        slowness[host] = np.exp(median_by_turn).tolist()
+    return slowness
 
 
 def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
@@ -310,10 +241,11 @@ def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
 
     A stall is a training step that takes far longer than the others: it raises the mean of a turn's steps and leaves
     the median. `medians` and `means` have both for each turn, by node. A turn has a stall where its mean is over
-    STALLED times its median. A node is named if its number of stalls is hardly chance, and if they make its steps
-    longer by more than the smallest difference that counts. Fewer than LEAST_NODES nodes give no verdicts.
+    STALLED times its median. A node is named if so many turns with a stall are hardly chance, and if they make its
+    steps longer by more than the smallest difference that counts. Nodes without measured steps get no verdict; nor does
+    any node where fewer than LEAST_NODES were measured.
     """
-    mean_over_median: dict[str, Array] = {}  # of each turn
+    mean_over_median: dict[str, Array] = {}  # by node: of each turn
     for host, medians_of_host in medians.items():
         means_of_host = means[host]
         if medians_of_host and means_of_host:
@@ -334,7 +266,7 @@ def judge_stalls(medians: Series, means: Series) -> list[Verdict]:
         slower = float(of_turns.mean()) / usual - 1
         is_named = chance_of_any_node <= OTHERS_ALPHA and slower > smallest_difference()
         also = f"; {stalls[host]} of {turns} turns have a stall"
-        verdicts.append(judge_slowness(host, "stalls", slower, named=is_named, also=also, interval_95=None))
+        verdicts.append(judge_slowness(host, "stalls", slower, is_named=is_named, also=also, interval_95=None))
     return verdicts
 
 
@@ -351,7 +283,7 @@ def _chance_of_stalls(stalls: int, *, turns: int, all_stalls: int, all_turns: in
 
 
 def judge_nodes(record: Record) -> list[Verdict]:
-    """Judge nodes by what each measured by itself."""
+    """Return the verdicts on the nodes by what each measured by itself: on each by each metric, and by its stalls."""
     hosts = record["hosts"]
     verdicts: list[Verdict] = []
     for metric, title in NODE_METRICS.items():
@@ -388,16 +320,19 @@ class Judged:
 
     @property
     def doubts(self) -> list[str]:
-        """A warning that nodes may be slow although none is named; empty where their steps take about the same time.
+        """A warning that nodes may be slow although none is named, by the times of a training step alone.
 
         In a fleet of two speeds, for instance, there is no majority of equal nodes from which the others could be told.
+        The list has one text at most. It is empty where a node is named by its steps, where none was measured, and
+        where the slowest step takes at most DOUBTFUL longer than the fastest.
         """
-        steps = [verdict for verdict in self.verdicts if verdict.check == NODE_METRICS[STEP]]
-        times = {verdict.where: 1 + verdict.figures["slower"] for verdict in steps if "slower" in verdict.figures}
-        if not times or any(verdict.status == WARNING for verdict in steps):
+        of_steps = [verdict for verdict in self.verdicts if verdict.check == NODE_METRICS[STEP]]
+        is_one_named = any(verdict.status == WARNING for verdict in of_steps)
+        times = {verdict.where: 1 + verdict.figures["slower"] for verdict in of_steps if "slower" in verdict.figures}
+        if is_one_named or not times:
             return []
         fastest = min(times, key=lambda host: times[host])
-        slowest = max(reversed(times), key=lambda host: times[host])
+        slowest = max(reversed(times), key=lambda host: times[host])  # of equal ones the last, so not the fastest
         difference = times[slowest] / times[fastest] - 1
         if difference <= DOUBTFUL:
             return []
@@ -407,7 +342,7 @@ class Judged:
         ]
 
 
-def _decides(verdict: Verdict) -> bool:
+def _counts_for_status(verdict: Verdict) -> bool:
     """Tell whether a verdict counts for the status of its node.
 
     What could not be measured says nothing against a node, and right arithmetic does not say that it is fast.
@@ -419,7 +354,8 @@ def _decides(verdict: Verdict) -> bool:
 def judge_record(record: Record) -> Judged:
     """Return a fleet's record with the verdicts on its nodes and links, and the status of each node.
 
-    A node is as bad as its worst verdict: by its own times, its network, its arithmetic, or the doctor.
+    A node is as bad as its worst verdict: by its own times, its network, its arithmetic, or the doctor's check of it
+    (tools/doctor). It is unknown where no verdict says anything about it.
     """
     links = judge_links(record)
     verdicts = judge_nodes(record) + links.by_node + arithmetic.judge(record)
@@ -429,6 +365,6 @@ def judge_record(record: Record) -> Judged:
 
     statuses = {}
     for host in record["hosts"]:
-        deciding = [verdict for verdict in verdicts if verdict.where == host and _decides(verdict)]
-        statuses[host] = worst(deciding) if deciding else UNKNOWN
+        counting = [verdict for verdict in verdicts if verdict.where == host and _counts_for_status(verdict)]
+        statuses[host] = worst(counting) if counting else UNKNOWN
     return Judged(record=record, statuses=statuses, verdicts=verdicts, by_link=links.by_link)

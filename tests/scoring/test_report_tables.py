@@ -1,0 +1,85 @@
+"""What single cells, tiles and captions of a report say, and what they leave out."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.scoring.pages import page_of, report, values_of, write_log
+
+LEAST = {"data_wait_least_s": 0.0, "data_wait_median_s": 0.0, "compute_least_s": 1.0, "compute_median_s": 1.0}
+
+
+def with_rank_times(text: str) -> str:
+    """The log with times of ranks in each window: rank 3 computes 10 % longer in most of them, 40 % in one.
+
+    In every third window it is rank 1 that computes 90 % longer. Rank 2 waits 5 % longer in all of them.
+    """
+    lines: list[str] = []
+    windows = 0
+    for line in text.splitlines():
+        if '"key": "step_window"' in line:
+            event: dict[str, Any] = json.loads(line.removeprefix(":::MLLOG "))
+            windows += 1
+            rank, share = (1, 0.9) if windows % 3 == 0 else (3, 0.4 if windows == 11 else 0.1)
+            seconds = event["value"]["time_s"]
+            most = {"data_wait_most_s": 0.05 * seconds, "compute_most_s": 1.0 + share * seconds}
+            who = {"data_wait_rank": 2, "data_wait_host": "node02", "compute_rank": rank, "compute_host": "node07"}
+            event |= {"key": "rank_times", "value": LEAST | most | who, "metadata": {"step": event["metadata"]["step"]}}
+            lines.append(f":::MLLOG {json.dumps(event)}")
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def test_the_slowest_rank_is_the_one_that_is_it_most_often(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.txt")
+    log.write_text(with_rank_times(log.read_text()))
+    assert "rank 3 on node07 computes 10.0% longer" in report(log).stdout
+
+
+def test_an_all_reduce_takes_no_more_than_the_wait_for_data_leaves(tmp_path: Path) -> None:
+    logs = [write_log(tmp_path / f"{n}.txt", devices=n, step_s=step_s) for n, step_s in ((1, 0.001), (2, 0.5))]
+    step = values_of(*logs)["groups"][1]["step_time"]
+    assert step["all_reduce_s"] == pytest.approx(0.96 * step["total_s"])
+    assert step["rest_s"] == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "tile"),
+    [
+        (("success",), "run_start to run_stop."),
+        ((None,), "run_start to run_stop."),  # the log does not say
+        (("aborted",), ""),
+        (("success", "aborted"), "run_start to run_stop that ended with success, of 2."),
+        (("success", None, "aborted"), "run_start to run_stop, median of 2 runs that ended with success, of 3."),
+    ],
+)
+def test_the_time_to_train_is_that_of_runs_that_were_not_aborted(tmp_path: Path, statuses: tuple, tile: str) -> None:
+    logs = []
+    for number, status in enumerate(statuses):
+        log = write_log(tmp_path / f"{number}.txt", seed=number)
+        log.write_text(log.read_text().replace('"status": "success"', f'"status": {json.dumps(status)}'))
+        logs.append(log)
+    said = re.findall(r"time to train: (.*?\.)", report(*logs).stdout.replace("\\", ""))
+    assert said == [tile] * bool(tile)
+
+
+def test_windows_of_one_time_stamp_stand_one_after_the_other(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.txt", windows=3, step_s=1.0)
+    stamp = re.search(r'"time_ms": (\d+)', log.read_text())
+    assert stamp is not None
+    log.write_text(re.sub(r'"time_ms": \d+', stamp[0], log.read_text()))
+    page_of(tmp_path, log, code=1)
+    table = (tmp_path / "report.html").read_text().partition("Windows of run 1")[2].partition("</table>")[0]
+    rows = [re.sub("<[^>]+>", " ", row).split() for row in re.findall("<tr>(.*?)</tr>", table)][1:]
+    assert [row[2:4] for row in rows] == [["0", "5.1"], ["5.1", "10.1"], ["10.1", "15.2"]]
+
+
+@pytest.mark.parametrize(("target", "said"), [(0.9, "; target 0.9."), (0.8, "")])
+def test_a_target_is_shown_if_all_runs_have_the_same(tmp_path: Path, target: float, said: str) -> None:
+    logs = [write_log(tmp_path / f"{number}.txt", seed=number) for number in (1, 2)]
+    logs[1].write_text(logs[1].read_text().replace('{"value": 0.9,', f'{{"value": {target},'))
+    [caption] = re.findall(r"eval.accuracy, first and last: .*", report(*logs).stdout.replace("\\", ""))
+    assert caption.endswith(said) and ("target" in caption) == bool(said)
