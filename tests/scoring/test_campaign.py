@@ -315,7 +315,10 @@ CAMPAIGN_SH = str(jobs.REPOSITORY / "launch" / "campaign.sh")
 
 # Two jobs, of one rank and of two: those of perf_rn50 are the same as dlperf's.
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("names", [NAMES[:2], pytest.param(NAMES, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "names",
+    [pytest.param(NAMES[:2], marks=[pytest.mark.slow, pytest.mark.ci]), pytest.param(NAMES, marks=pytest.mark.slow)],
+)
 def test_campaigns_run_shrunk_through_the_real_trainer(tmp_path: Path, names: list[str]) -> None:
     """Each cell has a figure from one log; but a CPU cannot run Paddle's automatic strategy, and those rows say so."""
     for name in names:

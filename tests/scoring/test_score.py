@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from runlog import stats
 from runlog.workloads import WORKLOADS
 from scoring.figure import protocols
 from scoring.figure.limits import images_per_joule, utilization
@@ -325,6 +326,13 @@ def test_of_more_runs_than_five_the_median_set_is_scored(tmp_path: Path) -> None
     assert "runs 2 to 6 of 7 in the order of their start" in result["protocol_rule"]
     assert result["value"] == pytest.approx(0.52 * 40 / 60, rel=1e-3)  # the other sets: 0.533 and 0.51
     assert scoring("report", *logs, "--protocol", "mlperf").returncode == 0
+
+
+def test_of_two_sets_the_slower_one_is_scored() -> None:
+    """The rules name none."""
+    chosen, which = stats.median_set([5, 1, 1, 1, 1, 9], 5, sum)
+    assert chosen == [1, 1, 1, 1, 9]
+    assert which == "runs 2 to 6 of 6 in the order of their start, the median of 2 sets of 5"
 
 
 def test_scores_of_mlperf_benchmarks_alone_say_that_they_are_unverified(tmp_path: Path, published_logs: Path) -> None:
