@@ -21,6 +21,7 @@ from harness.job import SETTINGS, Origins, Setting, job_of
 from harness.job import Job as Job  # for those who read the environment and name what they got
 from harness.libraries import LIBRARIES, SECRET, TF32_OVERRIDE, dropped, handed_on, mkl_settings, of_network, secrets
 from runlog import workloads
+from runlog.errors import print_to_reader
 
 ROOT = Path(__file__).resolve().parents[1]
 OF_THE_SHELL = ("_", "PWD", "OLDPWD", "SHLVL")  # what bash sets by itself
@@ -416,7 +417,7 @@ def main() -> int:
     """
     args = _arguments()
     if args.table:
-        print(table())
+        print_to_reader(table())
         return 0
 
     is_users = "JOB_FROM_CONFIG" not in os.environ  # `resolve` has set it in a launcher's
@@ -434,7 +435,7 @@ def main() -> int:
         print("note: not asked what the training program refuses: that needs launch/setup.sh", file=sys.stderr)
 
     if args.json:
-        print(json.dumps(described.origins, indent=1))
+        print_to_reader(json.dumps(described.origins, indent=1))
     else:
         _print_exports(args, described)
     return 0

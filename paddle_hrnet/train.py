@@ -1,6 +1,8 @@
 """FCN-HRNetW18 on images in Cityscapes' layout, as `harness/train.py` trains it."""
 
 import dataclasses
+import sys
+import zlib  # noqa: F401 - before Paddle, which brings a zlib that crashes Python's own behind it
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -153,3 +155,8 @@ def _mirrored_logits(image: static.Variable, recipe: config.Recipe) -> static.Va
     """Return the logits of the mirror images, mirrored back."""
     mirror = paddle.flip(image, [3])
     return paddle.flip(_logits(mirror, recipe), [3])
+
+
+if __name__ == "__main__":
+    print("error: paddle_hrnet/train.py is no command: start a job by ./run_and_time.sh", file=sys.stderr)
+    sys.exit(2)

@@ -7,7 +7,6 @@ checkout and the packages of [train]. In a checkout each is also to be had as `p
 import argparse
 import importlib
 import importlib.util
-import os
 import re
 import sys
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from compliance import COMMANDS as COMPLIANCE
 from runlog import completion
-from runlog.errors import one_line
+from runlog.errors import one_line, print_to_reader
 from scoring.commands import COMMANDS as SCORING
 
 # {command: (module with `main() -> int`, what it does)}
@@ -65,17 +64,18 @@ def version() -> str:
 def main() -> int:
     """Run the command that the first word of the command line names, and return its exit status.
 
-    The other words are the command's own. The status is 2 for a command that is not there, or whose packages are
-    missing.
+    The other words are the command's own. Without any, and for --help and --version, a text is printed. The status is 2
+    for a command that is not there, or whose packages are missing. Where a shell asks for completions, it is answered
+    instead.
     """
     if completion.is_asked():
         return complete()
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
-        _print(usage())
+        print_to_reader(usage())
         return 0
     if name == "--version":
-        _print(version())
+        print_to_reader(version())
         return 0
     commands = PUBLISHING | TRAINING
     if name not in commands:
@@ -89,14 +89,15 @@ def main() -> int:
 
 
 def complete() -> int:
-    """Print completions for the word at the cursor of a shell's line, such as `paddle-reference sco<Tab>`.
+    """Answer a shell that asks how the word at the cursor goes on, such as `paddle-reference sco<Tab>`.
 
-    The first word after the program's name is completed to a command. Behind a command, that command is run, whose own
-    parser completes its words. Return an exit status, which the shell does not look at.
+    The first word after the program's name is completed to a command here. Behind a command's name, that command is
+    started: its `main` calls `completion.complete` before it does anything else, which answers the shell and ends the
+    process. Return an exit status, which the shell does not look at.
     """
     commands = PUBLISHING | TRAINING
     words = completion.words_before_cursor()
-    is_at_command = len(words) < 2  # the first of the words is the program
+    is_at_command = len(words) < 2  # only the program's name stands before the cursor
     if is_at_command:
         parser = argparse.ArgumentParser(prog="paddle-reference")
         parser.add_argument("command", choices=list(commands))
@@ -108,7 +109,9 @@ def complete() -> int:
         return 2
     module, _ = commands[name]
     if module not in WITH_SUBCOMMANDS:
-        completion.count_as_program(2)  # the command is what its parser takes for the program
+        # Its parser does not know its own name: in `paddle-reference watch <Tab>` it is to complete what follows the
+        # second word, as if that were the program.
+        completion.count_as_program(2)
     sys.argv[1:] = [name]
     return run(name)
 
@@ -124,14 +127,6 @@ def run(name: str) -> int:
         where = "in a checkout pip install -e '.[train]' brings it, or launch/setup.sh"
         print(f"error: {name} needs the package {missing.name}: {where}", file=sys.stderr)
         return 2
-
-
-def _print(text: str) -> None:
-    """Print a text; a reader that has seen enough, such as `| head`, may end before it."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

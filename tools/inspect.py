@@ -38,10 +38,10 @@ def quoted(figure: Published) -> JsonObject:
 def estimates(update: Sequence[Any], job: env.Job, network_bytes_per_s: float | None = None) -> list[JsonObject]:
     """Return an estimate for each known card: how fast it could at best run a job's update, and what others published.
 
-    `update` are the programs of one step. Each entry of the list is JSON: the card's name, the roofline (the images/s
-    that neither its arithmetic nor its memory allows to surpass, None where it cannot be estimated), the nearest
-    published figure and the bytes that move. Where the bytes/s of a node's network are given, an entry has also what
-    all-reduces cost on several nodes, beside published scaling.
+    `update` are the programs of one update of the weights. An entry is JSON with the card's name, its roofline, the
+    nearest published figure and the bytes that move. The roofline is the images/s that neither the card's arithmetic
+    nor its memory allows to surpass; it is None where it cannot be estimated. Where the bytes/s of a node's network are
+    given, an entry has also what all-reduces cost on several nodes, beside published scaling.
     """
     operators = in_order(update)
     tf32 = job.model.precision == "tf32"
@@ -95,8 +95,8 @@ def build(job: env.Job) -> Any:
     """Build the training program of a job as its rank 0 has it, and return the `TrainingProgram`.
 
     No GPU is needed and no other rank runs: Paddle is told of addresses on this machine, one for each rank, at which
-    nobody listens. The learning rate's schedule is made for a data set of SCHEDULED_STEPS steps: its length changes no
-    operator of the program.
+    nobody listens. This sets environment variables of this process and Paddle's static mode. The learning rate's
+    schedule is made for a data set of SCHEDULED_STEPS steps: its length changes no operator of the program.
 
     Raises ValueError where the job asks for what cannot be built.
     """
@@ -110,7 +110,7 @@ def build(job: env.Job) -> Any:
     samples = job.global_batch * SCHEDULED_STEPS
     schedule = model.recipe.make_schedule(samples=samples, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=1)
-    kernels.check_sizes(training.main)  # also of a CPU's job, as its rates below are those of GPUs
+    kernels.check_sizes(training.main)  # also of a CPU's job, as the estimates are of GPUs
     return training
 
 

@@ -54,14 +54,15 @@ class Entry(NamedTuple):
 
 
 def pack(source: Path, target: Path, part: str) -> str:
-    """Packs the list of `part` (train or val), or goes on with it; what came out, for a person.
+    """Pack the images of `part`, train or val, or go on where an earlier pack was stopped; return what came of it.
 
-    Raises ValueError where the source is not whole, the target holds another data set, or its disk is full; RunError
-    where the target's disk gave back something else than was written.
+    That is a line of text. A pack that is complete already, of the same list, is left as it is. Raises ValueError where
+    an image is damaged, another pack is at work, or the target holds another data set; RunError where the target's disk
+    gave back something else than was written.
     """
     images = folder.find(source, part, recordio.MOST_CLASSES)
     _warn(images.passed_over)
-    listed = _digest(source, images)
+    list_sha256 = _list_sha256(source, images)
     packed = target / recordio.FILE.format(part)
     sizes = target / data.SIZES.format(part)
     growing = target / f"{packed.name}.partial"
@@ -74,10 +75,10 @@ def pack(source: Path, target: Path, part: str) -> str:
             raise ValueError(f"{growing}: another tools.pack writes it: wait for its end") from error
         if packed.exists():
             growing.unlink(missing_ok=True)  # empty, or its holder has just given it its name
-            if _known(sizes).get("list_sha256") != listed:
+            if _read_sizes(sizes).get("list_sha256") != list_sha256:
                 raise ValueError(f"{packed}: is there, and not packed from this list: remove it or take another TARGET")
             return f"{packed}: is whole already"
-        entries = _resumed(file, journal, listed)
+        entries = _resume(file, journal, list_sha256)
         if entries:
             print(f"{growing}: goes on after {len(entries)} images", flush=True)
         with journal.open("a") as lines, ThreadPoolExecutor(READERS) as readers:
@@ -94,7 +95,7 @@ def pack(source: Path, target: Path, part: str) -> str:
         index.write_text("".join(f"{number}\t{entry.offset}\n" for number, entry in enumerate(entries)))
         _check(recordio.find(growing, index), entries, images.labels, part)
         source_passport = passport.passport(images.contents(lambda done, total: None))
-        more = {"list_sha256": listed, "source": as_json(source_passport)}
+        more = {"list_sha256": list_sha256, "source": as_json(source_passport)}
         _write_sizes(sizes, [(entry.width, entry.height) for entry in entries], more)
         growing.rename(packed)
         journal.unlink()
@@ -107,33 +108,39 @@ def _warn(note: str) -> None:
         print(f"warning: {note}", file=sys.stderr, flush=True)
 
 
-def _digest(source: Path, images: folder.ImageList) -> str:
-    """Return the SHA-256 of a part's list, or of the list that its class folders make."""
+def _list_sha256(source: Path, images: folder.ImageList) -> str:
+    """Return the SHA-256 of a part's list, or where it has no list of the one that its class folders make."""
     list_file = source / folder.LIST.format(images.part)
     if list_file.is_file():
         return hashlib.sha256(list_file.read_bytes()).hexdigest()
     return hashlib.sha256(folder.list_text(images)).hexdigest()
 
 
-def _known(sizes: Path) -> JsonObject:
-    """Return what a file of sizes says; nothing where there is no file. Raises ValueError where it is damaged."""
+def _read_sizes(sizes: Path) -> JsonObject:
+    """Return the content of a file of sizes, `<part>.sizes.json`; an empty dict where there is no file.
+
+    Raises ValueError where the file is damaged.
+    """
+    if not sizes.exists():
+        return {}
     try:
-        return dict(json.loads(sizes.read_bytes())) if sizes.exists() else {}
+        return dict(json.loads(sizes.read_bytes()))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{sizes}: is damaged: remove it, then tools.pack --sizes writes it") from error
 
 
-def _resumed(growing: BinaryIO, journal: Path, listed: str) -> list[Entry]:
-    """Return the records that an earlier pack has written, and set the file so that the next record follows them.
+def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
+    """Return the records of an earlier pack that can be kept, and cut off all behind them; none where nothing is kept.
 
-    The journal has the digest of the list in its first line, which must be `listed`, and then a line for each record.
-    The pack may have been stopped within a record or a line: a line that is cut off does not count, and the last record
-    of the file is written again. All behind the kept records is cut off, in the file and in the journal.
+    `growing` is the file of records, and is left at its end, so that the next record follows. The journal is written
+    anew: in its first line the SHA-256 of the list that is packed, which must be `list_sha256`, and then a line for
+    each kept record. The earlier pack may have been stopped within a line or a record. So a line that is cut off does
+    not count, and neither does the last record that has begun in the file.
 
     Raises ValueError where the file was begun from another list, or the journal is damaged.
     """
-    first_line, *lines = _whole_lines(journal) or [listed]
-    if first_line != listed:
+    first_line, *lines = _ended_lines(journal) or [list_sha256]
+    if first_line != list_sha256:
         begun = f"{growing.name}: was begun from another list"
         raise ValueError(f"{begun}: remove it with {journal}, or take another TARGET")
     try:
@@ -143,20 +150,20 @@ def _resumed(growing: BinaryIO, journal: Path, listed: str) -> list[Entry]:
 
     size = growing.seek(0, os.SEEK_END)
     kept = [entry for entry in entries if entry.offset < size]
-    end = 0
+    end_of_kept = 0
     if kept:
-        last = kept.pop()
-        end = last.offset
-    growing.truncate(end)
-    growing.seek(end)
+        last_begun = kept.pop()  # whose end may be missing
+        end_of_kept = last_begun.offset
+    growing.truncate(end_of_kept)
+    growing.seek(end_of_kept)
     with journal.open("w") as file:
-        print(listed, file=file)
+        print(list_sha256, file=file)
         for entry in kept:
             print(*entry, file=file)
     return kept
 
 
-def _whole_lines(file: Path) -> list[str]:
+def _ended_lines(file: Path) -> list[str]:
     """Return the lines of a file that end with a newline; none where there is no file."""
     text = file.read_text(errors="replace") if file.exists() else ""
     end = text.rfind("\n") + 1
@@ -178,10 +185,10 @@ _DECODERS = threading.local()
 def _record(images: folder.ImageList, number: int) -> Made:
     """Make the record of the sample `number` of a list, after training's decoder has decoded its file.
 
-    Returns the record with the CRC-32 and the size of the file. Raises ValueError where the file is not whole, cannot
-    be decoded, or has a label that a record cannot hold.
+    Returns the record with the file's CRC-32 and the image's width and height. Raises ValueError where the file is cut
+    off, cannot be decoded, or has a label that a record cannot hold.
     """
-    ((name, content),) = images.encoded(number)
+    ((name, content),) = images.encoded(number)  # a sample of a classification has one file
     if not hasattr(_DECODERS, "decoder"):
         _DECODERS.decoder = Decoder("cpu", None)
     fault = encoded.fault(content) or _DECODERS.decoder.fault(content)
@@ -204,6 +211,12 @@ def _size(name: str, content: bytes) -> folder.Size:
         raise ValueError(f"{name}: is no image: replace the file or remove it from the list") from error
 
 
+def _size_of_sample(images: folder.ImageList, number: int) -> folder.Size:
+    """Return width and height of a list's image in pixels. Raises ValueError where its file is no image."""
+    ((name, content),) = images.encoded(number)
+    return _size(name, content)
+
+
 def _check(packed: Records, entries: list[Entry], labels: Array, part: str) -> None:
     """Read each record back from the disk. Raises RunError where one is not what was written."""
     for ids in _shown(f"check {part}", len(packed)):
@@ -214,23 +227,28 @@ def _check(packed: Records, entries: list[Entry], labels: Array, part: str) -> N
 
 
 def _write_sizes(file: Path, sizes: list[tuple[int, int]], more: JsonObject) -> None:
+    """Write a file of sizes: width and height of the image with the most pixels, the number of images, and `more`.
+
+    Where `more` has one of these too, it stands.
+    """
     width, height = max(sizes, key=lambda size: size[0] * size[1])
     file.write_text(json.dumps({"width": width, "height": height, "images": len(sizes)} | more) + "\n")
 
 
 def find_sizes(source: Path, part: str) -> str:
-    """Read the header of each image of a part, and write the largest one's size beside them.
+    """Read the header of each image of a part, and write the largest one's size to `<part>.sizes.json` in `source`.
 
-    Returns the file that was written and its content, for a person.
+    What else that file has said already, it still says. Returns the name of the file and its content as text. Raises
+    ValueError where the file is damaged, or one of the images is none.
     """
     file = source / data.SIZES.format(part)
-    known = _known(file)
+    earlier_content = _read_sizes(file)  # first, as reading all images takes long
     images = data.find(source, part, recordio.MOST_CLASSES)
     sizes: list[tuple[int, int]] = []
     with ThreadPoolExecutor(READERS) as readers:
         for ids in _shown(f"sizes {part}", len(images)):
-            sizes += readers.map(lambda i: _size(*images.encoded(int(i))[0]), ids)
-    _write_sizes(file, sizes, known)
+            sizes += readers.map(lambda number: _size_of_sample(images, int(number)), ids)
+    _write_sizes(file, sizes, earlier_content)
     return f"{file}: {file.read_text().strip()}"
 
 
@@ -243,10 +261,10 @@ def _shown(what: str, total: int, *, done: int = 0) -> Iterator[Array]:
 def write_lists(source: Path, labels: Path | None) -> list[str]:
     """Write train_list.txt and val_list.txt of a folder whose images lie in class folders, as train/n01440764/x.JPEG.
 
-    ImageNet's val/ holds its images without class folders: for such a folder `labels` is a file of lines `name label`,
-    and None where val/ has class folders too. Both lists are made before one is written, so a fault leaves none.
-    Returns a line on each list for a person. Raises ValueError where a list is there already, where a folder that
-    should have class folders has none, or where an image has no label.
+    ImageNet's val/ holds its images without class folders: then `labels` is a file of lines `name label`. It is None
+    where val/ has class folders too. Both lists are made before one is written, so a fault leaves none. Returns a line
+    of text for each list: its file and the number of its images. Raises ValueError where a list is there already, where
+    a folder that should have class folders has none, or where an image has no label.
     """
     contents: dict[str, bytes] = {}
     for part in PARTS:
@@ -269,10 +287,10 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
 
 
 def _flat_list(images: Path, labels: Path) -> bytes:
-    """Make the list of the images in one folder, by a file of lines `name label`; return its text.
+    """Return the text of a list of the images in one folder, by a file `labels` of lines `name label`.
 
-    The line "x.JPEG 7", or "anything/x.JPEG 7", becomes "val/x.JPEG 7" of the folder val. Raises ValueError where a
-    line has no label, or names no file of the folder.
+    Of the folder val the line "x.JPEG 7" becomes "val/x.JPEG 7"; so does "anything/x.JPEG 7". Raises ValueError where
+    the file is not there, or a line has no label or names no file of the folder.
     """
     if not labels.is_file():
         raise ValueError(f"{labels}: no such file: give lines 'name label' of the images in {images}")

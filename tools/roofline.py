@@ -30,8 +30,9 @@ Operators = list[Operation]
 def in_order(update: Sequence[Any]) -> Operators:
     """Return the operators of an update's programs, in the order in which they run.
 
-    An update has a program for each micro-step. The last one is the main program, which sums the gradients over the
-    ranks: its all-reduces come with their bytes.
+    An update of the weights has a program for each part of its batch (micro-step). The last one is the main program,
+    which sums the gradients over the ranks. Each of its all-reduces sums a bucket, some gradients side by side, and
+    comes with the bucket's bytes.
     """
     main = update[-1]
     bucket_of_operator = {bucket["operator"]: bucket for bucket in buckets(main)}
@@ -81,10 +82,12 @@ def step_time(
     """Return the least time of a step, with its operators one after the other at the card's peaks.
 
     An all-reduce runs beside them: it begins when its last gradient is made and the all-reduce before it is done. The
-    optimizer waits for the last one, and this wait is exposed. So the streams of null GPUs have it, where an all-reduce
-    waits for its own bucket and the backward pass for none (tests/null_gpu/test_streams.py). As Paddle's host issues
-    all-reduces behind the backward pass, the host is taken to be that far ahead of the GPU. An all-reduce on the
-    computing stream is exposed as a whole.
+    optimizer waits for the last one, and this wait is exposed: nothing is computed in it. An all-reduce on the
+    computing stream runs beside nothing, so all of it is exposed.
+
+    Null GPUs show this order: an all-reduce waits for its own bucket of gradients, and the backward pass for none
+    (tests/null_gpu/test_streams.py). Paddle's host issues all-reduces behind the backward pass; it is taken to be that
+    far ahead of the GPU.
     """
     flops_s = 0.0
     bytes_s = 0.0
@@ -118,13 +121,16 @@ def step_time(
 def _arithmetic_of_types(operators: Operators, card: Card, *, tf32: bool) -> dict[str, str] | None:
     """Return in which arithmetic of a card the products of each type are computed, as {"float32": "tf32"}.
 
-    Returns None where the card lacks one of them.
+    With `tf32` those of float32 are computed in TF32, else each type in its own arithmetic. Types without products are
+    left out. Returns None where the card has no figure for one of the arithmetics.
     """
     arithmetic_of = {}
     for operation in operators:
         dtype = operation.work.dtype
         if operation.work.flops:
-            arithmetic_of[dtype] = "tf32" if tf32 and dtype == "float32" else dtype
+            arithmetic_of[dtype] = dtype
+    if tf32 and "float32" in arithmetic_of:
+        arithmetic_of["float32"] = "tf32"
     card_has_all = card.flops_per_s.keys() >= set(arithmetic_of.values())
     return arithmetic_of if card_has_all else None
 
@@ -175,8 +181,8 @@ def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s
 
     `network_bytes_per_s` is what a node sends at its peak. A ring over several nodes is as fast as its narrowest link,
     which is the node's network or NVLink. `of_linear` compares with one node: 1 where 64 GPUs are 8 times as fast as 8.
-    It is given with all-reduces hidden as they can be, and with none hidden. Returns None where the card lacks an
-    arithmetic of the program.
+    It is given with all-reduces hidden behind operators as they can be, and with none hidden. Returns None where the
+    card lacks an arithmetic of the program.
     """
     arithmetic_of = _arithmetic_of_types(operators, card, tf32=tf32)
     if arithmetic_of is None:
@@ -208,7 +214,8 @@ def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s
 def published_scaling(card: Card, *, model: str, precision: str) -> list[JsonObject]:
     """Return how Paddle's published figures of this model, card and precision scale from one node, for JSON.
 
-    Each is {"table": its name, "of_linear": {nodes: throughput as a share of one node's times the nodes}}.
+    There is an entry for each published table, as {"table": its name, "of_linear": {2: 0.97, 4: 0.95}}: the throughput
+    of 2 nodes is 0.97 of twice one node's. Tables without a figure of one node are left out.
     """
     scaled = []
     for table in published_tables(figures_of(card, model=model, precision=precision)):

@@ -29,19 +29,20 @@ RULESET = "4.0.0"
 
 
 def _median_and_range(records: Sequence[Record], what: str, values: Sequence[float | None], form: str) -> str:
-    """Return a figure of each run as text: the figure of one, the median and range of several.
+    """Return a figure of several runs as text: "74.2 s (median of 3; 73.9 s to 74.8 s)", of one run "74.2 s".
 
-    `form` is of `str.format`. Where a run has no figure, the text names the logs without `what`.
+    `values` has the figure of each record. `form` writes one, as "{:.1f} s". Where a run has no figure (None), the text
+    is "no <what> in" and the names of the logs without.
     """
     known = []
-    without = []
+    logs_without = []
     for record, value in zip(records, values, strict=True):
         if value is None:
-            without.append(record.file)
+            logs_without.append(record.file)
         else:
             known.append(value)
-    if without:
-        return f"no {what} in {', '.join(without)}"
+    if logs_without:
+        return f"no {what} in {', '.join(logs_without)}"
     middle = form.format(statistics.median(known))
     if len(known) == 1:
         return middle
@@ -49,13 +50,15 @@ def _median_and_range(records: Sequence[Record], what: str, values: Sequence[flo
 
 
 def _training_rows(records: Sequence[Record], figure: Score) -> dict[str, str]:
-    """Return the table's rows about the quality that the runs reached and the time it took, as names and texts.
+    """Return the table's rows on the quality that the runs reached last and the time it took: {name: text}.
 
-    Of several runs that is the median and the range; where a run has none, the text names its log.
+    Of several runs that is the median and the range; where a run has none, the text names its log. The time's unit says
+    too if it is no official time, as the score of the runs has it.
     """
-    last_qualities = []
+    last_qualities: list[float | None] = []  # of each run
     for record in records:
-        last_qualities.append(record.quality[-1].value if record.quality else None)
+        evaluations = record.quality
+        last_qualities.append(evaluations[-1].value if evaluations else None)
     workload = workloads.of_model(records[0].model)
     metric = "eval_accuracy" if workload is None else workload.metric
     seconds = "s" if figure.standing is None else figure.standing.unit("s")
@@ -79,9 +82,11 @@ def _data_wait(records: Sequence[Record]) -> str:
 
 
 def _rows(records: Sequence[Record], figure: Score, *, throughput: bool) -> dict[str, str]:
-    """Return the rows of the printed table that say what the runs measured, as names and texts.
+    """Return the rows of the printed table that say what the runs measured: {name: text}.
 
-    Runs of `throughput` have no rows on quality and time to train.
+    With `throughput` there are none on quality and time to train, which runs of MODE=throughput do not have. Where the
+    score says what the figure counts as, there are rows on that, and on the data set and its target. The rows on
+    throughput and on the wait for data are always there.
     """
     rows: dict[str, str] = {}
     if not throughput:
@@ -156,12 +161,13 @@ def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
 def _write_page(
     page_file: Path, logs: Sequence[HeldLog], records: Sequence[Record], findings_file: Path | None
 ) -> None:
-    """Write the report of the runs as a page, which says by which words of the report's command it can be made again.
+    """Write the report of the runs as an HTML page to `page_file`.
 
-    `findings_file` has what the check of the logs found; None where they were not checked.
+    The page says by which words of the command `scoring report` it can be made again. `findings_file` has what the
+    check of the logs found; None where they were not checked.
     """
     log_by_name = {str(log): log for log in logs}
-    words = list(log_by_name)
+    words = list(log_by_name)  # of the command
     findings_by_file: dict[str, JsonObject] = {}
     if findings_file is not None:
         findings_by_file = read_findings(str(findings_file), records)

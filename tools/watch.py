@@ -42,7 +42,7 @@ SENSORS = {  # {a GPU's sensor: how its value is shown}, in the table's order
 
 
 def total_steps(run: Run) -> int | None:
-    """Return the steps of the whole run by its configuration; None where that does not say it.
+    """Return how many steps a run will have at the end, by its configuration; None where that does not say it.
 
     A run of MODE=throughput has its warm-up and its measured steps. Any other has those of all its epochs, though it
     may reach its target before.
@@ -103,27 +103,27 @@ def target_of(run: Run) -> Any:
     return None
 
 
-def _left_s(run: Run, windows: list[JsonObject], sums: Sums) -> float | None:
-    """Return the seconds that a run still takes, by the time of a step in its last windows.
+def _left_s(run: Run, step: Any, total: int | None, sums: Sums) -> float | None:
+    """Return the seconds that a run still takes from `step` to its `total` steps, by the time of a step lately.
 
-    It is an upper bound: a run to a target may end earlier. None where the run has ended, or does not say its steps.
+    It is an upper bound: a run to a target may end earlier. None where the run has ended, or any of this is unknown.
     """
-    total = total_steps(run)
-    step = real(windows[-1].get("step")) if windows else None
-    if run.phase in ENDED or not total or step is None or not sums.time_s or not sums.steps:
+    step_number = real(step)
+    if run.phase in ENDED or not total or step_number is None or not sums.time_s or not sums.steps:
         return None
     step_s = sums.time_s / sums.steps
-    return round((total - step) * step_s, 1)
+    return round((total - step_number) * step_s, 1)
 
 
 def state_of(run: Run) -> JsonObject:
     """Return what is shown of a run, for JSON; what the log does not say is None.
 
-    Throughput and wait for data are over the last windows together, by their times: steps differ. What of an event is
-    logged more than once is the last one.
+    Throughput and wait for data are over the last MEAN_OF windows together. A window is some steps that were logged as
+    one. Of an event that is logged more than once the last one counts.
     """
     windows = last_windows(run)
     last: JsonObject = windows[-1] if windows else {}
+    total = total_steps(run)
     sums = summed(windows)
     reason = run.last_value(schema.ABORT_REASON)
     rank_times = list(run.rank_times.values())
@@ -132,13 +132,13 @@ def state_of(run: Run) -> JsonObject:
         "reason": None if reason is None else str(reason),
         "epoch": last.get("epoch_num"),
         "step": last.get("step"),
-        "total_steps": total_steps(run),
+        "total_steps": total,
         "loss": last.get("loss"),
         "images_per_s": sums.images / sums.time_s if sums.time_s else None,
         "data_wait_share": sums.data_wait_s / sums.time_s if sums.time_s else None,
         "quality": run.last_value(schema.EVAL_ACCURACY),
         "target": target_of(run),
-        "left_s": _left_s(run, windows, sums),
+        "left_s": _left_s(run, last.get("step"), total, sums),
         "rank_times": vars(rank_times[-1]) if rank_times else None,
         "last_event_s": None if run.last_ms is None else run.last_ms / 1000,
         "checkpoint": run.last_value(schema.CHECKPOINT),
@@ -164,13 +164,14 @@ class View:
     def look(self) -> JsonObject:
         """Read what the newest log and the nodes' telemetry got since the last look; return the state of the run.
 
-        The state is that of `state_of`, with the log's path and the last sample of each node. Where a newer log has
-        come, it is followed from its beginning. Raises ValueError where there is no log, or the newest file is none.
+        The state is that of `state_of`, with the log's path, whether it `is_empty`, and the last sample of each node.
+        Where a newer log has come, it is followed from its beginning. Raises ValueError where there is no log, or the
+        newest file has text but no line of one.
         """
         newest = self._newest()
         if self._log != newest:
             self._follow(newest)
-        for entry in read_text(self._new(newest)):
+        for entry in read_text(self._new_lines(newest)):
             if not isinstance(entry, Problem):
                 self._known_lines += 1
             self._run.take(entry)
@@ -178,9 +179,10 @@ class View:
             raise ValueError(f"{newest}: has no line of a training log: give a result_*.txt, or the LOGDIR of a job")
 
         for path in newest.parent.glob(f"{newest.stem}.node*.telemetry.jsonl"):
-            for line in self._new(path).splitlines()[-1:]:
-                with contextlib.suppress(ValueError):  # a line cut by a crash; the next one is whole
-                    self._nodes[path] = json.loads(line)
+            new_lines = self._new_lines(path).splitlines()
+            for last_line in new_lines[-1:]:  # none where nothing is new
+                with contextlib.suppress(ValueError):  # a line that a crash cut off is passed over
+                    self._nodes[path] = json.loads(last_line)
         nodes = [self._nodes[path] for path in sorted(self._nodes)]
         return {"log": str(newest), "is_empty": self._known_lines == 0, **state_of(self._run), "nodes": nodes}
 
@@ -191,8 +193,8 @@ class View:
             raise ValueError(f"{self._folder}: holds no result_*.txt: give the LOGDIR of a job")
         return max(logs, key=lambda path: path.stat().st_mtime)
 
-    def _new(self, path: Path) -> bytes:
-        """Return the whole lines that a file got since the last look; one that is still being written waits."""
+    def _new_lines(self, path: Path) -> bytes:
+        """Return the lines that a file got since the last look; one that has no end yet is left for the next look."""
         named_files.refuse_unusable(path)
         with path.open("rb") as file:
             file.seek(self._read.get(path, 0))
@@ -215,10 +217,11 @@ def _plain(text: Any) -> Text:
 
 
 def draw(state: JsonObject, now_s: float) -> Group:
-    """Return a run's state, as `View.look` returns it, as tables for the terminal.
+    """Return a run's state, as `View.look` returns it, as tables for the terminal: one on the run, one on its nodes.
 
-    `now_s` is the time of day, as `time.time` has it, by which a run or a node is said to be silent. What is not
-    known is a dash.
+    What is not known is a dash. Rows on the slowest ranks, the time left, the GPUs' memory and the energy are there
+    only where a run has such figures. `now_s` is the time of day, as `time.time` has it: a run or a node that wrote
+    nothing for SILENT_S seconds before it is said to be silent.
     """
     is_running = state["phase"] not in ENDED
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -273,9 +276,10 @@ def _slowest(times: JsonObject, kind: str) -> str:
 
 
 def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Table | str:
-    """Return a table of the nodes' last samples, a line for each GPU; a sentence where there are none.
+    """Return a table of the nodes' last samples, a line for each GPU; the words "no telemetry" where there are none.
 
-    `now_s` is the time of day: a node without a sample for SILENT_S seconds is said to be silent while a run goes on.
+    A node without GPUs has one line. `now_s` is the time of day: a node without a sample for SILENT_S seconds is said
+    to be silent while a run goes on.
     """
     if not nodes:
         return "no telemetry"
@@ -287,17 +291,17 @@ def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Tab
         age_s = now_s - node["time_s"]
         if is_running and age_s > SILENT_S:
             name += f" (silent for {age_s:.0f} s)"
-        host: list[Text | str] = [
+        host_cells: list[Text | str] = [
             _plain(name),
             f"{node['cpu_percent']:.0f} %",
             f"{node['memory_used_gib']:.1f} GiB",
         ]
         if not node["gpus"]:
-            table.add_row(*host, "none")
+            table.add_row(*host_cells, "none")
         for index, gpu in enumerate(node["gpus"]):
-            sensors = [_or_dash(gpu[sensor], form) for sensor, form in SENSORS.items()]
-            table.add_row(*host, str(index), *sensors, _plain(", ".join(gpu["throttle"])))
-            host = ["", "", ""]  # the node is named on the line of its first GPU alone
+            sensor_cells = [_or_dash(gpu[sensor], form) for sensor, form in SENSORS.items()]
+            table.add_row(*host_cells, str(index), *sensor_cells, _plain(", ".join(gpu["throttle"])))
+            host_cells = ["", "", ""]  # the lines of a node's other GPUs do not repeat it
     return table
 
 

@@ -119,24 +119,34 @@ class Lines:
             yield text[:-1] if text.endswith("\n") else text + _CUT
 
     def of_lowest_rank(self, marker: str) -> Iterator[tuple[int, str]]:
-        """Yield the number, from 1, and the text of each line, but leave out what other ranks repeat of the lowest one.
+        """Yield the number, from 1, and the text of each line, without the rows that several ranks print alike.
 
-        `marker` is a text that stands in rows. Where mpirun puts the rank that wrote a line before it, several ranks
-        may print the same rows and starts of a tool: then those of the lowest rank that prints rows are yielded. Any
-        other line is yielded whatever its rank.
+        mpirun can put before each line the rank that wrote it. Where every rank prints the same rows, those of one rank
+        are enough, which is the lowest rank that prints any:
+
+            [1,0]<stdout>: loss 0.5     ->  loss 0.5
+            [1,1]<stdout>: loss 0.5     ->  left out
+            [1,1]<stdout>: saved to /x  ->  saved to /x
+
+        A row is a line that holds the text `marker`, such as `loss`. A line that a tool prints as it starts is left out
+        of the other ranks too. Every other line is yielded, whatever its rank.
         """
-        lowest_rank: int | None = None  # of those that print rows; known from the first block of lines with a row on
+        rank_of_rows: int | None = None  # the lowest rank that prints rows; None before the first block with a row
+        for block in self._blocks_of_lines():
+            if rank_of_rows is None:
+                rank_of_rows = _lowest_rank_with_rows(block, marker)
+            for line in block:
+                is_of_another_rank = line.rank is not None and rank_of_rows is not None and line.rank != rank_of_rows
+                may_be_repeated = marker in line.text or _start_word(line.text) is not None
+                if not (is_of_another_rank and may_be_repeated):
+                    yield line.number, line.text
+
+    def _blocks_of_lines(self) -> Iterator[list[TaggedLine]]:
+        """Yield the lines of the span, without mpirun's tags, in blocks of _BLOCK_LINES lines."""
         first, last = self.span
         numbered = itertools.islice(enumerate(self.texts(), 1), first - 1, last)
         while block := list(itertools.islice(numbered, _BLOCK_LINES)):
-            tagged = [self._untagged(number, text) for number, text in block]
-            if lowest_rank is None:
-                lowest_rank = _lowest_rank(tagged, marker)
-            for line in tagged:
-                is_of_lowest = line.rank is None or lowest_rank is None or line.rank == lowest_rank
-                is_row_or_start = marker in line.text or _start_word(line.text) is not None
-                if is_of_lowest or not is_row_or_start:
-                    yield line.number, line.text
+            yield [self._untagged(number, text) for number, text in block]
 
     def _untagged(self, number: int, text: str) -> TaggedLine:
         """Return a line without the tags by which mpirun says which rank wrote it, and that rank.
@@ -157,7 +167,7 @@ class Lines:
         return TaggedLine(number, _RANK_TAG.sub("", text_after_tag), rank)
 
 
-def _lowest_rank(lines: Sequence[TaggedLine], marker: str) -> int | None:
+def _lowest_rank_with_rows(lines: Sequence[TaggedLine], marker: str) -> int | None:
     """Return the lowest rank that prints a line with `marker`; None where no rank does."""
     ranks = [line.rank for line in lines if line.rank is not None and marker in line.text]
     return min(ranks, default=None)

@@ -230,8 +230,9 @@ def _runs_tile(group: Group, score: Score) -> Tile:
 def _time_tile(group: Group) -> Tile | None:
     """Return the tile of the time to train of a group of runs, from run_start to run_stop: their median.
 
-    Runs that a log calls aborted do not count; the tile's text then says of how many runs the others are. None where no
-    log says such a time, where the runs measured throughput alone, or where the group's figure is that time already.
+    A run counts whose log says that it ended with success, or does not say how it ended. Where other runs have such a
+    time too, the tile's text says of how many the counted ones are. None where no log says such a time, where the runs
+    measured throughput alone, or where the group's figure is that time already.
     """
     figure_is_that_time = group.score is not None and group.score.unit == "minutes"
     if group.record.mode == "throughput" or figure_is_that_time:

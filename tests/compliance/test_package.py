@@ -83,6 +83,8 @@ def test_what_was_altered_added_or_taken_away_is_named(built, tmp_path: Path) ->
     assert verify(folder)[0].found == "not in the order or form that it was written in"
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_closed_package_passes_the_convergence_test_of_the_official_tools(commit, tmp_path: Path) -> None:
     logs = five(tmp_path, commit, make_log.closed_run)
     said = answer(*arguments(description(tmp_path, division="closed"), tmp_path / "out", logs))
@@ -267,6 +269,8 @@ def test_a_gutted_package_fails(gut, says: str, built, tmp_path: Path) -> None:
     assert (status, err, says in out) == (1, "", True)
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_of_more_runs_the_package_holds_those_that_are_scored(tmp_path: Path, commit: str) -> None:
     logs = five(tmp_path, commit)
     for index in (9, 10):

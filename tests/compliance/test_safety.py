@@ -109,7 +109,7 @@ def _check(path: Path) -> tuple[int, float]:
         b":::MLLOG \n" * 200_000,
         b"# {" * 3_000_000,
         b"# {\n" * 200_000,
-        b"\r" * 10_000_000,
+        pytest.param(b"\r" * 10_000_000, marks=[pytest.mark.slow, pytest.mark.ci]),
         b"\n" * 10_000_000,
         b"\0" * 10_000_000,
         b":::MLLOG " + b'{"a":' * 100_000,

@@ -4,6 +4,7 @@ import ast
 import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -412,3 +413,26 @@ def test_a_page_cache_that_cannot_be_flushed_is_said_with_the_reason(tmp_path: P
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     state = provenance.clear_caches(True, cleared_by="")
     assert (state.status, state.reason) == ("skipped", f"{tmp_path}: Is a directory")
+
+
+# ---- how a command ends
+
+
+def test_a_reader_that_has_seen_enough_ends_the_table_quietly() -> None:
+    """What `python -m harness.env --table | head` does, with a `head` that is gone already."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "harness.env", "--table"]
+    done = subprocess.run(command, cwd=jobs.REPOSITORY, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("package", ["paddle_rn50", "paddle_hrnet"])
+def test_a_workloads_module_is_no_command(package: str) -> None:
+    """It used to die in Paddle's zlib, or to hang, where neither mpirun nor a job's environment was there."""
+    command = [sys.executable, "-m", f"{package}.train"]
+    environ = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(command, cwd=jobs.REPOSITORY, env=environ, capture_output=True, text=True, timeout=120)
+    error = f"error: {package}/train.py is no command: start a job by ./run_and_time.sh"
+    assert (done.returncode, done.stdout, done.stderr.splitlines()[-1]) == (2, "", error)

@@ -24,6 +24,8 @@ def whole_losses(log: Path) -> list[float]:
     return [json.loads(line[9:])["value"]["loss"] for line in text.split("\n")[:-1] if '"step_window"' in line]
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.xdist_group("ranks")
 def test_kill_9_and_going_on_is_one_straight_run(tmp_path):
     data = small.data_set(tmp_path / "data")

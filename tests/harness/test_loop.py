@@ -248,6 +248,8 @@ SLOW = """
 """
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.xdist_group("ranks")
 def test_the_rank_that_computes_longer_and_the_one_that_waits_are_named(tmp_path: Path) -> None:
     """Rank 1 computes twice as long; rank 0 waits a quarter of a step for each batch, however busy the machine."""

@@ -24,6 +24,8 @@ from tools.doctor.gpu_checks import judge_memory
 LIMIT_KIB = 8_000_000  # of addresses: Paddle alone takes about half
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.xdist_group("ranks")
 def test_a_batch_that_does_not_fit_ends_the_run_in_one_line(tmp_path: Path) -> None:
     settings = {**jobs.TINY, "IMAGE_SIZE": "64", "BATCHSIZE": "6000", "DATA": "synthetic", "DGXNGPU": "1"}

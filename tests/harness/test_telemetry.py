@@ -220,6 +220,8 @@ def test_steps_are_traced_with_the_kernels_beside_them_until_the_last_or_the_run
         kernels.export.assert_called_once_with(str(tmp_path / "result_0.kernels.trace.json"), "json")
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.xdist_group("ranks")
 def test_a_traced_run(tmp_path):
     log, data = tmp_path / "result_0.txt", small.data_set(tmp_path / "data")

@@ -185,6 +185,8 @@ def test_each_host_runs_its_part_with_the_key_and_keeps_nothing_of_it(tmp_path: 
     assert "mpirun.sh: node 1 (b) ended with status 3" in done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_spare_takes_the_place_of_a_host_that_is_lost(tmp_path: Path) -> None:
     """Host b dies, spare c cannot be reached, d comes; then a is lost."""
     start = on_hosts(

@@ -159,6 +159,8 @@ def saved(folder: Path, state: dict[str, np.ndarray]) -> Path:
     return folder / "weights.pdparams"
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_backbone_weights_leave_the_head_as_it_is(tmp_path: Path) -> None:
     main = build()
     state = {name.removeprefix("backbone."): value for name, value in zeros(main).items() if "backbone." in name}

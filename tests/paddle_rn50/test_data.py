@@ -130,6 +130,17 @@ def test_training_crops_have_the_asked_distribution(tmp_path: Path) -> None:
     assert np.corrcoef(area, left)[0, 1] < -0.2  # small crops go further to the right
 
 
+def test_a_crop_lies_at_its_drawn_place(tmp_path: Path) -> None:
+    """A crop of half the sides of a square image, whose pixels say where they came from."""
+    across, down = np.meshgrid(np.linspace(0, 250, 200), np.linspace(0, 250, 200))
+    images = write(tmp_path, [np.stack([across, down, np.zeros_like(down)], 2).astype("uint8")] * 8, quality=98)
+    augment = Augmentation(area_min=0.25, area_max=0.25, aspect_min=1.0, aspect_max=1.0, flip=0.0)
+    [batch] = taken(training(images, 8, augment=augment))
+    _, _, places, _ = data._draw(augment, SEED, 1, batch.ids)
+    centres = [pixels_of(image, data)[:, :, :2].mean(axis=(0, 1)) for image in batch.image]
+    np.testing.assert_allclose(centres, 250 * (0.25 + 0.5 * places), atol=3)
+
+
 def test_the_next_epoch_has_another_order_and_other_crops(tmp_path: Path) -> None:
     images = data.find(small.data_set(tmp_path), "train", 10)
     first, second = taken(training(images, 40), 2)

@@ -119,7 +119,7 @@ def off(ranks: int, folder: Path, *command: str, **variables: str) -> np.ndarray
     ("ranks", "command", "layout", "tolerance"),
     [
         (1, PLAIN, "", acceptance.CPU),
-        (2, PLAIN, "", acceptance.CPU),
+        pytest.param(2, PLAIN, "", acceptance.CPU, marks=[pytest.mark.slow, pytest.mark.ci]),
         pytest.param(2, (ALTERED, "rounding"), "", acceptance.CPU, marks=pytest.mark.slow),
         pytest.param(1, PLAIN, "NHWC", acceptance.LAYOUT, marks=pytest.mark.slow),
     ],

@@ -295,6 +295,8 @@ def test_values_are_rounded_to_nearest(name: str) -> None:
     assert np.array_equal(found, expected.astype(np.float32))
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_gradients_of_a_captured_step_are_those_of_fp32() -> None:
     found = twin.row(twin.Case(precision="amp_o2", knobs="cuda_graph=1", images=2))
     assert found.is_sound, found

@@ -70,7 +70,7 @@ def throughput_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.xdist_group("ranks")
-@pytest.mark.parametrize("mode", ["train", "throughput"])
+@pytest.mark.parametrize("mode", ["train", pytest.param("throughput", marks=[pytest.mark.slow, pytest.mark.ci])])
 def test_the_stand_in_writes_the_trainers_log_but_for_what_paddle_knows(
     mode: str, standing_in: Path, tmp_path: Path, printed: Draft202012Validator, request: pytest.FixtureRequest
 ) -> None:

@@ -151,6 +151,8 @@ def test_no_job_of_a_cpu_has_units() -> None:
     assert all("units" in CHECKS[precision] for precision in ("amp_o1", "amp_o2"))
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("faulty", [False, True])
 def test_merged_lars_passes_on_a_cpu_and_a_faulty_one_fails(faulty: bool, tmp_path: Path) -> None:

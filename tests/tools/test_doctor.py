@@ -80,6 +80,8 @@ def test_this_machine_as_json():
     assert done.stderr.startswith("error: BATCHSIZE='many'")
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.xdist_group("ranks")
 def test_nodes_are_gathered_over_mpi():
     """Two ranks, each bound to a core of its own, may use two."""

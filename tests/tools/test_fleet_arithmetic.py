@@ -250,6 +250,8 @@ def test_damaged_digests_are_refused(damage: Callable[[Any], Any], said: str, tm
 # ---- on real ranks
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.xdist_group("ranks")
 def test_ranks_that_flip_a_bit_are_named(tmp_path: Path) -> None:
     result = tmp_path / "digests.json"

@@ -338,6 +338,8 @@ def test_a_search_on_cpu_ranks_ends_in_a_config_that_runs(tmp_path: Path) -> Non
     assert len(list(tmp_path.glob("tune/*/screen_*/*/CPU/rn50/result_0.txt"))) == 3 * 3 + 1
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.xdist_group("ranks")
 def test_a_sweep_shows_what_does_not_fit_with_its_reason(tmp_path: Path) -> None:
     done = jobs.run([*COMMAND, "--batches", "2,4000", "--repeats", "1"], LOGDIR=str(tmp_path), **jobs.TINY)

@@ -86,8 +86,9 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
 def _new_config_file(folder: Path, name: str) -> Path:
     """Return the path of the config file that a search will write, config_<name>.sh in `folder`.
 
-    Raises ValueError where the file exists, or the folder cannot be written to. The search calls this before anything
-    runs, so that hours of measuring do not end with this error.
+    The file is not made. Raises ValueError where it exists, or where the folder cannot be written to, for which a file
+    without a name is made there. The search calls this before anything runs, so that hours of measuring do not end with
+    this error.
     """
     path = folder / f"config_{name}.sh"
     if path.exists():
@@ -95,7 +96,7 @@ def _new_config_file(folder: Path, name: str) -> Path:
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        error.filename = folder  # not the file's that was tried
+        error.filename = folder  # in place of the file that was tried
         raise ValueError(f"--folder {named_files.explain(error)}; it must be a folder that you may write") from None
     return path
 
@@ -115,8 +116,12 @@ def _chosen(every: list[Candidate], only: str) -> list[Candidate]:
 def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterable[str]) -> str:
     """Return the text of `config_<name>.sh`, which sets the winner's variables and sources the system's own file.
 
-    The variables are set for the workload and the precision that were measured, and for no others: of rn50 in amp_o2 as
-    RN50_AMP_O2_STRATEGY. A variable that the user sets stands. `evidence` are lines of comment.
+    Each variable is set for the workload and the precision that were measured, and for no others. So STRATEGY of rn50
+    in amp_o2 gets the line
+
+        export RN50_AMP_O2_STRATEGY="${RN50_AMP_O2_STRATEGY:-cuda_graph=1}"
+
+    which leaves a value that the user has set. `evidence` are lines for comments at the file's beginning.
     """
     system = job.cluster.dgxsystem
     measured = f"{job.model.workload}_{job.model.precision}".upper()
@@ -135,9 +140,10 @@ def config_text(*, name: str, job: env.Job, winner: Candidate, evidence: Iterabl
 
 
 def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
-    """Return lines that say where the figures of a tuning come from: day, code, machine, base and method.
+    """Return lines of text that say where the figures of a search come from: day, code, machine, base and method.
 
-    `repeats` is the number of turns; `record` is of any of the runs, all of which are of this machine and this code.
+    A last line says what the columns of the table of verdicts mean. `repeats` is the number of turns; `record` is of
+    any of the runs, all of which are of this machine and this code.
     """
     source = record.header["source"]
     made_by = f"by python -m tools.tune, {time.strftime('%Y-%m-%d', time.gmtime())}, commit {source['commit']}"
@@ -163,8 +169,9 @@ def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
 def sweep(args: argparse.Namespace, job: env.Job) -> int:
     """Measure the job's own strategy at each batch size of --batches, and print a table of images/s and memory.
 
-    A size that does not run has the reason in its row. With --dry-run the commands are printed and nothing runs.
-    Returns the exit status: 1 where no size runs, else 0. Raises ValueError where --batches has no sizes.
+    Each size is run --repeats times. One that does not run has the reason in its row. With --dry-run the commands are
+    printed and nothing runs. Returns the exit status: 1 where no size runs, else 0. Raises ValueError where an entry of
+    --batches is no whole number above 0.
     """
     sizes = args.batches.split(",")
     if not all(size.isdecimal() and int(size) > 0 for size in sizes):
@@ -192,6 +199,7 @@ def sweep(args: argparse.Namespace, job: env.Job) -> int:
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:
+    """End this process by an exception on a signal, so that a run that goes on is ended too."""
     raise SystemExit(128 + number)
 
 
@@ -199,7 +207,8 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 def main() -> int:
     """Search the fastest strategy of this machine for the job of the environment, or with --batches sweep batch sizes.
 
-    Returns the exit status. Raises ValueError for wrong use before anything runs.
+    Returns the exit status of `tune` or `sweep`. Raises ValueError, before anything runs, where --repeats are too few,
+    the environment describes no job that can be trained, or the job has several nodes.
     """
     parser = argparse.ArgumentParser(
         prog="python -m tools.tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -218,7 +227,7 @@ def main() -> int:
         raise ValueError(f"--repeats {args.repeats}: must be at least {least_repeats}")
 
     job, _ = env.read(env.resolve())
-    _ = job.model.knobs  # reading these refuses a wrong STRATEGY or RECIPE now
+    _ = job.model.knobs  # reading these two raises ValueError now for a wrong STRATEGY or RECIPE
     _ = job.hyperparameters
     if job.cluster.dgxnnodes > 1:
         raise ValueError(f"DGXNNODES={job.cluster.dgxnnodes}: runs are started on this node alone: set DGXNNODES=1")

@@ -50,8 +50,9 @@ CONTROL = Candidate(name="control", knobs=("perturb_input=1",))
 def candidates(job: Job) -> list[Candidate]:
     """Return the strategies that make sense for the job on its device, each as a change to the job's own strategy.
 
-    A change that the job's strategy has already is left out. Raises ValueError where the job's strategy is `auto`,
-    to which no knob can be added.
+    They are single knobs, as "cuda_graph=1", but for those that the job's strategy has already; Paddle's executor in
+    the mode that is not the default; on GPUs Paddle's automatic mode, where it can run; on a CPU fewer processes with
+    more threads. Raises ValueError where the job's strategy is `auto`, to which no knob can be added.
     """
     base = job.model.knobs
     if base.auto:
@@ -64,7 +65,7 @@ def candidates(job: Job) -> list[Candidate]:
             chosen.append(Candidate(name=knob, knobs=(knob,)))
 
     on_gpu = job.cluster.device == "gpu"
-    serial = "1" if on_gpu else "0"  # the other way than harness/env.py has it
+    serial = "1" if on_gpu else "0"  # the opposite of the default in harness/env.py
     chosen.append(Candidate(name=f"{SERIAL}={serial}", variables=((SERIAL, serial),)))
     if on_gpu and job.cluster.dgxngpu == strategy.AUTO_RANKS:
         chosen.append(Candidate(name=strategy.AUTO, knobs=(strategy.AUTO,)))
@@ -76,12 +77,12 @@ def candidates(job: Job) -> list[Candidate]:
 def _sensible_knobs(job: Job) -> Iterator[str]:
     """Yield settings of STRATEGY that may make a job faster, such as "cuda_graph=1", each unlike the default.
 
-    Yielded are only those that can change the job's program by its device, precision, layout, optimizer and ranks: a
+    Settings that cannot change the job's program are left out, by its device, precision, layout, optimizer and ranks: a
     fusion of operators in NHWC changes nothing in NCHW, and the size of a gradient bucket nothing for one rank.
     """
     on_gpu = job.cluster.device == "gpu"
     traits = job.model.traits
-    is_nhwc = job.model.is_half and "NHWC" in traits.layouts and job.model.layout != "NCHW"
+    is_nhwc = job.model.is_half and "NHWC" in traits.layouts and job.model.layout != "NCHW"  # the default in half
     can_capture = traits.captures(is_half=job.model.is_half) and job.model.knobs.gradient_merge == 1
 
     yield "enable_inplace=0" if on_gpu else "enable_inplace=1"
@@ -111,16 +112,17 @@ def _sensible_knobs(job: Job) -> Iterator[str]:
 
 
 def _fewer_processes(job: Job) -> Iterator[Candidate]:
-    """Yield the same update by fewer processes with more threads each.
+    """Yield candidates that compute the job's update by fewer processes, with more threads each.
 
-    Each process computes its images in as many parts as it replaces processes, so that batch norm sees the same images
-    together.
+    Their numbers are those that divide the job's. Each process takes the batches of the processes that it replaces one
+    after the other (gradient_merge), so that batch norm sees the same images together. Of 4 ranks at batch 32 this
+    yields 1 rank with 4 parts of its batch of 128, and 2 ranks with 2 parts of 64.
     """
     ranks = job.cluster.dgxngpu
     for fewer in range(1, ranks):
-        if ranks % fewer:
+        if ranks % fewer != 0:
             continue
-        parts = ranks // fewer
+        parts = ranks // fewer  # the processes that each replaces
         batch = job.model.batchsize * parts
         yield Candidate(
             name=f"DGXNGPU={fewer}",

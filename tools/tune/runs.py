@@ -47,10 +47,10 @@ class Runner:
         return ["env", *assignments, str(env.ROOT / "run_and_time.sh")]
 
     def run(self, candidate: Candidate, turn: str) -> Record:
-        """Run the job once with a candidate's strategy, and return the record of its log.
+        """Run the job once with a candidate's strategy by ./run_and_time.sh, and return the record of its log.
 
-        `turn` names the run's folder. Where this command is interrupted meanwhile, the run is ended too. Raises
-        RunError where the run fails, with the reason that it printed.
+        `turn` names the run's folder, as "screen_1". Where this command is interrupted meanwhile, the run is ended too,
+        and waited for. Raises RunError where the run fails, with the reason that it printed.
         """
         process = subprocess.Popen(
             self.command(candidate, turn),
@@ -74,9 +74,11 @@ class Runner:
         return read_record(only_log)
 
     def measure(self, title: str, candidates: Sequence[Candidate], turns: int) -> Measured:
-        """Run each candidate once a turn, in the reverse order in every second turn.
+        """Run each candidate once a turn, and return its runs over all turns, or why it failed.
 
-        One that fails is not run again. The control runs in the first turn alone.
+        Every second turn goes in the reverse order, so that what changes slowly, as heat does, slows no candidate more
+        than another. One that fails is not run again. The control, by which losses are compared, runs in the first turn
+        alone. `title` begins the names of the runs' folders.
 
         Raises RunError where the base or the control fails.
         """
@@ -86,15 +88,17 @@ class Runner:
             if turn % 2 == 0:
                 in_order.reverse()
             for candidate in in_order:
+                has_failed = candidate in measured.failures
                 is_done = candidate == CONTROL and turn > 1
-                if candidate not in measured.failures and not is_done:
+                if not has_failed and not is_done:
                     self._measure_once(measured, candidate, f"{title}_{turn}")
         return measured
 
     def _measure_once(self, measured: Measured, candidate: Candidate, turn: str) -> None:
-        """Run the candidate once, and add the run to what was measured, or the reason why it failed.
+        """Run the candidate once, and add the run to `measured`, or the reason why it failed; print either on stderr.
 
-        A candidate that fails loses its earlier runs too. Raises RunError where the base or the control fails.
+        A candidate that fails loses its earlier runs too: they would be of fewer turns than the base's. Raises RunError
+        where the base or the control fails.
         """
         try:
             record = self.run(candidate, turn)
@@ -110,6 +114,7 @@ class Runner:
         print(f"{turn} {candidate.name}: {rate(record):.2f} images/s", file=sys.stderr, flush=True)
 
     def _logdir(self, candidate: Candidate, turn: str) -> Path:
+        """Return the folder of a run: that of its turn, and in it one of the candidate's name."""
         name = "".join(_in_file_name(character) for character in candidate.name)
         return self.folder / turn / name
 
@@ -123,6 +128,7 @@ def _reason_of_failure(stderr: str, exit_status: int) -> str:
 
 
 def _in_file_name(character: str) -> str:
+    """Return a character as a file's name has it: a hyphen in place of one that may not stand there."""
     if character.isalnum() or character in "_.=":
         return character
     return "-"

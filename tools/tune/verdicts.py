@@ -29,18 +29,24 @@ def losses(runs: Sequence[Record]) -> Array:
 
 
 def allowed_loss(runs: Sequence[Record]) -> Array:
-    """Return by how much a candidate's loss may differ from the base's, by window.
+    """Return by how much a candidate's loss may differ from the base's, by window of steps.
 
-    `runs` are the base's and the control's, the first of the base first. What their losses differ by up to a window
-    is what rounding does; a candidate may differ by CONTROL_FACTOR times that.
+    `runs` are the base's and the control's, a run of the base first. The control's input differs by a rounding, so what
+    their losses differ by up to a window is what rounding does. A candidate may differ by CONTROL_FACTOR times that,
+    and by LOSS_ROUNDING of the loss.
     """
     first, *others = losses(runs)
-    largest_so_far = np.maximum.accumulate(np.abs(others - first).max(axis=0))
+    difference_by_window = np.abs(others - first).max(axis=0)
+    largest_so_far = np.maximum.accumulate(difference_by_window)
     return np.array(CONTROL_FACTOR * largest_so_far + LOSS_ROUNDING * np.abs(first))
 
 
 def judge(measured: Measured, base: Sequence[Record], allowed: Array) -> Verdicts:
-    """Judge the base and every other candidate that was measured in the same turns."""
+    """Return a verdict on the base and on every candidate that was measured in the same turns as `base`, its runs.
+
+    The base is ok. A candidate that does not run is fatal. `allowed` has how far a loss may be from the base's, by
+    window.
+    """
     rates = [rate(run) for run in base]
     verdicts = {BASE: Verdict(check=BASE.name, status=OK, found=shown(rates), figures={"images_per_s": rates})}
     for candidate, runs in measured.runs.items():
@@ -53,13 +59,15 @@ def judge(measured: Measured, base: Sequence[Record], allowed: Array) -> Verdict
 def judge_candidate(name: str, runs: Sequence[Record], base: Sequence[Record], allowed: Array) -> Verdict:
     """Compare a candidate's runs with the base's runs of the same turns, and return the verdict on it.
 
-    It is ok if the candidate is surely faster and trains the same. It is a warning if it is slower, unknown if no
-    difference is shown, and fatal if its losses differ too much. `allowed` has how far a loss may be from the base's,
-    by window.
+    It is fatal if its losses differ too much from the base's. Else it goes by the 95 % interval of its speed: ok if the
+    candidate is surely faster, a warning if it is surely slower, and unknown if neither is shown. `allowed` has how far
+    a loss may be from the base's, by window.
 
-    The verdict's figures: `ratio`, the geometric mean over the turns of the candidate's images/s over the base's, with
-    its `interval_95`; `loss_excess`, the largest difference of a loss over the allowed one, infinite for a NaN: above 1
-    the candidate trains wrongly.
+    The verdict's figures are:
+
+    - `images_per_s`, of each turn;
+    - `ratio`, the candidate's images/s over the base's, as the geometric mean over the turns, and its `interval_95`;
+    - `loss_excess`, the largest difference of a loss over the allowed one, infinite for a NaN: above 1 is too much.
     """
     rates = [rate(run) for run in runs]
     log_ratios = []
@@ -71,8 +79,9 @@ def judge_candidate(name: str, runs: Sequence[Record], base: Sequence[Record], a
     low = math.exp(log_interval[0])
     high = math.exp(log_interval[1])
 
-    differences = np.abs(losses(runs) - losses(base[:1])) / allowed
-    excess = math.inf if np.isnan(differences).any() else float(differences.max())
+    first_of_base = losses(base[:1])
+    excesses = np.abs(losses(runs) - first_of_base) / allowed
+    excess = math.inf if np.isnan(excesses).any() else float(excesses.max())
     if excess > 1:
         status = FATAL
         outcome = f"refused: its losses differ by {excess:.3g} times what is allowed"
@@ -94,7 +103,7 @@ def judge_candidate(name: str, runs: Sequence[Record], base: Sequence[Record], a
 
 
 def shown(images_per_s: Sequence[float]) -> str:
-    """Return mean and range in words."""
+    """Return mean and range of several rates as text: "403.20 (401.10 to 405.90)"."""
     mean = statistics.fmean(images_per_s)
     return f"{mean:.2f} ({min(images_per_s):.2f} to {max(images_per_s):.2f})"
 
@@ -130,7 +139,8 @@ def _joined(together: Sequence[Candidate]) -> Candidate:
 def batch_verdict(name: str, runs: Sequence[Record]) -> Verdict:
     """Return the verdict on a batch size, which is always ok: its rate over the turns, and the GPU memory that it took.
 
-    The rate has a 95 % interval where there were two turns or more. The memory is the most of any measured window.
+    The rate is the mean, with a 95 % interval where there were two turns or more. The memory is the most of any
+    measured window of steps, or "not measured" where no window has it, as on a CPU.
     """
     rates = [rate(run) for run in runs]
     interval = spread.t_interval(rates)
@@ -138,11 +148,12 @@ def batch_verdict(name: str, runs: Sequence[Record]) -> Verdict:
     if interval is not None:
         within = f"95 % interval over the turns {interval[0]:.2f} to {interval[1]:.2f}"
 
-    peak_mib: float | None = None
+    held_mib: list[float] = []
     for run in runs:
         for window in run.windows:
-            held_mib = window.gpu_memory_mib
-            if window.phase == "measured" and held_mib is not None:
-                peak_mib = max(held_mib, peak_mib or 0.0)
-    memory = "GPU memory not measured" if peak_mib is None else f"{peak_mib:.0f} MiB of GPU memory"
+            if window.phase == "measured" and window.gpu_memory_mib is not None:
+                held_mib.append(window.gpu_memory_mib)
+    memory = "GPU memory not measured"
+    if held_mib:
+        memory = f"{max(held_mib):.0f} MiB of GPU memory"
     return Verdict(check=name, status=OK, found=f"{statistics.fmean(rates):.2f} images/s, {within}, {memory}")
