@@ -170,8 +170,8 @@ def _candidate_for_screen(folder: Folder) -> Candidate:
     value mlperf-logging's rcp_checker can read are taken, which may be none. They are compared with runs of other
     organisations in the same round, of the same benchmark and global batch.
     """
-    first = folder.logs[0].run
-    group = (folder.owner.round, first.stated_text(schema.SUBMISSION_BENCHMARK), first.global_batch)
+    first_run = folder.logs[0].run
+    group = (folder.owner.round, first_run.stated_text(schema.SUBMISSION_BENCHMARK), first_run.global_batch)
     to_target: list[float] = []
     for report in folder.logs:
         epochs = report.run.as_tools_read.to_target

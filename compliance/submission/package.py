@@ -255,15 +255,15 @@ def contents_of(
     score = score_runs(checked, ruleset)
     if score.minutes is None and not reasons:
         reasons.append(Reason("score", score.problem))
-    first = checked[0].run
-    reasons += [Reason("logs", text) for text in _reasons_of_origin(first, folder.name)]
+    first_run = checked[0].run
+    reasons += [Reason("logs", text) for text in _reasons_of_origin(first_run, folder.name)]
     manifest = {
-        "organisation": first.first_event(schema.SUBMISSION_ORG).value,
+        "organisation": first_run.first_event(schema.SUBMISSION_ORG).value,
         "system": system,
         "benchmark": benchmark.name,
         "division": score.division,
         "ruleset": ruleset.version,
-        "commit": first.header_section(schema.SOURCE).get("commit"),
+        "commit": first_run.header_section(schema.SOURCE).get("commit"),
         "minutes": score.minutes,
         "unscaled_minutes": score.unscaled_minutes,
         "scaling": score.scaling,
@@ -272,7 +272,7 @@ def contents_of(
         "footnotes": score.standing.footnotes(),
         "runs": [_run_in_manifest(report, folder) for report in checked],
     }
-    return Content(manifest=manifest, report=_report(manifest, score, first, description)), reasons
+    return Content(manifest=manifest, report=_report(manifest, score, first_run, description)), reasons
 
 
 def _reasons_of_description(file: str, description: JsonObject) -> Iterator[Reason]:
