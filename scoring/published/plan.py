@@ -251,7 +251,9 @@ def plan(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
     the same for all campaigns of a workload, so they share a folder. `runner` is the command of one job, instead of
     this project's own. Reads the logs, asks nvidia-smi for this machine's GPUs and takes the hosts from HOSTS.
     """
-    folder = results / (f"shrunk_{campaign.workload}" if campaign.shrunk else campaign.name)
+    folder = results / campaign.name
+    if campaign.shrunk:
+        folder = results / f"shrunk_{campaign.workload}"
     gpus = _nvidia_smi("name")
     capabilities = _nvidia_smi("compute_cap")  # a driver before 510 does not know this field
     hosts = re.findall(r"[^,\s]+", os.environ.get("HOSTS", ""))  # launch/campaign.sh makes it of a HOSTFILE
