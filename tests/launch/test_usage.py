@@ -77,6 +77,7 @@ def test_a_dry_run_looks_at_the_paths_that_are_named(tmp_path: Path) -> None:
         ({"HOSTFILE": tmp_path / "none"}, "none: no such file or folder: check the path"),
         ({"HOSTFILE": "/dev/null"}, "HOSTFILE=/dev/null: names no host"),
         ({"HOSTFILE": hosts}, "hosts: names 2 nodes, but DGXNNODES is 1: set DGXNNODES=2, or correct the file"),
+        ({"HOSTFILE": hosts, "DGXNNODES": 3}, "names 2 nodes, but DGXNNODES is 3: set DGXNNODES=2, or correct the"),
         ({"HOSTFILE": hosts, "HOSTS": "a"}, "HOSTS=a names the nodes too: unset one of them"),
         ({"DATADIR": tmp_path / "pipe"}, "pipe: is no folder: name a folder"),
         ({"LOGDIR": hosts}, f"LOGDIR={hosts}: is no folder: name a folder"),

@@ -211,9 +211,11 @@ def test_sizes_of_many_files_are_kept_until_one_changes(root: Path, monkeypatch:
     assert surveyed(root) == first and len(asked) == 3 + 8
     monkeypatch.setattr(passport, "CHECKED", 40)
     (root / "train/11.jpeg").write_bytes(b"changed")
-    assert surveyed(root).train.bytes != first.train.bytes and kept.read_bytes() != content
-    kept.write_bytes(b"damaged")
-    assert surveyed(root).train.bytes != first.train.bytes
+    changed = surveyed(root).train
+    assert changed.bytes != first.train.bytes and kept.read_bytes() != content
+    for damaged in (b"damaged", kept.read_bytes() + bytes(8)):
+        kept.write_bytes(damaged)
+        assert surveyed(root).train == changed
 
 
 def test_packed_images_carry_their_sources_passport(root: Path, tmp_path: Path) -> None:

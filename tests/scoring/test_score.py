@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from runlog import stats
 from runlog.workloads import WORKLOADS
 from scoring.figure import protocols
 from scoring.figure.limits import images_per_joule, utilization
+from scoring.figure.repeats import refuse_what_is_no_repeat
 from scoring.record import InputError, Record
 from tests import make_log
 from tests.jobs import REPOSITORY
@@ -218,6 +220,14 @@ def test_runs_of_two_systems_are_no_repeats_and_a_run_counts_once(tmp_path: Path
         assert code == 2 and says in error
 
 
+def test_logs_that_name_no_framework_are_repeats_where_they_are_of_one_format() -> None:
+    one = Record(file="a", sha256="a", lines=1, format="mllog", framework="PyTorch 2.0")
+    silent = Record(file="b", sha256="b", lines=1, format="mllog")
+    refuse_what_is_no_repeat([one, silent])
+    with pytest.raises(InputError, match=r"runs of different format \(mllog in a, table in c\)"):
+        refuse_what_is_no_repeat([one, Record(file="c", sha256="c", lines=1, format="table")])
+
+
 def test_unknown_devices_change_the_unit_and_an_unknown_batch_is_asked_for(
     tmp_path: Path, published_logs: Path
 ) -> None:
@@ -316,6 +326,13 @@ def test_of_more_runs_than_five_the_median_set_is_scored(tmp_path: Path) -> None
     assert "runs 2 to 6 of 7 in the order of their start" in result["protocol_rule"]
     assert result["value"] == pytest.approx(0.52 * 40 / 60, rel=1e-3)  # the other sets: 0.533 and 0.51
     assert scoring("report", *logs, "--protocol", "mlperf").returncode == 0
+
+
+def test_of_two_sets_the_slower_one_is_scored() -> None:
+    """The rules name none."""
+    chosen, which = stats.median_set([5, 1, 1, 1, 1, 9], 5, sum)
+    assert chosen == [1, 1, 1, 1, 9]
+    assert which == "runs 2 to 6 of 6 in the order of their start, the median of 2 sets of 5"
 
 
 def test_scores_of_mlperf_benchmarks_alone_say_that_they_are_unverified(tmp_path: Path, published_logs: Path) -> None:
