@@ -22,6 +22,7 @@ from runlog.json_types import JsonObject
 from scoring.published.table import Card, Published, figures_of, nearest, note, read_cards
 from tools.roofline import Operators, in_order, published_scaling, roofline, scaling
 
+DESCRIPTION = "`python -m tools.inspect`: the training program of a configuration, built without a GPU."
 FIRST_PORT = 6170  # Paddle's
 SCHEDULED_STEPS = 100
 BITS_OF_A_BYTE = 8
@@ -117,8 +118,8 @@ def build(job: env.Job) -> Any:
 def inspect(job: env.Job, network_bytes_per_s: float | None = None) -> JsonObject:
     """Return all that `python -m tools.inspect` prints of a job, for JSON.
 
-    That is what the job is, the counts of its main program, what was proved of it, and an estimate for each known card.
-    With the bytes/s of a node's network the estimate goes on to several nodes.
+    That is what the job is, the counts of its main program (operators, FLOPs, bytes), which checks the program passed,
+    and an estimate for each known card. Given the bytes/s of a node's network, each estimate goes on to several nodes.
 
     Raises ValueError where the job asks for what cannot be built, and for a network of several nodes where the job has
     one rank, whose program sums nothing.
@@ -152,9 +153,12 @@ def text(found: JsonObject) -> str:
 
 @one_line
 def main() -> int:
-    """`python -m tools.inspect`: the training program of a configuration, built without a GPU."""
-    # Each option sets the job's variable that its `dest` names; one that is not given leaves it to the config file.
-    parser = argparse.ArgumentParser(prog="python -m tools.inspect", description=main.__doc__)
+    """Build the training program of the configuration that the options name, and print what `inspect` says of it.
+
+    Each option sets the job's variable that its `dest` names; one that is not given leaves it to the config file.
+    Returns the exit status, 0. Raises ValueError for a job that cannot be built.
+    """
+    parser = argparse.ArgumentParser(prog="python -m tools.inspect", description=DESCRIPTION)
     parser.add_argument("--system", dest="DGXSYSTEM", required=True, help="SYSTEM of a config_<SYSTEM>.sh")
     choices = f"one of {', '.join(workloads.NAMES)}; rn50 if not given"
     parser.add_argument("--workload", dest="WORKLOAD", default="rn50", help=choices)
@@ -172,7 +176,7 @@ def main() -> int:
     network_gbps = options.pop("network")
     variables = {name: value for name, value in options.items() if value is not None}
     if "DGXNGPU" in variables:
-        variables["DGXNNODES"] = "1"  # the program does not know nodes
+        variables["DGXNNODES"] = "1"  # the program is the same however its ranks are spread over nodes
     # Some strategies are refused in training to a target; nothing is trained here.
     job = env.of_system(**variables, MODE="throughput")
     env.export({"GLOG_minloglevel": "2"})

@@ -39,6 +39,7 @@ from runlog.errors import RunError, one_line
 from runlog.json_types import JsonObject
 from runlog.schema import as_json
 
+DESCRIPTION = "`python -m tools.pack SOURCE TARGET`: packs an image folder into train.rec and val.rec."
 PARTS = ("train", "val")
 NEWLINE = b"\n"
 AT_ONCE, READERS = 64, 16  # samples read together, and by how many threads: a network disk answers each late
@@ -310,8 +311,12 @@ def _flat_list(images: Path, labels: Path) -> bytes:
 
 @one_line
 def main() -> int:
-    """`python -m tools.pack SOURCE TARGET`: packs an image folder into train.rec and val.rec."""
-    parser = argparse.ArgumentParser(prog="python -m tools.pack", description=main.__doc__)
+    """Pack an image folder, or with --sizes or --lists do only that part of it; one of the three must be asked for.
+
+    Returns the exit status: 0, or that of an interrupt by Ctrl-C, after which the same command goes on. Raises
+    ValueError for a folder that cannot be packed, and RunError where the system refuses to read or write a file.
+    """
+    parser = argparse.ArgumentParser(prog="python -m tools.pack", description=DESCRIPTION)
     parser.add_argument("source", type=Path, help="folder with train_list.txt and val_list.txt, or class folders")
     parser.add_argument("target", type=Path, nargs="?", help="folder for train.rec and val.rec")
     parser.add_argument("--sizes", action="store_true", help="only find the largest images of SOURCE, packed or not")
@@ -320,8 +325,8 @@ def main() -> int:
     complete(parser)
     args = parser.parse_args()
     named_files.check_options(args)
-    duties = [args.target is not None, args.sizes, args.lists]
-    if duties.count(True) != 1 or (args.labels and not args.lists):
+    asked_for = [args.target is not None, args.sizes, args.lists]
+    if asked_for.count(True) != 1 or (args.labels and not args.lists):
         parser.error("give SOURCE and TARGET, or --sizes and SOURCE, or --lists and SOURCE")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a path need not be UTF-8

@@ -158,8 +158,9 @@ def _all_reduce_s(summed_bytes: float, ranks: int, link_bytes_per_s: float) -> f
 def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: Card) -> JsonObject | None:
     """Return a step's roofline on `card`: the images/s that it cannot exceed, and the times in s that they come from.
 
-    `step_time` says how the times are found; the link is NVLink. `batch` is the images of a rank. Returns None where
-    the card lacks an arithmetic of the program, and for ranks of several nodes, whose network has no data sheet here.
+    `step_time` says how the times are found; all-reduces go over NVLink. `batch` is the images of a rank. With `tf32`
+    FP32 products are computed in TF32. Returns None where the card lacks an arithmetic of the program, and for ranks of
+    several nodes, whose network has no data sheet here.
     """
     arithmetic_of = _arithmetic_of_types(operators, card, tf32=tf32)
     if ranks > GPUS_OF_A_NODE or arithmetic_of is None:

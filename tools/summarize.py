@@ -125,7 +125,8 @@ def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
     Each log is read once and held in memory. The files findings.json (what the check found) and report.html are
     written to the first log's folder. With `throughput` the logs are not checked: such runs are no training result.
 
-    Returns the exit status: 1 where a log fails its check, else 0. Raises ValueError where a log measured nothing.
+    Returns the exit status: 1 where a log fails its check, else 0. Raises ValueError where a log measured nothing, and
+    TooFewRunsError where the runs are too few for a score.
     """
     logs = [HeldLog.read(path) for path in paths]
     records = [read_record(log) for log in logs]

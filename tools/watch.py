@@ -307,10 +307,11 @@ def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Tab
 
 @one_line
 def main() -> int:
-    """Show the newest run of a folder, drawn anew each second until it ends; print it once where nobody watches.
+    """Show the newest run of a folder, drawn anew each second until it ends.
 
-    Returns the exit status, 0. Raises ValueError, which ends with status 2, where there is no run, or for other wrong
-    use.
+    It is printed once with --once or --json, where the output is no terminal, and where the run has ended. Ctrl-C and
+    a reader of the output that is gone end it quietly. Returns the exit status, 0. Raises ValueError, which ends with
+    status 2, where there is no run, or for other wrong use.
     """
     parser = argparse.ArgumentParser(prog=called("tools.watch"), description=__doc__)
     parser.add_argument("logdir", type=Path, metavar="LOGDIR", help="folder of results, or one log")

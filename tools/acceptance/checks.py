@@ -231,7 +231,8 @@ def read_as_one_batch(
 ) -> list[Array]:
     """Read all images twice, as one batch each time: by the pipeline of training, then by that of evaluation.
 
-    Return the two batches of normalized images. `to_host` copies the image of a batch from the device of the reader.
+    Return the two batches of normalized images, in that order. `reader` says on which device and in which format the
+    pipelines read, and `to_host` copies a batch's images from that device.
     """
     training = {"augment": recipe.augmentation}
     evaluation = {"resize": recipe.eval_resize}
@@ -251,8 +252,9 @@ def copied(machine: Machine, image: Any) -> Array:
     """Return a batch of images as float32 on the host, the way an operator of a training program reads it.
 
     `image` is what an input pipeline gives: a numpy array, or a Paddle tensor that a GPU may still be filling. It goes
-    through a program that only copies it, so that a tensor which is read before it is full shows in the result. Where
-    this Paddle has no kernels for the GPU, no program can run, and the batch is copied directly.
+    through a program that only copies it, as training would read it: if that reads a tensor before it is full, the
+    result is wrong, and the check finds it. Where this Paddle has no kernels for the GPU, no program can run, and the
+    batch is copied directly.
     """
     if not machine.kernels:
         return np.array(image, dtype=np.float32)

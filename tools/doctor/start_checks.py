@@ -95,8 +95,9 @@ def _name_of_cuda_gpu(number: int, facts: Facts) -> str:
 def _cuda_fault(subject: str, step: Step, facts: Facts, job: env.Job) -> Verdict:
     """Return the fatal verdict on a step of CUDA's start that failed: the step, its result, the cause and what to do.
 
-    The message begins with `subject`: "GPU3: " for a step of one GPU, empty for one of the driver itself. An example is
-    "GPU3: cuCtxCreate_v2: CUDA_ERROR_OUT_OF_MEMORY (2)", before the cause.
+    The message begins with `subject`: "GPU3: " for a step of one GPU, empty for one of the driver itself. Before the
+    cause it is as "GPU3: cuCtxCreate_v2: CUDA_ERROR_OUT_OF_MEMORY (2)", or where the process hung or died as "GPU3:
+    cuCtxCreate_v2 no answer in 20 s".
     """
     has_hung_or_died = bool(step.ended)
     could_not_call = step.code is None

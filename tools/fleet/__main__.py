@@ -392,7 +392,7 @@ def report(args: argparse.Namespace) -> int:
 def main() -> int:
     """Measure as a rank where mpirun started this process, else report on the record that the command line names.
 
-    Returns the exit status: 0 if every node passes, 1 if one does not. Wrong use ends with 2.
+    Returns the exit status of `report`: 0 if no node and no link is named, else 1. Wrong use ends with 2.
     """
     if env.is_rank():
         return ranks_main("tools.fleet.measure")

@@ -214,8 +214,9 @@ class Alone:
 def exchange(comm: MPI.Comm, other: int) -> dict[str, float]:
     """Exchange data with the rank `other`, which calls this at the same time; return the seconds that it took.
 
-    `latency_s` is the median time of sending 8 bytes each way, over PINGS times. `transfer_s` is the mean time of an
-    all-reduce of EXCHANGE_MIB between the two, over EXCHANGES times: both send their array and add the other's.
+    They are {"latency_s": ..., "transfer_s": ...}. The latency is the median time of sending 8 bytes each way, over
+    PINGS times. The transfer is the mean time of an all-reduce of EXCHANGE_MIB between the two, over EXCHANGES times:
+    both send their array, and add the other's to it.
     """
     small = np.zeros(1)
     answer = np.zeros(1)
@@ -393,7 +394,12 @@ def take_turns(me: ranks.Ranks, alone: Alone) -> None:
 
 
 def main(job: Job, origins: Origins) -> None:
-    """Measure on this rank; rank 0 writes the record next to RESULT_FILE. Raises ValueError for a job of HRNet."""
+    """Take this rank's part in a fleet's measurements; rank 0 writes the record of all beside RESULT_FILE, as JSON.
+
+    Every rank of the job calls this. The node is looked at first, before a rank uses its GPU. Then each rank measures
+    alone, in turns; digests are taken on all; the nodes' leaders measure their links; in the end all take steps
+    together. Raises ValueError for a job of HRNet.
+    """
     if job.model.workload != "rn50":
         raise ValueError(f"WORKLOAD={job.model.workload}: a fleet's steps are ResNet-50's: set WORKLOAD=rn50")
     began = time.monotonic()
