@@ -114,8 +114,8 @@ def load(version: str) -> Ruleset:
     for name, fields in read_rules("strict.yaml").items():
         if fields.get("benchmarks") == OURS:
             fields["benchmarks"] = names_of_ours
-        strict[name] = _strict(name, fields, version, texts)
-    return Ruleset(version=version, benchmarks=benchmarks, strict=strict, written=_written(texts))
+        strict[name] = _strict_rule(name, fields, version, texts)
+    return Ruleset(version=version, benchmarks=benchmarks, strict=strict, written=_written_rules(texts))
 
 
 def _benchmarks(version: str) -> dict[str, Benchmark]:
@@ -145,7 +145,7 @@ def _benchmark_of(workload: workloads.Workload) -> Benchmark:
     )
 
 
-def _written(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
+def _written_rules(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
     rows = []
     for fields in read_rules("written.yaml"):
         rule = WrittenRule(**fields)
@@ -154,7 +154,7 @@ def _written(texts: Mapping[str, str]) -> tuple[WrittenRule, ...]:
     return tuple(rows)
 
 
-def _strict(name: str, fields: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
+def _strict_rule(name: str, fields: JsonObject, version: str, texts: Mapping[str, str]) -> StrictRule:
     kind = fields.pop("class")
     since = fields.get("since", "")
     assert kind in ("rule", "form", "plausibility"), name
@@ -268,10 +268,10 @@ class Collected:
         for rule, count in self._counts.items():
             if count > FINDINGS_PER_RULE:
                 self.more(breach(self.strict[rule], ""), count - FINDINGS_PER_RULE)
-        return tuple(sorted(self.found, key=_rank))
+        return tuple(sorted(self.found, key=_severity_and_line))
 
 
-def _rank(finding: Finding) -> tuple[int, int]:
+def _severity_and_line(finding: Finding) -> tuple[int, int]:
     return SEVERITIES.index(finding.severity), finding.line or 0
 
 

@@ -157,17 +157,17 @@ def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceS
     None for a batch above all of them.
     """
     lower = [point for point in points if point.global_batch < batch]
-    higher = points[len(lower) :]
-    if not higher:
+    equal_or_higher = [point for point in points if point.global_batch >= batch]
+    if not equal_or_higher:
         return None
-    nearest = higher[0]
-    if nearest.global_batch == batch:
-        return HeldTo(point=nearest, reason="reference point")
+    next_point = equal_or_higher[0]
+    if next_point.global_batch == batch:
+        return HeldTo(point=next_point, reason="reference point")
     if not lower:
-        return HeldTo(point=nearest, reason=f"reference point of the least batch, {nearest.global_batch}")
-    between = _interpolated(batch, lower[-1], nearest, reference.runs)
+        return HeldTo(point=next_point, reason=f"reference point of the least batch, {next_point.global_batch}")
+    between = _interpolated(batch, lower[-1], next_point, reference.runs)
     allowed = _allowed_samples(reference.benchmark, reference.ruleset)
-    if allowed:
+    if allowed:  # the points of the reference have it taken off already
         between = replace(between, least=between.least - allowed)
     return HeldTo(point=between, reason="interpolated reference point")
 

@@ -211,19 +211,19 @@ class Measured:
             last_step = short.epoch * self._plan.epoch_steps
             waited_ms = 0.0
             for step, blocked_ms in self._blocked_ms_by_step.items():
-                if step_before < step < last_step:
+                if step_before < step < last_step:  # a checkpoint of the last step is written after the epoch
                     waited_ms += blocked_ms
             if short.missing_ms > waited_ms:
                 self._collected.breach(AGREES, short.line, short.actual)
 
     # --- step windows ---
 
-    def _make_plan(self, where: schema.InWindow, window: schema.StepWindow) -> None:
+    def _make_plan(self, position: schema.InWindow, window: schema.StepWindow) -> None:
         """Make the plan at the first window, when the settings are known; a resumed run begins after another step."""
         self._plan = _plan_of_run(self._run)
         summary = self._run.summary
         if summary is not None and summary.resumed:
-            self._last_step = where.step - window.steps
+            self._last_step = position.step - window.steps
 
     def _check_step_window(self, event: Event) -> None:
         """Compare a window, the steps between two lines of progress, with the run's plan and with the log's clock.
@@ -233,27 +233,29 @@ class Measured:
         is not as the schema has it is a fault. Nothing more is compared once there are as many faults as are kept.
         """
         window = table_of(schema.StepWindow, event.value)
-        where = table_of(schema.InWindow, event.metadata)
+        position = table_of(schema.InWindow, event.metadata)
         if len(self._run.losses) < LOSSES_KEPT:
             self._run.losses.append(window.loss if window else None)
             self._run.keep_interval(event.key, window.time_s if window else 0.0)
-        if window is None or where is None or not _is_possible(window):
+        if window is None or position is None or not _is_possible(window):
             self.keep_fault(event.line, f"a step_window is not as the schema has it: {printable(event.value)}")
             return
         if self._run.number_of_events(schema.STEP_WINDOW) == 1:
-            self._make_plan(where, window)
+            self._make_plan(position, window)
         if len(self.faults) >= FINDINGS_PER_RULE:
             return
         previous_step = self._last_step
-        self._last_step = where.step
+        self._last_step = position.step
         self.all_images += window.images
         self._epoch_sums.add(window)
-        self._compare_window(event.line, window, where, previous_step)
+        self._compare_window(event.line, window, position, previous_step)
         self._compare_clock(event)
         if window.time_s > 0:
             self.fastest = max(self.fastest, Fastest(images_per_s=window.images / window.time_s, line=event.line))
 
-    def _compare_window(self, line: int, window: schema.StepWindow, where: schema.InWindow, previous_step: int) -> None:
+    def _compare_window(
+        self, line: int, window: schema.StepWindow, position: schema.InWindow, previous_step: int
+    ) -> None:
         """Compare the window of `line` with the one that the plan has after `previous_step`, where the last one ended.
 
         It must have the planned number of steps, a global batch of images in each, and the planned phase and epoch. It
@@ -261,15 +263,15 @@ class Measured:
         """
         steps = window.steps
         wait_s = window.data_wait_s
-        wanted = self._plan.next_window(previous_step, where.epoch_num)
+        wanted = self._plan.next_window(previous_step, position.epoch_num)
         wanted_epoch = self._open_epoch
         if self._plan.measured_end:
             wanted_epoch = 1  # as a run that measures the throughput alone has no epochs
-        if steps != wanted.steps or where.step != previous_step + steps or window.images != steps * self._plan.batch:
+        if steps != wanted.steps or position.step != previous_step + steps or window.images != steps * self._plan.batch:
             done = f"{steps} steps, {window.images} images"
-            self.keep_fault(line, f"a window of {done}, to step {where.step}; {previous_step} was the last")
-        elif where.phase != wanted.phase or where.epoch_num != wanted_epoch:
-            self.keep_fault(line, f"a window of phase {printable(where.phase)} and epoch {where.epoch_num} here")
+            self.keep_fault(line, f"a window of {done}, to step {position.step}; {previous_step} was the last")
+        elif position.phase != wanted.phase or position.epoch_num != wanted_epoch:
+            self.keep_fault(line, f"a window of phase {printable(position.phase)} and epoch {position.epoch_num} here")
         elif not 0 <= wait_s <= window.time_s + _ROUNDED_S or not window.time_s > 0:
             self.keep_fault(line, f"a window of {window.time_s} s, of which {wait_s} s waited for data")
 

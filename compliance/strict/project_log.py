@@ -216,17 +216,19 @@ class ProjectLog:
     def _early_end(self) -> Iterator[Fault]:
         """Yield that a run ended with success before its recipe's last epoch, and did not reach the target.
 
-        The setting MAX_EPOCHS may end a run earlier.
+        Nothing is yielded where the setting MAX_EPOCHS ended the run, or the log states no epochs or no target.
         """
         run = self.run
         epochs: Any = run.settings.get("RECIPE.epochs")
-        if run.stop is None or run.status != "success" or not is_number(epochs) or run.settings.get("MAX_EPOCHS"):
-            return
         target = run.recipe_target
-        reached = target is None or index_of_target(run.evaluations, target) is not None
-        last = self.order.last_epoch
-        if (last or 0) < epochs and not reached:
-            yield Fault(run.stop.line, f"it ends in epoch {last} of {epochs}, and did not reach its target")
+        if run.stop is None or run.status != "success" or run.settings.get("MAX_EPOCHS"):
+            return
+        if not is_number(epochs) or target is None:
+            return
+        last_epoch = self.order.last_epoch
+        is_target_reached = index_of_target(run.evaluations, target) is not None
+        if (last_epoch or 0) < epochs and not is_target_reached:
+            yield Fault(run.stop.line, f"it ends in epoch {last_epoch} of {epochs}, and did not reach its target")
 
     def _wrong_number_of_telemetry_samples(self) -> Iterator[Fault]:
         """Yield a number of telemetry samples that is too small or too large for the time of the run.

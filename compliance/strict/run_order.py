@@ -36,7 +36,7 @@ class _Open:
         return None if self.number is None else self.number + self.epochs - 1
 
     def __str__(self) -> str:
-        return f"the {_kind(self.start)} of line {self.start.line}"
+        return f"the {_kind_of_part(self.start)} of line {self.start.line}"
 
 
 class TrainedPart(NamedTuple):
@@ -137,7 +137,7 @@ class RunOrder:
         """Begin the run, and collect a part that started above it. A second run_start is compared with the first."""
         first = self.run.first_event(schema.RUN_START)
         if event is not first:
-            self._repeated(event, first)
+            self._compare_time_with_first(event, first)
             return
         self.measured.run_starts(event)
         if self._early_part is not None:
@@ -167,13 +167,13 @@ class RunOrder:
 
     def _compare_stops(self, event: Event, first: Event) -> None:
         """Collect that another node's run_stop has another status than the first, or is at another time."""
-        self._repeated(event, first)
+        self._compare_time_with_first(event, first)
         status = event.metadata.get("status")
         if status != self.run.status:
             that = f"that of line {first.line} is {printable(self.run.status)}"
             self._collected.breach("run-status", event.line, f"status {printable(status)}; {that}")
 
-    def _repeated(self, event: Event, first: Event) -> None:
+    def _compare_time_with_first(self, event: Event, first: Event) -> None:
         """Collect a second run_start or run_stop at another time; close to the first it is another node's and warns."""
         apart_ms = abs(event.time_ms - first.time_ms)
         if apart_ms:
@@ -190,7 +190,7 @@ class RunOrder:
         the first one and their count. A part may not start before run_start, nor while an earlier part is open that
         must have stopped by then, such as another of its kind.
         """
-        kind = _kind(event)
+        kind = _kind_of_part(event)
         if self.run.start_ms is None:
             self._early_part = self._early_part or event  # judged when run_start comes
         else:
@@ -248,7 +248,7 @@ class RunOrder:
         time of an epoch, or of a block in place of its epochs, is one of training; that of an evaluation within an
         epoch is taken off when the throughput is checked.
         """
-        kind = _kind(event)
+        kind = _kind_of_part(event)
         number = self._epoch_number(event, _NUMBER_FIELD[kind])
         part = self._open.pop(kind, None)
         if part is None:
@@ -344,6 +344,6 @@ class RunOrder:
             self.run.evaluations.append(Evaluation(number, accuracy, event.line, self.epochs_counted, event.time_ms))
 
 
-def _kind(event: Event) -> str:
+def _kind_of_part(event: Event) -> str:
     """Return the kind of part that a start or stop is one of: `block`, `epoch` or `eval`."""
     return event.key.partition("_")[0]

@@ -170,8 +170,8 @@ def _candidate_for_screen(folder: Folder) -> Candidate:
     value mlperf-logging's rcp_checker can read are taken, which may be none. They are compared with runs of other
     organisations in the same round, of the same benchmark and global batch.
     """
-    first = folder.logs[0].run
-    group = (folder.owner.round, first.stated_text(schema.SUBMISSION_BENCHMARK), first.global_batch)
+    first_run = folder.logs[0].run
+    group = (folder.owner.round, first_run.stated_text(schema.SUBMISSION_BENCHMARK), first_run.global_batch)
     to_target: list[float] = []
     for report in folder.logs:
         epochs = report.run.as_tools_read.to_target
@@ -218,11 +218,11 @@ def _row_of_submission(folder: Folder, asked: Mapping[str, list[Finding]], *, en
     """
     ruleset = folder.ruleset
     checked = sorted(folder.logs, key=lambda report: by_number(report.path))
-    judged = _judged(folder, checked, asked)
+    judged = _judged_reports(folder, checked, asked)
     unknown_benchmarks = sum(_is_unknown_benchmark(report) for report in judged)
 
-    official, official_problem = _scored(checked, ruleset, "official")
-    strict, strict_problem = _scored(checked, ruleset, "strict")
+    official, official_problem = _score_or_problem(checked, ruleset, "official")
+    strict, strict_problem = _score_or_problem(checked, ruleset, "strict")
     problem = strict_problem or official_problem or _other_number_of_logs(checked, official)
     if not judged:
         problem = "logs of v0.5 and v0.6 have another form"
@@ -264,7 +264,7 @@ def _row_of_submission(folder: Folder, asked: Mapping[str, list[Finding]], *, en
     )
 
 
-def _judged(folder: Folder, checked: Sequence[Report], asked: Mapping[str, list[Finding]]) -> list[Report]:
+def _judged_reports(folder: Folder, checked: Sequence[Report], asked: Mapping[str, list[Finding]]) -> list[Report]:
     """Return the reports of a submission with what the rules between its runs and `asked` add to each.
 
     Logs of v0.5 and v0.6, whose events have another form, are left out.
@@ -286,7 +286,7 @@ def _other_factor(scaling_file: float | None, scaling: float | None) -> Iterator
         yield question_for_submitter("scaling-file", actual, "ask who set it")
 
 
-def _scored(checked: Sequence[Report], ruleset: Ruleset, by: str) -> tuple[Score | None, str]:
+def _score_or_problem(checked: Sequence[Report], ruleset: Ruleset, by: str) -> tuple[Score | None, str]:
     """Return the score by a verdict, which is None for logs that cannot be scored, and why there is no score."""
     try:
         scored = score_runs(checked, ruleset, by)

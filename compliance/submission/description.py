@@ -192,8 +192,9 @@ def _contradictions_of_node(node: Node, description: Description) -> Iterator[tu
     if _is_other_processor(node, description):
         yield "host_processor_model_name", str(node["cpu"])
 
-    cores = _number(description, "host_processors_per_node") * _number(description, "host_processor_core_count")
-    threads = max(_number(description, "host_processor_vcpu_count"), 2 * cores)
+    processors = _stated_number(description, "host_processors_per_node")
+    cores = processors * _stated_number(description, "host_processor_core_count")
+    threads = max(_stated_number(description, "host_processor_vcpu_count"), 2 * cores)
     usable: Any = node.get("cores")
     if cores and has_type(usable, COUNT) and not cores / 2 <= usable <= threads:
         yield "host_processor_core_count", f"{usable} cores a node that the job may use"
@@ -224,7 +225,7 @@ def _model_numbers(processor: str) -> set[str]:
     return {word for word in words if re.search(r"\d", word)}
 
 
-def _number(description: Description, field: str) -> int:
+def _stated_number(description: Description, field: str) -> int:
     """Return a whole number that the description states; 0 where it is none."""
     text = str(description.get(field))
     return int(text) if text.isdecimal() else 0

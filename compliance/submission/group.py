@@ -86,16 +86,16 @@ def one_submission(
         if report.run is NOTHING:  # a log without events, for which it has one finding
             raise ValueError(f"{name}: no log of a run ({report.findings[0].actual})")
 
-    first = checked[0].run
-    benchmark = first.stated_text(schema.SUBMISSION_BENCHMARK)
+    first_run = checked[0].run
+    benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
     runs = mlperf.submission_runs(benchmark, ruleset.version)
     if runs is None:
-        stated = printable(first.first_event(schema.SUBMISSION_BENCHMARK).value)
+        stated = printable(first_run.first_event(schema.SUBMISSION_BENCHMARK).value)
         scored_benchmarks = ", ".join(mlperf.scored(ruleset.version)) or "none"
         why = f"not scored; round v{round_of(ruleset.version)} has {scored_benchmarks}"
         raise ValueError(f"{names[0]}: benchmark {stated}: {why}")
 
-    wanted = names_of_submission(first)
+    wanted = names_of_submission(first_run)
     for report, name in zip(checked, names, strict=True):
         stated_names = names_of_submission(report.run)
         if stated_names != wanted:
@@ -121,9 +121,9 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
     MLPerf Training, whose minutes are scaled by 1. It is NOT_KNOWN where mlperf-logging has no points to test against,
     or cannot read a log.
     """
-    first = checked[0].run
-    benchmark = first.stated_text(schema.SUBMISSION_BENCHMARK)
-    if first.first_event(schema.SUBMISSION_DIVISION).value != "closed":
+    first_run = checked[0].run
+    benchmark = first_run.stated_text(schema.SUBMISSION_BENCHMARK)
+    if first_run.first_event(schema.SUBMISSION_DIVISION).value != "closed":
         return ConvergenceTest(status=NOT_APPLIED, reason="for closed runs", scaling=1.0)
     if not mlperf.is_mlperf_benchmark(benchmark):
         name = mlperf.model_name(benchmark)

@@ -117,7 +117,7 @@ def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ru
     with tempfile.TemporaryDirectory(dir=out, prefix="building-") as scratch:
         stage = Path(scratch) / org
         stage.mkdir()
-        content = _fill(stage, logs, description_path, ruleset)
+        content = _fill_package(stage, logs, description_path, ruleset)
         answers = official_answers(stage, content.manifest)
         refused = [f"{answer.check}: {answer.found}" for answer in answers if answer.status == FATAL]
         if refused:
@@ -126,7 +126,7 @@ def build(logs: Sequence[Path], *, org: str, system: str, out: Path, ruleset: Ru
     return Built(folder=target, content=content, answers=answers)
 
 
-def _fill(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
+def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, ruleset: Ruleset) -> Content:
     """Write the files of a package into the empty folder `stage`, and return its account of itself.
 
     Where there are more logs than a submission has runs, only the scored ones are kept. Raises RefusedError for logs
@@ -255,15 +255,15 @@ def contents_of(
     score = score_runs(checked, ruleset)
     if score.minutes is None and not reasons:
         reasons.append(Reason("score", score.problem))
-    first = checked[0].run
-    reasons += [Reason("logs", text) for text in _reasons_of_origin(first, folder.name)]
+    first_run = checked[0].run
+    reasons += [Reason("logs", text) for text in _reasons_of_origin(first_run, folder.name)]
     manifest = {
-        "organisation": first.first_event(schema.SUBMISSION_ORG).value,
+        "organisation": first_run.first_event(schema.SUBMISSION_ORG).value,
         "system": system,
         "benchmark": benchmark.name,
         "division": score.division,
         "ruleset": ruleset.version,
-        "commit": first.header_section(schema.SOURCE).get("commit"),
+        "commit": first_run.header_section(schema.SOURCE).get("commit"),
         "minutes": score.minutes,
         "unscaled_minutes": score.unscaled_minutes,
         "scaling": score.scaling,
@@ -272,7 +272,7 @@ def contents_of(
         "footnotes": score.standing.footnotes(),
         "runs": [_run_in_manifest(report, folder) for report in checked],
     }
-    return Content(manifest=manifest, report=_report(manifest, score, first, description)), reasons
+    return Content(manifest=manifest, report=_report(manifest, score, first_run, description)), reasons
 
 
 def _reasons_of_description(file: str, description: JsonObject) -> Iterator[Reason]:
@@ -372,7 +372,7 @@ def _report(manifest: JsonObject, score: Score, run: LoggedRun, description: Jso
         description=dict.fromkeys(FIELDS, "") | {name: printable(value, 1000) for name, value in description.items()},
         standing=score.standing,
         code=code_folder(manifest["benchmark"]),
-        settings=_rerun(run),
+        settings=_settings_to_rerun(run),
     )
 
 
@@ -398,7 +398,7 @@ def template_text(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-def _rerun(run: LoggedRun) -> str:
+def _settings_to_rerun(run: LoggedRun) -> str:
     """Return the settings that a user gave, such as `BATCHSIZE=256 PRECISION=amp_o2 `, by the log's header.
 
     Those of one run, and paths of the machine, are left out.

@@ -160,7 +160,7 @@ def score_runs(checked: Sequence[Report], ruleset: Ruleset, by: str | None = Non
     runs, faults = _judge_runs(checked, ruleset, by)
     kept = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
     dropped = len(runs) - len(kept)
-    mean = _mean(kept, dropped, benchmark.runs)
+    mean = _mean_of_runs(kept, dropped, benchmark.runs)
     test = convergence_test(checked, ruleset)
 
     problem = _problem_of_runs(runs, dropped, mean, benchmark.runs)
@@ -241,7 +241,7 @@ def _judge_runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _Judged
     return _Judged(runs, faults)
 
 
-def _mean(minutes: Sequence[float], dropped: int, runs: SubmissionRuns) -> _Mean:
+def _mean_of_runs(minutes: Sequence[float], dropped: int, runs: SubmissionRuns) -> _Mean:
     """Return the olympic mean, without the fastest and the slowest runs; the plain mean of too few runs.
 
     `minutes` are those of the runs that count. The `dropped` runs, which do not, are taken for the slowest ones. The

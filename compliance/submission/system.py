@@ -41,8 +41,8 @@ def command(options: argparse.Namespace) -> int:
     out: Path = options.out
     if out.exists() and not options.force:
         raise ValueError(f"{out}: exists; --force replaces it")
-    given = _given(options.set)
-    fields = _found(options.log, out.stem) | given
+    given = _given_fields(options.set)
+    fields = _found_fields(options.log, out.stem) | given
     _refuse_invalid(fields)
     description = {name: fields[name] for name in FIELDS}
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _given(settings: Sequence[str]) -> dict[str, str]:
+def _given_fields(settings: Sequence[str]) -> dict[str, str]:
     """Return the fields that were given as FIELD=VALUE. Raises ValueError for another form or field."""
     given = {}
     for setting in settings:
@@ -68,7 +68,7 @@ def _given(settings: Sequence[str]) -> dict[str, str]:
     return given
 
 
-def _found(log: Path, system_name: str) -> dict[str, str]:
+def _found_fields(log: Path, system_name: str) -> dict[str, str]:
     """Return the fields that the log states, and those of this machine if the log was written on it.
 
     Where both have a field, the log's counts.
@@ -164,14 +164,14 @@ def from_machine(root: Path) -> dict[str, str]:
     Fields that cannot be found out are left out.
     """
     fields = _processor(root) | _storage(root) | _network(root) | _accelerators()
-    release = _read(root / "etc/os-release") or ""
+    release = _text_of(root / "etc/os-release") or ""
     system = re.search(r'^PRETTY_NAME="?(.*?)"?$', release, re.MULTILINE)
     if system:
         fields["operating_system"] = f"{system[1]}, {os.uname().sysname} {platform.release()}"
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _read(path: Path) -> str | None:
+def _text_of(path: Path) -> str | None:
     """Return the text of a file; None where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
@@ -192,7 +192,7 @@ def _processor(root: Path) -> dict[str, str | None]:
     if not cpus or None in sockets:
         return {}
     is_virtual = "hypervisor" in cpus[0].get("flags", "").split()
-    highest_khz = _read(root / _FIRST_CPU / "cpufreq/cpuinfo_max_freq")
+    highest_khz = _text_of(root / _FIRST_CPU / "cpufreq/cpuinfo_max_freq")
     fields: dict[str, str | None] = {
         "host_processors_per_node": str(len(sockets)),
         "host_processor_core_count": str(len(cores) // len(sockets)),
@@ -209,7 +209,7 @@ def _processor(root: Path) -> dict[str, str | None]:
 def _cpus(root: Path) -> list[dict[str, str]]:
     """Return the CPUs by /proc/cpuinfo, each as its names and values."""
     cpus = []
-    for block in (_read(root / "proc/cpuinfo") or "").split("\n\n"):
+    for block in (_text_of(root / "proc/cpuinfo") or "").split("\n\n"):
         if block.strip():
             cpus.append(dict(re.findall(r"^(.+?)\s*:[ \t]*(.*)$", block, re.MULTILINE)))
     return cpus
@@ -219,9 +219,9 @@ def _caches(root: Path) -> list[str]:
     """Return the caches of the first CPU, such as `L1d 32KiB`."""
     caches = []
     for index in sorted((root / _FIRST_CPU / "cache").glob("index*")):
-        level = _read(index / "level")
-        kind = _read(index / "type")
-        size = _read(index / "size")
+        level = _text_of(index / "level")
+        kind = _text_of(index / "type")
+        size = _text_of(index / "size")
         if level and kind and size:
             letter = "" if kind == "Unified" else kind[0].lower()
             caches.append(f"L{level}{letter} {size}iB")
@@ -236,9 +236,9 @@ def _storage(root: Path) -> dict[str, str | None]:
     """
     capacities = {}
     for disk in sorted((root / "sys/block").glob("*")):
-        sectors = int(_read(disk / "size") or 0)
+        sectors = int(_text_of(disk / "size") or 0)
         is_device = (disk / "device").exists()  # and no loop device or other disk of software
-        is_built_in = _read(disk / "removable") == "0"
+        is_built_in = _text_of(disk / "removable") == "0"
         if is_device and is_built_in and sectors:
             capacities[disk.name] = f"{sectors * _SECTOR_BYTES / 1e9:.0f} GB"
     if not capacities:
@@ -258,12 +258,12 @@ def _network(root: Path) -> dict[str, str | None]:
     """
     counts: Counter[str] = Counter()
     for port in (root / "sys/class/infiniband").glob("*/ports/*"):
-        rate = _read(port / "rate")
-        state = _read(port / "state") or ""
+        rate = _text_of(port / "rate")
+        state = _text_of(port / "state") or ""
         if rate and "ACTIVE" in state:
             counts[f"InfiniBand or RoCE {rate}"] += 1
     for card in (root / "sys/class/net").glob("*"):
-        megabits_per_s = _read(card / "speed")
+        megabits_per_s = _text_of(card / "speed")
         is_device = (card / "device").exists()  # and no bridge or other card of software
         if is_device and megabits_per_s and megabits_per_s.isdecimal():
             counts[f"Ethernet {int(megabits_per_s) / 1000:g} Gb/s"] += 1

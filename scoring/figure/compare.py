@@ -18,7 +18,7 @@ from scoring.figure.calibration import smallest_difference
 from scoring.figure.levels import hosts_of_runs, in_words, independent_values
 from scoring.figure.options import add_score_options, counts, protocol_of
 from scoring.figure.protocols import Protocol
-from scoring.figure.repeats import once
+from scoring.figure.repeats import refuse_same_run_twice
 from scoring.figure.score import Score, score
 from scoring.figure.systems import read_systems
 from scoring.importers import count, jsonable
@@ -97,20 +97,20 @@ def compare(named: Sequence[tuple[str, Score]], given: BetweenRuns | None = None
         shown = ", ".join(f"{name}: {result.unit} by {result.protocol.name}" for name, result in named)
         raise InputError(f"figures of different unit or protocol cannot be compared ({shown})")
     records = list(itertools.chain.from_iterable(result.records for result in scores))
-    once(records)
+    refuse_same_run_twice(records)
 
     base = scores[0]
     rows = []
-    found = list(warnings.of_mixture(records))
+    shown_warnings = list(warnings.of_mixture(records))
     for name, result in named:
         between = given or spread_between_runs(base, result, scores)
         row = _row(name, base, result, between)
         if row.efficiency is not None and row.devices != base.records[0].devices:
-            found += warnings.of_efficiency(name, row.efficiency)
+            shown_warnings += warnings.of_efficiency(name, row.efficiency)
             if row.efficiency > REFUSED:
                 row = dataclasses.replace(row, efficiency=None)
         rows.append(row)
-    return Comparison(protocol=base.protocol, rows=tuple(rows), warnings=tuple(found))
+    return Comparison(protocol=base.protocol, rows=tuple(rows), warnings=tuple(shown_warnings))
 
 
 def _row(name: str, base: Score, result: Score, between: BetweenRuns | None) -> Row:

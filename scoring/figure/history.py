@@ -78,14 +78,14 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
     """
     past_values = [row.images_per_s for row in past]
     new_values = [run.value for run in result.runs]
-    past_repeats = independent_values(past_values, hosts)
-    new_repeats = independent_values(new_values, hosts_of_runs(result.records))
+    independent_past = independent_values(past_values, hosts)
+    independent_new = independent_values(new_values, hosts_of_runs(result.records))
     new_mean = statistics.fmean(new_values)
     figure = f"{new_mean:.6g} {result.unit} over {in_words(result.levels)}"
 
-    interval = ratio_interval(past_repeats, new_repeats)
+    interval = ratio_interval(independent_past, independent_new)
     if interval is None:
-        return Judgement(False, f"cannot be told: {figure}; {_too_few_in_words(len(past), len(past_repeats))}")
+        return Judgement(False, f"cannot be told: {figure}; {_too_few_in_words(len(past), len(independent_past))}")
     if spread.has_no_width(interval):
         says = "the figures have too few digits to tell how far runs lie apart"
         return Judgement(False, f"cannot be told: {figure}; {says}")

@@ -117,11 +117,12 @@ def opened(path: Path, *, new: bool = False) -> Iterator[sqlite3.Connection]:
     mode = "rwc" if new else "ro"
     address = f"file:{urllib.parse.quote(os.fsencode(path.absolute()))}?mode={mode}"
     try:
-        with closing(sqlite3.connect(address, uri=True)) as connection, connection:
+        with closing(sqlite3.connect(address, uri=True)) as connection:
             if new:
                 _make_table_if_empty(connection)
             _refuse_other_files(connection, path)
-            yield connection
+            with connection:  # commits at the end of the block, or rolls back on an error
+                yield connection
     except sqlite3.Error as error:
         fix = "another process writes to it: try again" if "locked" in str(error) else "name another by --file"
         raise InputError(f"{path}: not a history that can be used ({error}); {fix}") from error

@@ -39,13 +39,13 @@ def levels(values: Sequence[float], rates: Sequence[Sequence[float]], hosts: Seq
     window_level = _level_of_windows(rates)
     converged = [index for index, value in enumerate(values) if not math.isinf(value)]
     not_converged = len(values) - len(converged)
-    values = [values[index] for index in converged]
+    converged_values = [values[index] for index in converged]
     if hosts is None:
-        run_level = _level("run", [values], unknown="one run", not_converged=not_converged)
+        run_level = _level("run", [converged_values], unknown="one run", not_converged=not_converged)
         return window_level, run_level, Level(name="host", count=None, unknown=HOSTS_UNSAID)
 
-    hosts = [hosts[index] for index in converged]
-    runs_of_hosts = list(values_by_host(values, hosts).values())
+    converged_hosts = [hosts[index] for index in converged]
+    runs_of_hosts = list(values_by_host(converged_values, converged_hosts).values())
     run_level = _level("run", runs_of_hosts, unknown="one run of each host", not_converged=not_converged)
     host_means = [statistics.fmean(runs_of_host) for runs_of_host in runs_of_hosts]
     return window_level, run_level, _level("host", [host_means], unknown="one host")
@@ -75,7 +75,7 @@ def _level(name: str, sets: Sequence[Sequence[float]], *, unknown: str, not_conv
 
 
 def in_words(repeated: Sequence[Level]) -> str:
-    """Return levels as one line: `40 windows +-1.2 %; 3 runs +-0.31 %; one host`."""
+    """Return levels as one line: `40 windows +-1.20%; 3 runs +-0.31%; one host`."""
     return "; ".join(level_in_words(level) for level in repeated)
 
 

@@ -10,7 +10,7 @@ from scoring.record import InputError, Record
 IN_COMMON = ("devices", "batch_per_device", "global_batch", "precision", "mode", "model", "machine")
 
 
-def repeats_of_one_system(records: Sequence[Record]) -> None:
+def refuse_what_is_no_repeat(records: Sequence[Record]) -> None:
     """Raise InputError where runs are no repeats of one system, or where two logs are of the same run.
 
     Repeats agree in the facts of IN_COMMON and in the framework, whatever its version. A fact that only one of two logs
@@ -22,7 +22,7 @@ def repeats_of_one_system(records: Sequence[Record]) -> None:
     _refuse_difference("framework", records, frameworks)
     if None in frameworks:
         _refuse_difference("format", records, [record.format for record in records])
-    once(records)
+    refuse_same_run_twice(records)
 
 
 def _refuse_difference(name: str, records: Sequence[Record], values: Sequence[object]) -> None:
@@ -37,7 +37,7 @@ def _refuse_difference(name: str, records: Sequence[Record], values: Sequence[ob
         raise InputError(f"runs of different {name} ({where}) are no repeats of one system; {fix}")
 
 
-def once(records: Sequence[Record]) -> None:
+def refuse_same_run_twice(records: Sequence[Record]) -> None:
     """Raise InputError for two logs of one run, or for two parts of its log: each run counts once."""
     files: dict[object, str] = {}  # by the identity of their runs
     for record in records:

@@ -290,9 +290,10 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
     start = _end_of_warm_up(record, protocol, stamped, skip)
     measured = _rows_to_measure(record, protocol, stamped, start)
     end = measured[-1]
+    seconds = _seconds_between(record, start, end)
     return RunFigure(
         file=record.file,
-        value=_images_a_step(record) * (end.position - start.position) / _seconds_between(record, start, end),
+        value=_images_a_step(record) * (end.position - start.position) / seconds,
         windows=len(measured),
         first_line=start.window.line,
         last_line=end.window.line,

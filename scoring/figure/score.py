@@ -20,7 +20,7 @@ from scoring.figure.levels import Level, hosts_of_runs, in_words, levels
 from scoring.figure.limits import images_per_joule, utilization
 from scoring.figure.options import add_score_options, add_system_option, protocol_of
 from scoring.figure.protocols import Protocol
-from scoring.figure.repeats import repeats_of_one_system
+from scoring.figure.repeats import refuse_what_is_no_repeat
 from scoring.figure.run import RunFigure, devices_in_rate, run_figure
 from scoring.figure.run_count import missing_runs, of_benchmark, refuse_without_mean
 from scoring.figure.standing import standing_of
@@ -203,7 +203,7 @@ def score(
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")
-    repeats_of_one_system(records)
+    refuse_what_is_no_repeat(records)
     protocol = of_benchmark(protocol, records)
     records, chosen = _scored_runs(records, protocol)
 

@@ -66,10 +66,10 @@ def _write_table(campaign: Campaign, jobs: Sequence[Job], results: Path) -> None
     text = markdown(campaign, rows, system=", ".join(sorted(machines)) or "nothing measured yet")
 
     results.mkdir(parents=True, exist_ok=True)
-    file = results / (f"{campaign.name}-shrunk" if campaign.shrunk else campaign.name)
-    file.with_suffix(".md").write_text(text, encoding="utf-8")
+    name = f"{campaign.name}-shrunk" if campaign.shrunk else campaign.name
+    (results / f"{name}.md").write_text(text, encoding="utf-8")
     about = {"campaign": campaign.name, "protocol": campaign.protocol.name, "shrunk": campaign.shrunk, "rows": rows}
-    file.with_suffix(".json").write_text(json.dumps(jsonable(about), indent=1), encoding="utf-8")
+    (results / f"{name}.json").write_text(json.dumps(jsonable(about), indent=1), encoding="utf-8")
     print(text)
 
 

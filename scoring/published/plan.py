@@ -176,12 +176,14 @@ def _nvidia_smi(field: str) -> list[str]:
     return done.stdout.splitlines() if done.returncode == 0 else []
 
 
-def why_not(run: Run, gpus: Sequence[str], capabilities: Sequence[str], hosts: Sequence[str], *, shrink: bool) -> str:
+def reason_to_skip(
+    run: Run, gpus: Sequence[str], capabilities: Sequence[str], hosts: Sequence[str], *, shrink: bool
+) -> str:
     """Return why this machine cannot do `run`, as a text for the plan; empty where it can.
 
-    `gpus` and `capabilities` are the names and the compute capabilities of its GPUs, `hosts` the nodes that the user
-    named. With `shrink` the run is a tiny one on CPU ranks, which needs none of them, but then the automatic strategy
-    cannot run.
+    `gpus` and `capabilities` are the names and the compute capabilities of its GPUs, which are taken to be alike, and
+    `hosts` are the nodes that the user named. With `shrink` the run is a tiny one on CPU ranks, which needs none of
+    them; only the automatic strategy cannot run so.
     """
     if shrink:
         if run.strategy == "auto":
@@ -249,7 +251,9 @@ def plan(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
     the same for all campaigns of a workload, so they share a folder. `runner` is the command of one job, instead of
     this project's own. Reads the logs, asks nvidia-smi for this machine's GPUs and takes the hosts from HOSTS.
     """
-    folder = results / (f"shrunk_{campaign.workload}" if campaign.shrunk else campaign.name)
+    folder = results / campaign.name
+    if campaign.shrunk:
+        folder = results / f"shrunk_{campaign.workload}"
     gpus = _nvidia_smi("name")
     capabilities = _nvidia_smi("compute_cap")  # a driver before 510 does not know this field
     hosts = re.findall(r"[^,\s]+", os.environ.get("HOSTS", ""))  # launch/campaign.sh makes it of a HOSTFILE
@@ -267,7 +271,7 @@ def plan(campaign: Campaign, results: Path, *, runner: str = "") -> list[Job]:
             folder=folder / run.name,
             done=trials.done,
             missing=trials.missing,
-            skipped=why_not(run, gpus, capabilities, hosts, shrink=campaign.shrunk),
+            skipped=reason_to_skip(run, gpus, capabilities, hosts, shrink=campaign.shrunk),
             exports=exports,
             command=runner or command(run, hosts),
         )

@@ -176,18 +176,18 @@ def _judged(rule: Rule, result: Score, records: Sequence[Record], published: Pub
     recomputed = result.value * (rule.factor or 1.0)
     is_exact = _rounds_to_published(recomputed, published)
     is_near = abs(recomputed / published.value - 1) <= TOLERANCE
-    closing_figure = _closing_figure(records)
-    is_closing_figure = False
-    if closing_figure is not None and not is_near and _rounds_to_published(closing_figure, published):
-        is_closing_figure = True
-        recomputed = closing_figure
-        notes.append("the log's own closing line")
+    if not is_near:
+        closing_figure = _closing_figure_if_published(records, published)
+        if closing_figure is not None:
+            recomputed = closing_figure
+            is_exact = True
+            notes.append("the log's own closing line")
 
     notes += _notes_on_score(rule, result, records)
     other_conditions = _conditions_that_differ(records, published)
     notes += other_conditions
-    is_borne_out = not other_conditions and (is_exact or is_near or is_closing_figure)
-    if is_borne_out and not is_exact and not is_closing_figure:
+    is_borne_out = not other_conditions and (is_exact or is_near)
+    if is_borne_out and not is_exact:
         notes.append(f"within {TOLERANCE:.2%}, not to all digits")
     if published.log_note:
         notes.append(f"known: {published.log_note}")
@@ -199,11 +199,15 @@ def _judged(rule: Rule, result: Score, records: Sequence[Record], published: Pub
     return Judgement(NOT_BORNE_OUT, recomputed, notes)
 
 
-def _closing_figure(records: Sequence[Record]) -> float | None:
-    """Return the figure in images/s that a single log closes with; None where it has none, or there are several."""
+def _closing_figure_if_published(records: Sequence[Record], published: Published) -> float | None:
+    """Return the images/s that a log itself closes with, if they are the published figure at its printed digits.
+
+    Returns None where they are not, where the log closes with no figure, and for several logs.
+    """
     if len(records) != 1 or records[0].summary_rate is None:
         return None
-    return records[0].summary_rate * (devices_in_rate(records[0]) or 1)
+    closing_figure = records[0].summary_rate * (devices_in_rate(records[0]) or 1)
+    return closing_figure if _rounds_to_published(closing_figure, published) else None
 
 
 def _notes_on_score(rule: Rule, result: Score, records: Sequence[Record]) -> list[str]:

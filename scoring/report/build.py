@@ -15,7 +15,7 @@ from runlog.text import called, visible
 from runlog.verdict import Verdict
 from scoring.figure import protocols, warnings
 from scoring.figure.protocols import Protocol
-from scoring.figure.repeats import once
+from scoring.figure.repeats import refuse_same_run_twice
 from scoring.figure.score import RunFigure, Score, score
 from scoring.published.table import read_published
 from scoring.record import InputError, Record, TooFewRunsError
@@ -93,7 +93,7 @@ def build(
     Raises:
         InputError: One log is given twice.
     """
-    once(records)
+    refuse_same_run_twice(records)
     if protocol is None and all(_says_run_time_alone(record) for record in records):
         protocol = protocols.find("mlperf")
     options = _FigureOptions(protocol, skip)

@@ -146,7 +146,8 @@ def _header_section(run: ReportedRun, name: str, title: str, first_run: int) -> 
     """Return a section of the header of a run's log, `name`, as a folded table.
 
     `first_run` is the number of the first run with the same section. If that is another run, a reference to it takes
-    the section's place. Before the section `hardware` stand tables of how the GPUs of the nodes are linked.
+    the section's place, and nothing else is returned. Before the section `hardware` stand tables of how the GPUs of the
+    nodes are linked.
     """
     link = link_to_line(run, run.header_lines.get(name), "header")
     if first_run != run.number:

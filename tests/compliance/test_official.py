@@ -242,6 +242,13 @@ def test_a_log_of_damaged_lines_is_judged_by_these_and_refused_by_both(tmp_path:
     assert not report.passes_official
 
 
+def test_of_a_line_with_two_events_the_official_checker_reads_the_last(tmp_path: Path) -> None:
+    """The first one is cut, as where two ranks write at once."""
+    log = Altered(make_log.run()).line("seed", lambda line: ':::MLLOG {"key": "seed", "val' + line)
+    report = agreed(tmp_path, log.text)
+    assert report.passes_official and {f.rule for f in report.findings if f.severity == "error"} >= {"line-damaged"}
+
+
 # --- each benchmark of each ruleset ---
 
 VERSIONS = [version for version in rule_files.versions() if version >= "4.0.0"]

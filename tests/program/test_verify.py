@@ -391,6 +391,7 @@ def test_the_first_bucket_is_closed_early_and_the_last_is_small() -> None:
     ("channels", "outputs", "is_taken"), [(8, 32, True), (16, 64, True), (4, 32, False), (8, 48, False)]
 )
 def test_a_unit_takes_channels_in_the_multiples_of_its_kernel(channels: int, outputs: int, is_taken: bool) -> None:
+    paddle.enable_static()
     main = static.Program()
     with static.program_guard(main, static.Program()):
         image = static.data("image", [2, 4, 4, channels], "float32")

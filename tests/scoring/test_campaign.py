@@ -278,11 +278,18 @@ def test_a_dry_run_has_a_line_a_run(here: pytest.MonkeyPatch, tmp_path: Path) ->
     assert lines[-1].startswith("fleetx: 26 trials, 1 done, ")
 
 
+def test_a_log_of_a_call_that_made_several_runs_counts(tmp_path: Path) -> None:
+    job = plan("dlperf", tmp_path)[0]
+    write_log(job.folder / "trial_1", job.exports | {"NEXP": "5"}, step_time_s=0.35)
+    assert len(plan("dlperf", tmp_path)[0].done) == 1
+
+
 @pytest.mark.parametrize(
     "change, status, text",
     [
         ({"BATCHSIZE": "64"}, "success", "BATCHSIZE=64, the campaign wants 128"),
         ({"PRECISION": "tf32"}, "success", "PRECISION=tf32"),
+        ({"MODE": "train"}, "success", "MODE=train"),
         ({}, "aborted", "run_stop says aborted"),
         ({}, None, "run_stop says nothing"),
     ],

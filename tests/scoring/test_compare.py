@@ -14,7 +14,9 @@ import pytest
 
 from runlog.stats import olympic_mean, t_quantile
 from scoring.figure import spread
+from scoring.figure.systems import read_described
 from tests.scoring.samples import command, folder_of, scoring, steady_log
+from tests.scoring.test_report_content import submission
 
 
 def test_different_only_if_the_interval_says_so(tmp_path: Path) -> None:
@@ -77,6 +79,15 @@ def test_repeats_of_the_same_system_judge_its_single_runs(tmp_path: Path) -> Non
     assert [row["different"] for row in result["rows"]] == [None, True, False, None]
     assert result["rows"][1]["basis"] == "one run against 3: the spread of 3 runs of this system"
     _, result, _ = command("compare", near, one, many, "--protocol", "window")  # a third that has repeats
+    assert result["rows"][1]["different"] is True
+
+
+def test_the_spread_of_single_runs_does_not_judge_a_median_of_two(tmp_path: Path) -> None:
+    two, one = folder_of(tmp_path, "two", [1, 1.01]), folder_of(tmp_path, "one", [2])
+    given = ("--protocol", "dlperf-later", "--runs", "1", "--between-runs-sd", "0.8/5")
+    _, result, _ = command("compare", two, one, *given)
+    assert result["rows"][1]["ratio_interval_95"] is None and result["rows"][1]["different"] is None
+    _, result, _ = command("compare", one, folder_of(tmp_path, "other", [1]), *given)
     assert result["rows"][1]["different"] is True
 
 
@@ -238,3 +249,13 @@ def test_equal_systems_are_rarely_called_different_and_healthy_sets_rarely_blame
     # 5 % of 800 are 40; two deviations more are 52.
     assert all(count <= 52 for count in called.values()), called
     assert called["outlier"] <= 0.02 * 2 * REPEATS
+
+
+def test_a_batch_that_the_described_devices_do_not_divide_is_not_known(tmp_path: Path) -> None:
+    [folder] = submission(tmp_path, {"a100_n1": 8}, described=True)
+    log = folder / "result_0.txt"
+    assert read_described(log).batch_per_device == 4096 // 8
+    description = tmp_path / "Lab" / "systems" / "a100_n1.json"
+    description.write_text('{"number_of_nodes": 1, "accelerators_per_node": 6}')
+    record = read_described(log)
+    assert (record.devices, record.batch_per_device) == (6, None)

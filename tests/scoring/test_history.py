@@ -15,10 +15,11 @@ import pytest
 
 from scoring.figure import history_file
 from scoring.importers import read_record
+from tests import make_log
 from tests.jobs import Done, need, refused
 from tests.scoring import samples
 from tests.scoring.pages import write_log
-from tests.scoring.samples import scoring
+from tests.scoring.samples import scoring, write
 
 try:
     import mlflow
@@ -283,6 +284,21 @@ def test_tensorboard_has_a_folder_a_run(pair: list[str], tmp_path: Path) -> None
         windows = read_record(log).windows
         assert shown == [("images_per_s", round(w.images_per_s or 0, 3), w.step) for w in windows]
     assert scoring("export", *pair, "--tensorboard", folder).returncode == 2
+
+
+def test_an_evaluation_stands_at_its_epoch(tmp_path: Path) -> None:
+    need(mlflow is not None, "no packages of the extra [export]: launch/setup.sh export")
+    log = write(tmp_path, "run.txt", make_log.run(epochs=8, eval_every=4))
+    assert scoring("export", log, "--tensorboard", tmp_path / "board").returncode == 0
+    (file,) = (tmp_path / "board" / "0-run").glob("events.out.*")
+    quality = read_record(log).quality
+    shown = [
+        event.step
+        for event in _events(file.read_bytes())
+        for value in event.summary.value
+        if value.tag == quality[0].name
+    ]
+    assert shown == [one.epoch for one in quality] and shown != [0, 1]
 
 
 def _events(data: bytes) -> "list[Event]":  # a name only where the extra is installed

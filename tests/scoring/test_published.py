@@ -16,7 +16,7 @@ import pytest
 
 from scoring.figure import protocols
 from scoring.published import reproduce
-from scoring.published.table import Figure, Published, read_published, read_rows, select
+from scoring.published.table import Figure, Published, nearest, read_published, read_rows, select
 from scoring.record import InputError
 from tests import jobs
 from tests.jobs import printed
@@ -436,3 +436,13 @@ def test_a_run_ends_with_what_was_skipped_and_how_to_have_it(tmp_path: Path) -> 
     last = done.stdout.splitlines()[-1]
     assert last.startswith("skipped: ") and last.endswith("none is absent: tests/fetch_logs.sh fetches the logs)"), last
     assert int(last.split()[1]) > 0
+
+
+def test_the_nearest_row_is_one_of_throughput() -> None:
+    rows = read_published()
+    others = [row for row in rows if row.metric != "throughput" and row.batch_per_device and row.devices]
+    assert others
+    for row in others:
+        found = nearest(rows, batch=row.batch_per_device or 0, devices=row.devices or 0)
+        assert found is not None and found.metric == "throughput"
+    assert nearest(others, batch=128, devices=8) is None

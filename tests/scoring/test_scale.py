@@ -149,10 +149,15 @@ def test_only_resnet_has_resnets_epochs(published_logs: Path, tmp_path: Path) ->
         assert steps * 10 * given["step_time_s"] < 60 * given["time_to_train_min"] < steps * 12 * given["step_time_s"]
 
 
-@pytest.mark.parametrize("dataset", ["[]", "null", '{"synthetic": false, "train_samples": "many", "eval_samples": -1}'])
+NO_SIZES = ('"train_samples": "many", "eval_samples": -1', '"train_samples": 0, "eval_samples": 0')
+
+
+@pytest.mark.parametrize("dataset", ["[]", "null", *(f'{{"synthetic": false, {sizes}}}' for sizes in NO_SIZES)])
 def test_a_data_set_that_says_no_numbers_says_nothing(logs: list[Path], dataset: str) -> None:
+    options = ("--measured", logs[0], "--nodes", "2", "--epochs", "10", "--json")
+    undescribed = json.loads(command(*options).stdout)
     logs[0].write_text(f'# {{"dataset": {dataset}}}\n{logs[0].read_text()}')
-    assert command("--measured", logs[0], "--nodes", "2", "--epochs", "10").returncode == 0
+    assert json.loads(command(*options).stdout)["predictions"] == undescribed["predictions"]
 
 
 @pytest.mark.parametrize(
