@@ -211,8 +211,8 @@ def _size(name: str, content: bytes) -> folder.Size:
         raise ValueError(f"{name}: is no image: replace the file or remove it from the list") from error
 
 
-def _size_of_sample(images: data.Images, number: int) -> folder.Size:
-    """Return width and height of a listed or packed image in pixels. Raises ValueError where its file is no image."""
+def _size_of_sample(images: folder.ImageList | Records, number: int) -> folder.Size:
+    """Return width and height of a list's image in pixels. Raises ValueError where its file is no image."""
     ((name, content),) = images.encoded(number)
     return _size(name, content)
 

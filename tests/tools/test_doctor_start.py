@@ -38,6 +38,7 @@ static int fault(const char *call, int gpu) {
   if (!strncmp(found, "exit", 4)) exit(3);
   return atoi(found);
 }
+__attribute__((destructor)) static void unload(void) { fault("unload", -1); }
 int cuInit(unsigned flags) { return fault("cuInit", -1); }
 int cuDriverGetVersion(int *version) { return *version = 12040, 0; }
 int cuDeviceGetCount(int *count) { return *count = atoi(getenv("GPUS")), fault("cuDeviceGetCount", -1); }
@@ -123,6 +124,12 @@ def test_a_start_that_fails_is_told_with_its_cause_and_what_to_do(
     assert (verdict.check, verdict.status) == ("cuda.start", FATAL)
     assert verdict.found.startswith(found) and fix in verdict.fix
     assert verdict.wanted == "cuInit and a context on each of 8 GPUs"
+
+
+def test_a_driver_that_dies_behind_a_failed_start_has_died(libraries: Path) -> None:
+    """Its death at the process's exit says more than the result before it."""
+    start = cuda.start(environ(libraries, "cuInit=802,unload=die"), 8)
+    assert start.fault == Step(call="exit", ended="ended by signal 6 (SIGABRT)") and not start.gpus
 
 
 def test_fabric_managers_version_stands_next_to_the_drivers(libraries: Path) -> None:

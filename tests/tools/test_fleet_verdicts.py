@@ -242,6 +242,22 @@ def test_a_baseline_finds_what_the_nodes_make_hides() -> None:
     assert fleet_baseline.changes(now, then) == []
 
 
+def test_a_change_within_the_noise_of_either_record_names_nobody() -> None:
+    quiet = {f"node{i}": [1.0] * 6 for i in range(8)}
+    noisy = {f"node{i}": [0.8, 1.25] * 3 for i in range(8)}
+    slower_by_5 = {"node5": [1.05] * 6}
+
+    def slower(then: dict[str, list[float]], now: dict[str, list[float]]) -> dict[str, float]:
+        earlier, later = record(8), record(8)
+        for made, series in ((earlier, then), (later, now)):
+            made["metrics"] = {"step_s": {"series": list(series.values()), "reasons": {}}}
+        (change,) = fleet_baseline.changes(later, earlier)
+        return change.slower
+
+    assert slower(quiet, quiet | slower_by_5) == {"node5": pytest.approx(0.05)}
+    assert slower(noisy, quiet | slower_by_5) == {}
+
+
 # ---- rounds: every node in each, no pair twice, groups crossed
 
 
