@@ -306,8 +306,8 @@ def _exports_of_node(environ: Mapping[str, str], added: Mapping[str, str], origi
 
     They are those that the system's file has `added` to the environment, every value of the job (`origins`), and three
     lists of names: JOB_FORWARDED of the variables that mpirun hands to the ranks, JOB_SECRETS of those that the shell
-    unsets as they hold secrets, and JOB_DROPPED of those that it unsets on one node, which NCCL's network needs none
-    of. The last is left out where it would be empty.
+    unsets as they hold secrets, and JOB_DROPPED of those that it unsets as they choose NCCL's network between nodes,
+    for a job of one node. The last is left out where it would be empty.
     """
     settings = {name: str(entry["value"]) for name, entry in origins.items()}
     nodes = int(settings["DGXNNODES"])

@@ -204,7 +204,7 @@ def memory_of(handle: Handle) -> Memory:
     """Return how much memory a GPU has and how much of it processes use; what NVML does not answer is None.
 
     The driver keeps some memory for itself, 0.3 to 1 GiB on an idle card. NVML's second memory call, which drivers have
-    from 510 on, does not count it as used. Its first call does so from 510 on: where only that one answers,
+    from 510 on, does not count that as used. The first call counts it as used from 510 on: where only that one answers,
     `used_or_reserved` has the sum of both, and `used` is None. Before 510 the first call counts what processes use.
     """
     second_call = getattr(pynvml, "nvmlMemory_v2", None)  # which an old pynvml does not have

@@ -180,9 +180,9 @@ def of_named_paths(job: Job) -> Iterator[str]:
         hosts_of_cluster(cluster)  # which raises
     for variable in NAMED_PATHS:
         path = job.value(variable)
-        refuse = named_files.refuse_no_folder if variable in FOLDERS else named_files.refuse_no_file
         if not path:
             continue
+        refuse = named_files.refuse_no_folder if variable in FOLDERS else named_files.refuse_no_file
         try:
             refuse(Path(path))
         except named_files.UnusableError as error:

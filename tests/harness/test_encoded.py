@@ -102,6 +102,7 @@ def test_what_is_wrong_is_said() -> None:
     assert encoded.fault(BASELINE[:30]).endswith("goes beyond its end")
     assert encoded.fault(BASELINE[:-300] + BASELINE[:-2]).startswith("it is truncated: another picture begins at byte")
     assert encoded.fault(b"\xff\xd8\xff\xd9") == "it ends before its picture begins"
+    assert encoded.fault(b"\xff\xd8\xff\xe0\0").endswith("goes beyond its end")
     assert encoded.fault(b"\xff\xd8\xff\xe0\0\0") == "its segment at byte 2 has no length"
     assert encoded.fault(b"\xff\xd8\xff\xc0\0\x02") == "its segment at byte 2 has no size of the picture"
     jpeg_ls = b"\xff\xd8\xff\xf7\0\x0b\x08\0\x50\0\x64\x01\x01\x11\0"

@@ -10,6 +10,7 @@ from unittest import mock
 
 import numpy as np
 import paddle
+import pynvml
 import pytest
 from nvidia.dali import types
 from nvidia.dali.backend import TensorGPU, TensorListGPU
@@ -156,6 +157,19 @@ def test_a_gpu_without_what_the_job_computes_by_is_refused(
         harness.__main__._check_gpus(job, checks_precision=False)
         with pytest.raises(ValueError, match=said):
             harness.__main__._check_gpus(job, checks_precision=True)
+
+
+@pytest.mark.parametrize(
+    ("driver", "used", "used_or_reserved"), [("495.44", 3 * 2**20, None), ("510.47.03", None, 5 * 2**20)]
+)
+def test_an_old_pynvml_does_not_tell_a_new_drivers_reserve_apart(
+    driver: str, used: int | None, used_or_reserved: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(pynvml, "nvmlMemory_v2")
+    gpu = A100 | {"driver": driver, "memory": (40 * 2**30, 3 * 2**20), "reserve": 2 * 2**20}
+    with recorded_nvml(gpu), nvidia.opened() as (handles, _):
+        memory = nvidia.memory_of(handles[0])
+    assert memory == nvidia.Memory(total=40 * 2**30, used=used, used_or_reserved=used_or_reserved)
 
 
 def test_a_logs_header_describes_the_gpus() -> None:

@@ -163,6 +163,7 @@ def test_an_older_driver_leaves_a_question_unanswered_and_the_run_alone(name, tm
         with nvidia.opened() as (handles, why):
             for handle in handles:
                 nvidia.gpu_of(handle)
+                nvidia.serial_of(handle)
             assert handles or name in why
         with Sampler(path, every_s=0.01, job_gpus=1) as sampler:
             sampler.run_begins()
