@@ -116,6 +116,7 @@ def _refusals_of_loss_scale(job: Job) -> Iterator[str]:
         holds = " and ".join(_titles_of_those_that("holds_fixed_loss_scale"))
         yield f"LOSS_SCALE={scale}: a fixed scale was shown to hold for {holds} alone: set 0"
 
+    # A mean over more images has smaller gradients, so both bounds grow with the batch; a scale of 1 is none.
     least = max(2, math.ceil(job.global_batch / IMAGES_TO_SCALE))
     most = max(2, job.global_batch * MOST_SCALE)
     if not least <= scale <= most:

@@ -69,6 +69,10 @@ def command(options: argparse.Namespace) -> int:
 def audit(path: Path, ruleset: str | None = None, *, envelope: bool = False) -> list[Submission]:
     """Check all logs below the folder, or in the tar archive, `path`. Return a row for each submission, by its folder.
 
+    Besides what the check of each log finds, a row has questions to the submitter: about the system description and the
+    scaling.json beside the logs, about runs that an earlier submission of the tree has too, about throughput above the
+    peak of the system, and about runs that converged unusually soon, which takes all submissions to tell.
+
     `ruleset` is that of all logs. None takes for each log the ruleset of the round that a folder's name says, and
     NEWEST for logs of this project, which are of no round. `envelope` asks for a second test of the convergence,
     against the lower convex envelope of the reference points. Raises ValueError for an archive that cannot be read, and

@@ -243,7 +243,7 @@ class Reason(NamedTuple):
 def contents_of(
     folder: Path, checked: Sequence[Report], system: str, benchmark: SubmittedBenchmark, ruleset: Ruleset
 ) -> tuple[Content, list[Reason]]:
-    """Return what the package at `folder` must say of itself, and the reasons why it may not be published.
+    """Return the manifest and the report that the package at `folder` must have, and why it may not be published.
 
     Both are computed from its system description and its logs alone; `checked` has the reports on the logs. So `verify`
     can compute them again from a package that it is given. There are no reasons where it may be published.
@@ -253,7 +253,7 @@ def contents_of(
     reasons = list(_reasons_of_description(description_file.name, description))
     reasons += _reasons_of_runs(checked, description, ruleset)
     score = score_runs(checked, ruleset)
-    if score.minutes is None and not reasons:
+    if score.minutes is None and not reasons:  # else the reasons above are why there is no score
         reasons.append(Reason("score", score.problem))
     first_run = checked[0].run
     reasons += [Reason("logs", text) for text in _reasons_of_origin(first_run, folder.name)]

@@ -59,10 +59,9 @@ def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
     tables = []
     for figures in by_devices(row for row in rows if row.nodes):  # a list for each system, by ascending devices
         largest = figures[-1]
-        devices_per_node = (largest.devices or 0) / (largest.nodes or 1)
         images_per_s: dict[int, float] = {}  # by nodes
         for figure in figures:
-            if figure.nodes and figure.devices == figure.nodes * devices_per_node:
+            if figure.nodes and figure.devices_per_node == largest.devices_per_node:
                 images_per_s[figure.nodes] = figure.value
         if len(images_per_s) > 1:
             name = _table_name(largest)

@@ -74,6 +74,13 @@ class Published:
         return self.value.printed
 
     @property
+    def devices_per_node(self) -> float | None:
+        """Return how many devices each node had; None where the table does not say the nodes or the devices."""
+        if not self.devices or not self.nodes:
+            return None
+        return self.devices / self.nodes
+
+    @property
     def framework_name(self) -> str:
         """Return the framework without the release 2.5, which one report names with it."""
         return self.framework.split(" 2.5")[0]

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from harness import env
+from harness.job import Job
 from runlog import named_files
 from runlog.completion import complete
 from runlog.errors import one_line
@@ -203,13 +204,8 @@ def _stop(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-@one_line
-def main() -> int:
-    """Search the fastest strategy of this machine for the job of the environment, or with --batches sweep batch sizes.
-
-    Returns the exit status of `tune` or `sweep`. Raises ValueError, before anything runs, where --repeats are too few,
-    the environment describes no job that can be trained, or the job has several nodes.
-    """
+def _parse() -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -220,15 +216,30 @@ def main() -> int:
     parser.add_argument("--batches", nargs="?", const=BATCHES, help=f"sweep these batch sizes instead ({BATCHES})")
     parser.add_argument("--dry-run", action="store_true", help="print each run's command, run nothing")
     complete(parser)
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def _refuse_wrong_names(job: Job) -> None:
+    """Raise ValueError where STRATEGY or RECIPE names what there is not; they are read when they are asked for."""
+    _ = job.model.knobs
+    _ = job.hyperparameters
+
+
+@one_line
+def main() -> int:
+    """Find the fastest strategy for the job that the environment describes, or with --batches measure batch sizes.
+
+    Returns the exit status of `tune` or `sweep`. Raises ValueError, before anything runs, where --repeats are too few,
+    the environment describes no job that can be trained, or the job has several nodes.
+    """
+    args = _parse()
     named_files.check_options(args)
     least_repeats = 1 if args.batches else LEAST_REPEATS
     if args.repeats < least_repeats:
         raise ValueError(f"--repeats {args.repeats}: must be at least {least_repeats}")
 
     job, _ = env.read(env.resolve())
-    _ = job.model.knobs  # reading these two raises ValueError now for a wrong STRATEGY or RECIPE
-    _ = job.hyperparameters
+    _refuse_wrong_names(job)
     if job.cluster.dgxnnodes > 1:
         raise ValueError(f"DGXNNODES={job.cluster.dgxnnodes}: runs are started on this node alone: set DGXNNODES=1")
     return sweep(args, job) if args.batches else tune(args, job)
