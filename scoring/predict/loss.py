@@ -85,12 +85,16 @@ class _LostThroughput(NamedTuple):
 
 
 def learn(tables: Sequence[PublishedTable]) -> Loss:
-    """Return the model of the loss that fits the published figures, each against its table's fewest nodes.
+    """Return how much throughput communication between nodes costs, by the published figures.
 
-    What a figure lost is the logarithm of linear scaling over the figure: where twice the nodes do 1.9 times the
-    images/s, log(2 / 1.9). It is divided by how much more of the traffic leaves a node than on the fewest nodes, and
-    the mean of these quotients is the loss. The spread is how far figures lie from the model at one doubling of the
-    nodes. It takes two figures or more.
+    Each figure is compared with that of its table's fewest nodes. What it lost is the logarithm of linear scaling over
+    the figure: where twice the nodes do 1.9 times the images/s, log(2 / 1.9). On M nodes a share of 1 - 1 / M of the
+    traffic leaves its node, so that from M0 nodes to M it grows by 1 / M0 - 1 / M. What a figure lost is divided by
+    that, and the mean of these quotients is the loss.
+
+    The spread is the standard deviation of figures about the model at one doubling of the nodes. Their variance is
+    taken to grow by as much with each doubling: so the square of a deviation is divided by the figure's doublings.
+    There must be two figures or more.
     """
     figures = []
     for table in tables:

@@ -72,9 +72,9 @@ def predict(
     The throughput of `base`, a measured number of nodes, is scaled to `nodes` by the published `loss` between nodes.
     `input_limit` is the images/s that the input of one node can feed: beyond it the step waits for its input.
 
-    The 95 % interval of the throughput is None where nothing is known of its error, as of one run on as many nodes as
-    were measured. The time to train has an interval only on as many nodes as were measured: on others the published
-    times lay outside such an interval.
+    The 95 % interval of the throughput is None where nothing is known of its error: on as many nodes as were measured,
+    where the measured figure itself has no interval. The time to train has an interval only on as many nodes as were
+    measured: on others the published times lay outside such an interval.
     """
     devices = nodes * base.devices_per_node
     global_batch = devices * batch_per_device
@@ -83,7 +83,7 @@ def predict(
     step_s = global_batch / images_per_s
 
     low_factor, high_factor = loss.relative_interval_95(base.nodes, nodes, base.relative_error or 0.0)
-    error_is_known = high_factor > low_factor
+    error_is_known = high_factor > low_factor  # both are 1 without any error
     row: JsonObject = {
         "nodes": nodes,
         "devices": devices,
@@ -219,9 +219,13 @@ class Measured(NamedTuple):
 def measure(args: argparse.Namespace) -> Measured:
     """Return the logs of --measured with a figure for each shape among them: so many nodes of so many devices.
 
-    Logs of one shape are repeats, scored together under the protocol. Where a shape has a single run, or its figure has
-    no interval, a warning says that the spread of runs is not known. Raises InputError for a protocol that does not
-    measure throughput, for logs that do not say their devices or batch, and for logs of different work.
+    Logs of one shape are repeats, scored together under the protocol. The 95 % interval of their figure gives its
+    standard error. The interval of a single run is that of its windows, which is too narrow for a system: its error is
+    used all the same, but a warning says that the spread of runs is not in it. The same warning stands for a figure
+    without an interval. Other warnings tell of logs that differ in math mode or software.
+
+    Raises InputError for a protocol that does not measure throughput, for logs that do not say their devices or batch,
+    and for logs of different work. The errors of `score` are raised too, such as that of too few runs.
     """
     protocol = protocols.find(args.protocol)
     if protocol.figure != "throughput":
@@ -238,7 +242,8 @@ def measure(args: argparse.Namespace) -> Measured:
     for shape, repeats in sorted(by_shape.items()):
         result = score(repeats, protocol, skip=args.skip)
         interval = result.interval_95
-        if interval is None or len(repeats) == 1:  # the interval of one run is that of its windows
+        spread_of_runs_is_unknown = interval is None or len(repeats) == 1
+        if spread_of_runs_is_unknown:
             unknown = "the spread of runs is unknown, and not in the prediction's interval"
             warnings.append(f"{shape.nodes} x {shape.devices_per_node}: {unknown}")
         points.append(
@@ -297,10 +302,10 @@ def plan(args: argparse.Namespace) -> JsonObject:
     assert batch, "`measure` has refused logs without it"
     points = _points_by_nodes(measured, args.devices_per_node)
     loss = learn(published_tables(read_published()))
-    training, assumptions = _training(args, records, points[min(points)])
+    training, assumptions = _training(args, records, points[min(points)])  # the fewest nodes: they lose the least
     unmeasured_nodes = set(args.nodes) - set(points)
     if unmeasured_nodes:
-        share = format(math.exp(-loss.mean), ".1%")
+        share = format(math.exp(-loss.mean), ".1%")  # from one node to any number: 1 / 1 - 1 / M goes to 1
         sources = f"{loss.tables} published tables of up to 8 nodes"
         assumptions.append(f"many nodes do {share} of as many times one node, as {sources} have it")
 

@@ -134,19 +134,24 @@ def read_campaign(name: str, folder: Path = CAMPAIGNS, *, shrink: bool = False, 
 def _campaign_of(name: str, fields: JsonObject, *, shrink: bool, repeats: int | None) -> Campaign:
     """Return the campaign that a file's fields make with the published figures of the table `name`.
 
-    The protocol's warm-up, in steps, becomes the variable WARMUP_STEPS of each job: a run marks these steps as warm-up
-    in its log, and the score drops no others. With `shrink` warm-up, measured steps, trials and the rest of the
-    environment are those of SHRUNK_EXPORTS. Mutates `fields`, of which those of Campaign are left. Raises KeyError,
-    TypeError or ValueError for a field that is missing or wrong, and where there is no published figure.
+    Each job has the protocol's warm-up as its variable WARMUP_STEPS, in steps, so that the steps which a run marks as
+    warm-up in its log are just those that the protocol drops.
+
+    With `shrink` the variables of SHRUNK_EXPORTS replace those of the same names. The protocol then drops and takes as
+    many steps as these say, and asks for one run. `repeats`, if given, is the number of runs even then.
+
+    Mutates `fields`: only those that are fields of Campaign too are left. Raises KeyError, TypeError, AttributeError or
+    ValueError for a field that is missing or wrong, and where the table has no throughput of the first framework.
     """
     protocol = protocols.find(fields.pop("protocol"))
     environment = {key: str(value) for key, value in fields.pop("environment").items()}
     warm_up_steps = protocol.skip
     if protocol.skip_unit == "window":
-        warm_up_steps *= int(environment["PRINT_STEPS"])  # a window is a printed row
+        warm_up_steps *= int(environment["PRINT_STEPS"])  # a window is a printed row, of so many steps each
     environment["WARMUP_STEPS"] = str(warm_up_steps)
     if shrink:
         environment |= SHRUNK_EXPORTS
+        # Of windows or of steps, whichever the protocol counts: a shrunk run prints a row for each step.
         protocol = replace(protocol, skip=int(SHRUNK_EXPORTS["WARMUP_STEPS"]), runs=1)
         if protocol.take_steps:
             protocol = replace(protocol, take_steps=int(SHRUNK_EXPORTS["MEASURED_STEPS"]))
@@ -181,9 +186,10 @@ def reason_to_skip(
 ) -> str:
     """Return why this machine cannot do `run`, as a text for the plan; empty where it can.
 
-    `gpus` and `capabilities` are the names and the compute capabilities of its GPUs, which are taken to be alike, and
-    `hosts` are the nodes that the user named. With `shrink` the run is a tiny one on CPU ranks, which needs none of
-    them; only the automatic strategy cannot run so.
+    `gpus` and `capabilities` are the names and the compute capabilities of its GPUs, which are taken to be alike. Where
+    no capabilities are known, the precision is taken to be possible. `hosts` are the nodes that the user named; without
+    any there is one node, this machine. With `shrink` the run is a tiny one on CPU ranks, which needs none of them;
+    only the automatic strategy cannot run so.
     """
     if shrink:
         if run.strategy == "auto":
@@ -300,8 +306,8 @@ def read_trials(folder: Path, count: int, exports: dict[str, str]) -> Trials:
 def read_trial(folder: Path, exports: dict[str, str]) -> Record | str:
     """Return the record of the trial whose log lies in `folder`, or a text that says why it does not count.
 
-    A trial counts if there is one log, if its run was a success, and if its configuration has the values that the job
-    exports now. The text is empty where the folder is not there: the trial was not run yet.
+    A trial counts if there is one log that can be read, if its run was a success, and if its configuration has the
+    values that the job exports now. The text is empty where the folder is not there: the trial was not run yet.
     """
     if not folder.is_dir():
         return ""
@@ -324,10 +330,11 @@ def read_trial(folder: Path, exports: dict[str, str]) -> Record | str:
 
 
 def plan_lines(campaign: Campaign, jobs: Sequence[Job]) -> Iterator[str]:
-    """Yield the plan of a campaign as lines, and at the end how many trials there are and how long they take together.
+    """Yield the plan of a campaign as lines, one or more for each job, and at the end a line for all of them.
 
-    Each job has a line with what is to be done with it (done, skip or run), its trials and the time of one. Below it
-    stand what is wrong with the logs of missing trials, and why the job is skipped or the command that runs it.
+    A job has a line with what is to be done with it (done, skip or run), its trials and the time of one. Below it stand
+    what is wrong with the logs of missing trials, and why the job is skipped or the command that runs it. The line for
+    all jobs has the number of trials, and the time of those that are to run. A shrunk campaign has a note behind it.
     """
     trials_done = 0
     trials_skipped = 0

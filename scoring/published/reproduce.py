@@ -155,7 +155,8 @@ def _recomputed(rule: Rule, paths: Sequence[Path], published: Published) -> Reco
     try:
         records = [_read_log(path, rule) for path in paths]
         result = score(records, protocols.find(rule.protocol), skip=rule.skip, system=published.accelerator)
-        footnotes = result.notes(next_to_verified=published.metric == "time_to_train")
+        is_verified = published.metric == "time_to_train"  # these figures are results that MLCommons verified
+        footnotes = result.notes(next_to_verified=is_verified)
         judged = _judged(rule, result, records, published)
     except (InputError, TooFewRunsError) as error:
         return Recomputation(NOT_RECOMPUTED, None, [str(error)], [])
@@ -166,8 +167,9 @@ def _judged(rule: Rule, result: Score, records: Sequence[Record], published: Pub
     """Return the verdict on a published figure, the figure that its logs give, and notes on how they differ.
 
     The logs give the figure of the publisher's rule. They must have run under the conditions that the report states.
-    The published figure is then borne out if it is within TOLERANCE of the logs' figure, or rounds to it; or else if it
-    is the figure that the log itself closes with, which then counts as the logs' figure.
+    The published figure is then borne out if the logs' figure is within TOLERANCE of it, or is the same at its printed
+    digits. Where the two are not within TOLERANCE, a log that closes with the published figure bears it out too, and
+    its closing figure counts as the logs' figure.
 
     No further rule is tried: one of 20 rules would bear out many a wrong figure. Where the report does not say its
     rule, a figure that is not borne out is not decided.
@@ -295,7 +297,8 @@ def speedups(rows: Sequence[Published]) -> list[JsonObject]:
     """Return every speedup that a report prints beside the quotient of the report's own averages, as plain values.
 
     The quotient is the images/s that the report prints for so many devices over those for one device. `follows` tells
-    whether the printed speedup is the quotient rounded to two decimals, of which a last 0 need not be printed.
+    whether the printed speedup is the quotient rounded to two decimals, of which a last 0 need not be printed. `note`
+    is what published.csv says of one that does not follow.
     """
     judged = []
     for row in select(rows, metric="speedup"):
@@ -330,8 +333,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print each published figure, what its logs give and the verdict; then the printed speedups, and unknown files.
 
-    Returns 1 if a figure is not borne out and published.csv does not say so yet, or if a known log could not be scored;
-    else 0. Raises InputError where the folder holds no files.
+    Returns 1 where something is found that published.csv does not record: logs that do not bear their figure out,
+    without a `log_note` on that, or logs that could not be scored. Else it returns 0, for files of which no figure is
+    known too. Raises InputError where the folder holds no files.
     """
     rows = read_published()
     rules = read_rows(args.map, Rule)
@@ -341,11 +345,14 @@ def main(args: argparse.Namespace) -> int:
 
     results = {"figures": figures, "speedups": speedups(rows), "unknown": unknown}
     print(json.dumps(results, indent=1) if args.json else safe_lines(verdict_lines(results)))
-    return 1 if any(_is_news(figure) for figure in figures) else 0
+    return int(any(_is_unrecorded_fault(figure) for figure in figures))
 
 
-def _is_news(figure: JsonObject) -> bool:
-    """Tell whether a figure has a bad verdict that published.csv does not note yet."""
+def _is_unrecorded_fault(figure: JsonObject) -> bool:
+    """Tell whether a figure has a bad verdict that published.csv does not note yet.
+
+    A figure that could not be recomputed has no note (`reproduction_of`), so that it always is one.
+    """
     return figure["verdict"] in (NOT_BORNE_OUT, NOT_RECOMPUTED) and not figure["as_recorded"]
 
 

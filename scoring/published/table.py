@@ -265,8 +265,8 @@ def read_cards() -> list[Card]:
 def card_of(name: str | None, memory_gib: float | None) -> Card | None:
     """Return the card that NVIDIA's driver calls `name`, as `NVIDIA A100-SXM4-40GB`; None where cards.csv has none.
 
-    Its memory must be that of the card, but for what the driver keeps. The slower cards with PCIe links are not in the
-    table; nor is V100S, which has a name of its own.
+    Its memory must be that of the card, but for what the driver keeps; None is returned where it is not known, too. The
+    slower cards with PCIe links are not in the table; nor is V100S, which has a name of its own.
     """
     words = re.split(r"\W", (name or "").upper())
     if "PCIE" in words:

@@ -222,7 +222,8 @@ def markdown(campaign: Campaign, rows: Sequence[JsonObject], *, system: str) -> 
     titles = dict.fromkeys(row["table"] for row in rows)  # each once, in their order
     for title in titles:
         shown_rows = [_shown_cells(row, note_numbers) for row in rows if row["table"] == title]
-        text += [f"## {title} ({rows[0]['unit']})", "", *_aligned(shown_rows), ""]
+        unit = rows[0]["unit"]  # of all rows: each has a throughput
+        text += [f"## {title} ({unit})", "", *_aligned(shown_rows), ""]
 
     text += ["Notes", ""]
     text += [f"- [{number}]: {note}" for note, number in note_numbers.items()]
