@@ -86,9 +86,9 @@ def compare(named: Sequence[tuple[str, Score]], given: BetweenRuns | None = None
     """Return systems side by side, each with its ratio to the first one, which is the base.
 
     `named` are pairs of a system's name and its score. `given` says how far repeats lie apart, for systems of a single
-    run; without it the scores that have repeats of the same system say it. An efficiency too high to be true is left
-    out, with a warning. Raises InputError for fewer than two systems, for scores of different units or protocols, and
-    where a run is in two of them.
+    run; without it the scores that have repeats of the same system say it. An efficiency above REFUSED, 1.5, is too
+    high to be true: it is left out, with a warning. Raises InputError for fewer than two systems, for scores of
+    different units or protocols, and where a run is in two of them.
     """
     if len(named) < 2:
         raise InputError("give two systems or more")
@@ -105,7 +105,8 @@ def compare(named: Sequence[tuple[str, Score]], given: BetweenRuns | None = None
     for name, result in named:
         between = given or spread_between_runs(base, result, scores)
         row = _row(name, base, result, between)
-        if row.efficiency is not None and row.devices != base.records[0].devices:
+        scales = row.devices != base.records[0].devices  # else the efficiency is the speedup, which may be anything
+        if row.efficiency is not None and scales:
             shown_warnings += warnings.of_efficiency(name, row.efficiency)
             if row.efficiency > REFUSED:
                 row = dataclasses.replace(row, efficiency=None)

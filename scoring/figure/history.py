@@ -160,8 +160,9 @@ def main(args: argparse.Namespace) -> int:
 def _write_runs(args: argparse.Namespace) -> int:
     """Write all runs of the history to one file, as a page (`show`) or as a table (`export`). Returns 0.
 
-    The file is the argument where other actions have the logs; a page needs none, and is then history.html. Raises
-    InputError for two files, for a table without one, and for a file that something else wrote.
+    The file is the argument where other actions have the logs; a page needs none, and is then history.html. A table is
+    Parquet or CSV, by the file's suffix. Raises InputError for two files, for a table without one, for a file that
+    something else wrote, and for a Parquet file that is there already.
     """
     if len(args.logs) > 1 or (args.action == "export" and not args.logs):
         raise InputError(f"history {args.action} writes one file: name it")

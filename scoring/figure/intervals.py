@@ -93,11 +93,12 @@ def of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protoc
 
     Runs on one host lie closer together than hosts do. So where the logs name two hosts or more and some have several
     runs, the interval of an arithmetic mean is made of the means of the hosts. There is none, and `method` says why,
-    for too few runs, and where all print one and the same figure.
+    for too few runs, and where all print one and the same figure. The standard deviation returned with it is that of
+    the runs that converged.
     """
     values = [run.value for run in runs]
     hosts = hosts_of_runs(records)
-    over = f"{len(runs)} runs"  # the runs in words
+    over = f"{len(runs)} runs"  # what the interval is made over, in the words of `method`
     if hosts is not None and len(set(hosts)) == 1:
         over += " of one host"
 

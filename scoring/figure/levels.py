@@ -34,7 +34,7 @@ def levels(values: Sequence[float], rates: Sequence[Sequence[float]], hosts: Seq
     each host. Where the hosts are not known, it is taken over all runs, so that it includes what hosts differ by.
 
     A run that did not converge, whose figure is infinite, is not counted, nor is a host that has no other runs. The
-    level `run` says how many such runs there are, as its `not_converged`.
+    level `run` says how many such runs there are, as its `not_converged`. A run without a figure, NaN, is counted.
     """
     window_level = _level_of_windows(rates)
     converged = [index for index, value in enumerate(values) if not math.isinf(value)]
@@ -59,15 +59,17 @@ def _level_of_windows(rates: Sequence[Sequence[float]]) -> Level:
 
 
 def _level(name: str, sets: Sequence[Sequence[float]], *, unknown: str, not_converged: int = 0) -> Level:
-    """Return the level `name`, with the deviation of its values within each of the sets that they fall into.
+    """Return how many windows, runs or hosts were measured, and how far their values lie apart: the level `name`.
 
-    The values of the level `run` are, for example, in one set for each host. `unknown` says why there is no deviation
-    where no set has two values. `not_converged` is how many runs are in no set because they did not converge.
+    `sets` has the values, such as the images/s of the runs, in sets of those that are compared with each other: runs
+    with the other runs of their host. The deviation is taken within each set. A value of NaN, that of a run without a
+    figure, is counted, but has no part in the deviation. Where no set has two values there is none, and `unknown` says
+    why. `not_converged` is how many runs are in no set because they did not converge.
     """
     count = sum(len(values) for values in sets)
     measured_sets = []
     for values in sets:
-        measured_sets.append([value for value in values if math.isfinite(value)])  # a run without a figure has NaN
+        measured_sets.append([value for value in values if math.isfinite(value)])
     pooled = spread.pooled_sd(measured_sets)
     if pooled is None:
         return Level(name=name, count=count, unknown=unknown, not_converged=not_converged)

@@ -73,7 +73,8 @@ def _image_side(record: Record, side: str) -> int:
 def images_per_joule(records: Sequence[Record]) -> float | None:
     """Return how many images are trained for each joule that the GPUs take; None where a log does not say its energy.
 
-    The energy is that from the first step to the end, evaluations included. Of several runs it is their mean.
+    The energy is that from the first step to the end, evaluations included. Of several runs the joules of an image are
+    averaged, not the images of a joule: the result is one over that mean. It is None where there are no runs, too.
     """
     joules_per_image = []
     for record in records:

@@ -141,8 +141,9 @@ class Amount(NamedTuple):
 def _protocol(path: Path, name: str, row: object) -> Protocol:
     """Return the protocol that one entry of a file describes; `row` is the entry's value, as YAML has it.
 
-    Raises InputError, with the file and the protocol's name, for fields that are unknown, missing, of a wrong value, or
-    that do not go together.
+    A protocol whose number of runs depends on the benchmark has RUNS_OF_RESNET until a log says which one it is. Raises
+    InputError, with the file and the protocol's name, for fields that are unknown, missing, of a wrong value, or that
+    do not go together.
     """
     where = f"{path}: protocol {name}"
     fields: JsonObject = {"figure": "throughput", "take": None} | _checked_fields(where, row)
@@ -155,7 +156,7 @@ def _protocol(path: Path, name: str, row: object) -> Protocol:
         allowed_values = get_args(types[field])  # the field is a Literal
         if fields[field] not in allowed_values:
             raise InputError(f"{where}: {field} is {fields[field]!r}; want one of {', '.join(allowed_values)}")
-    if type(runs) is not int or runs <= 0:
+    if type(runs) is not int or runs <= 0:  # `isinstance` would take YAML's `yes`, which is True, for a number
         raise InputError(f"{where}: runs is {runs!r}; want a whole number over 0, or {BY_BENCHMARK}")
 
     protocol = Protocol(

@@ -32,9 +32,10 @@ class RunFigure:
 def run_figure(record: Record, protocol: Protocol, *, skip: int | None = None) -> RunFigure:
     """Return the figure of one run under a protocol, with the rows of the log that it is made of.
 
-    The figure is images/s, or minutes for a protocol that times whole runs. `skip` is how many windows are dropped at
-    the start, instead of the protocol's own number. Raises InputError where the log does not hold what the protocol
-    asks for, where it says its throughput in two ways that contradict each other, or where `skip` has nothing to drop.
+    The figure is images/s, or minutes for a protocol that times whole runs. `skip` is how many windows (or epochs) are
+    dropped at the start, instead of the protocol's own number; a protocol that counts from a time stamp takes that of
+    the last one dropped. Raises InputError where the log does not hold what the protocol asks for, where it says its
+    throughput in two ways that contradict each other, or where a `skip` above 0 has nothing to drop.
     """
     if protocol.figure == "throughput":
         _refuse_contradictions(record)
@@ -73,7 +74,8 @@ def _over_windows(record: Record, chosen: Sequence[Window], kind: str) -> RunFig
     - `images_over_time`: all images over all seconds.
     - `mean_step_time` and `epoch_rates`: one over the mean time of an image, in which each window weighs the same.
 
-    For `epoch_rates` the windows are summaries of epochs. Raises InputError where a row does not say its speed.
+    For `epoch_rates` the windows are summaries of epochs. Raises InputError where a row does not say its speed, or
+    where the batch or the number of devices would tell it and is not known.
     """
     if kind in ("mean_of_printed_rates", "mean_of_rates"):
         prefers_printed = kind == "mean_of_printed_rates"
@@ -128,7 +130,7 @@ def rate_of(record: Record, item: Window, *, printed: bool = False) -> float | N
 
     A row may tell its rate in three ways, and the first one that it has is taken: its images over its seconds, the rate
     that it prints, the batch over the step time that it prints. With `printed` the printed rate comes first. Where the
-    number of devices is not known, the result is the rate of one device.
+    log prints rates of one device, and does not say how many devices there are, the result is the rate of one.
     """
     measured_rate = item.images_per_s
     printed_rate = _printed_rate_of_all(record, item)
@@ -280,9 +282,10 @@ class StampedRow(NamedTuple):
 def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> RunFigure:
     """Return the images/s between the time stamps of two rows: the batch x steps between them, over the seconds.
 
-    The first row is the end of warm-up, or the row number `skip` where that is given. The second one is the last row
-    within the steps that the protocol takes, or the last of the log where it takes all. Raises InputError where there
-    are no such rows, or where the clock was set between them.
+    The first row is the one at which warm-up ends. The protocol says that in steps; `skip`, where it is given, says it
+    in rows: it is the number of the row, from 1. The second row is the last one within the steps that the protocol
+    takes, or the last of the log where it takes all. Raises InputError where there are no such rows, where the clock
+    was set between them, or where the log does not say the batch.
     """
     stamped = _stamped_rows(record, protocol)
     if skip == 0:
@@ -291,9 +294,10 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
     measured = _rows_to_measure(record, protocol, stamped, start)
     end = measured[-1]
     seconds = _seconds_between(record, start, end)
+    steps = end.position - start.position  # a row's position is how many steps of the run were done at its stamp
     return RunFigure(
         file=record.file,
-        value=_images_a_step(record) * (end.position - start.position) / seconds,
+        value=_images_a_step(record) * steps / seconds,
         windows=len(measured),
         first_line=start.window.line,
         last_line=end.window.line,
@@ -304,7 +308,8 @@ def _between_stamps(record: Record, protocol: Protocol, skip: int | None) -> Run
 def _stamped_rows(record: Record, protocol: Protocol) -> list[StampedRow]:
     """Return the rows of the log that have a time stamp and a known number of steps done.
 
-    Raises InputError where there are none, as `protocol` cannot do without.
+    Raises InputError where there are none, and says whether the stamps or the steps are missing. It names `protocol`,
+    which measures from one such row to another.
     """
     rows = []
     for window, position in zip(record.windows, positions(record), strict=True):
@@ -324,8 +329,9 @@ def _rows_to_measure(
 ) -> list[StampedRow]:
     """Return the rows after `start`, up to the last one within the steps that the protocol takes.
 
-    A protocol that takes no number of steps takes all rows. Raises InputError where the log ends before. It may have
-    one step less than the protocol takes: in a log whose steps count from 0 the last one of N prints N - 1.
+    A protocol that takes no number of steps takes all rows, which must be one at least. Raises InputError where the log
+    ends before. It may have one step less than the protocol takes: in a log whose steps count from 0 the last one of N
+    prints N - 1.
     """
     steps_left = max(0, stamped[-1].position - start.position)
     steps_needed = protocol.take_steps or 1
@@ -403,7 +409,8 @@ JUDGED_AFTER_TRAINING = ("minigo",)
 def _run_time(record: Record) -> RunFigure:
     """Return the minutes from a run's start to its stop; infinite where it did not reach the target, or never stopped.
 
-    Raises InputError where the log has no start, or where the clock was set in between.
+    A run reached its target if its log says `success`. The figure's last line is that of the stop, or that of the log
+    if it has none. Raises InputError where the log has no start, or where the clock was set in between.
     """
     if record.run_start_s is None:
         raise InputError(f"{record.file}: no run_start in the log: the run's time is unknown")
@@ -424,7 +431,9 @@ def _run_time(record: Record) -> RunFigure:
 def _refuse_set_clock(record: Record, run_s: float) -> None:
     """Raise InputError where the clock was set in a run that takes `run_s` seconds from its start to its stop.
 
-    It shows where the run or a row of it takes no time or less, or where the windows together take longer than the run.
+    It shows in three things: the stop does not lie after the start; a row's time stamp lies before that of the row
+    above; or the windows together take longer than the run, by more than the share AGREES. The last is no sign of it in
+    benchmarks of JUDGED_AFTER_TRAINING, which go on training after their stop.
     """
     if run_s <= 0:
         raise InputError(f"{record.file}: run_stop is not after run_start: the clock was set, or the log edited")

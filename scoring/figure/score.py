@@ -241,7 +241,8 @@ def _scored_runs(records: Sequence[Record], protocol: Protocol) -> tuple[Sequenc
     """Return the runs that are scored, and a text that says which they are; the text is empty where all are scored.
 
     A protocol that times whole runs scores as many as it asks for: where there are more, consecutive ones in the order
-    of their starts, chosen by the rule of MLPerf (see `median_set`). A protocol of one or two runs scores all.
+    of their starts, chosen by the rule of MLPerf: `median_set` takes the set with the median figure. A protocol of one
+    or two runs scores all, as it is not of MLPerf, whose olympic mean takes three or more.
     """
     if protocol.figure != "run_time" or protocol.runs <= 2 or len(records) <= protocol.runs:
         return records, ""
@@ -249,7 +250,7 @@ def _scored_runs(records: Sequence[Record], protocol: Protocol) -> tuple[Sequenc
     def figure_of(runs: Sequence[Record]) -> float:
         return over_runs([run_figure(record, protocol).value for record in runs], protocol)
 
-    by_start = sorted(records, key=lambda record: record.run_start_s or 0.0)
+    by_start = sorted(records, key=lambda record: record.run_start_s or 0.0)  # without a start `figure_of` raises
     return median_set(by_start, protocol.runs, figure_of)
 
 
@@ -284,7 +285,11 @@ def _warnings(result: Score, missing: str | None) -> Iterator[Verdict]:
 
 
 def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
-    """Yield warnings about images/s: its interval, each run and its windows, then the runs beside each other."""
+    """Yield warnings about images/s: its interval, each run and its windows, then the runs beside each other.
+
+    A mean of rates lies above all images over all time. So means of windows' rates, and the mean of the runs' own
+    figures, have warnings that other averages do not need.
+    """
     protocol = result.protocol
     averages_rates = protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
     yield from warnings.of_interval(result.value, result.interval_95)

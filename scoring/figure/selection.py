@@ -26,11 +26,15 @@ def select(record: Record, protocol: Protocol, *, skip: int | None = None) -> Se
 
 
 def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequence[Window]:
-    """Return the windows of a run without those of its warm-up.
+    """Return the windows of a run without those of its warm-up. Raises InputError if nothing is left.
 
-    Windows that the log itself marks as warm-up never count. Of the others, `skip` are dropped where it is given, else
-    as many windows or steps as the protocol skips. Where the protocol skips steps and the log marks its measured
-    windows, the log's own warm-up takes the place of the protocol's. Raises InputError if nothing is left.
+    A log may mark windows itself, as "warmup" or "measured". Those that it marks as warm-up never count. Which of the
+    others are dropped depends on the first of these that applies:
+
+    - `skip` is given: the first `skip` of them.
+    - The protocol skips windows: as many as it skips, less those that the log marks as warm-up.
+    - The log marks measured windows: none, as its own warm-up takes the place of the steps that the protocol skips.
+    - Else: those that begin within the steps that the protocol skips.
     """
     windows = [window for window in record.windows if window.phase != "warmup"]
     if not windows:
@@ -40,12 +44,12 @@ def _after_warm_up(record: Record, protocol: Protocol, skip: int | None) -> Sequ
     if skip is not None:
         return _drop_first(record, windows, skip, "windows")
     if protocol.skip_unit == "window":
-        marked_as_warm_up = len(record.windows) - len(windows)  # these count among those that the protocol skips
+        marked_as_warm_up = len(record.windows) - len(windows)
         return _drop_first(record, windows, max(0, protocol.skip - marked_as_warm_up), "windows")
     log_marks_measured = any(window.phase == "measured" for window in windows)
     if log_marks_measured:
         return windows
-    return _begun_after_steps(record, protocol)
+    return _begun_after_steps(record, protocol)  # of all windows: a log that marks none as measured marks no warm-up
 
 
 def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) -> Sequence[Window]:
@@ -59,9 +63,9 @@ def _drop_first(record: Record, rows: Sequence[Window], number: int, unit: str) 
 
 
 def _begun_after_steps(record: Record, protocol: Protocol) -> Sequence[Window]:
-    """Return the windows that began after the steps that a protocol skips.
+    """Return the windows that began after the steps that a protocol skips; none of those that do not say their steps.
 
-    Raises InputError if there are none, or if the log does not say how many steps were done at some window.
+    Raises InputError if there are none, or if the log does not say how many steps were done at the end of some window.
     """
     steps_done = positions(record)
     chosen = []
@@ -98,7 +102,7 @@ def positions(record: Record) -> list[int | None]:
             steps_done.append(done)
             continue
 
-        counted = window.step - record.first_step + 1
+        counted = window.step - record.first_step + 1  # a log may print 0 for its first step
         is_new_epoch = last_epoch is not None and window.epoch != last_epoch
         # A new epoch alone does not say so: other formats count on, and their sum lies above the row before.
         if is_new_epoch and done is not None and done_at_restart + counted <= done:
@@ -120,7 +124,8 @@ def _first_windows(record: Record, chosen: Sequence[Window], steps: int) -> Sequ
         raise InputError(f"{record.file}: {holds}; take a protocol without `take`, such as window")
     if totals[-1] < steps:
         raise too_short(record, steps, totals[-1])
-    return chosen[: bisect.bisect(totals, steps)]
+    windows_within_steps = bisect.bisect(totals, steps)  # each of which ends with a total of `steps` at most
+    return chosen[:windows_within_steps]
 
 
 def nothing_left(record: Record, warm_up: str, held: str) -> NothingMeasuredError:

@@ -245,19 +245,21 @@ def _throttling(record: Record, windows: Sequence[Window], times: Sequence[float
     warm-up, and a slow last fifth may be over soon.
     """
     count = len(times)
-    compute_times = []
+    compute_times = []  # of a step in each window, as `times` are
     for window, time in zip(windows, times, strict=True):
-        waiting = 0.0
+        waiting = 0.0  # as a share of the window's time
         if window.data_wait_s and window.seconds:
             waiting = min(window.data_wait_s / window.seconds, 1.0)
         compute_times.append(time * (1 - waiting))
-    change = change_point(compute_times, max(1, count // 10), count - max(3, count // 5))
+    first = max(1, count // 10)
+    last = count - max(3, count // 5)
+    change = change_point(compute_times, first, last)
     if change is None:
         return None
 
     steepest_ramp = max(_ramp(compute_times[: change.at]), _ramp(compute_times[change.at :]))
     is_step = steepest_ramp < THROTTLE_SHARE / 2  # flat on both sides, beside the change
-    is_slower = change.after > change.before * (1 + THROTTLE_SHARE) > 0
+    is_slower = change.after > change.before * (1 + THROTTLE_SHARE) > 0  # 0: all of the time before was waiting
     if not (is_step and is_slower):
         return None
     message = (
@@ -352,7 +354,7 @@ def _of_slow_rank(record: Record, windows: Sequence[Window], kind: str, does: st
     if not slowest_ranks or not record.devices or record.devices < 2:
         return
 
-    times_slowest = Counter((slowest.rank, slowest.host) for slowest in slowest_ranks)
+    times_slowest = Counter((slowest.rank, slowest.host) for slowest in slowest_ranks)  # in windows
     [((rank, host), count)] = times_slowest.most_common(1)
     chance = _chance_of_slowest(count, len(slowest_ranks), record.devices)
     of_this_rank = [slowest for slowest in slowest_ranks if slowest.rank == rank]
@@ -401,7 +403,7 @@ def _chance_of_slowest(count: int, windows: int, ranks: int) -> float:
     if share <= expected_share:
         return 1.0
     divergence = share * math.log(share / expected_share)
-    if share < 1:
+    if share < 1:  # at 1 this part is 0, but log(0) is not defined
         divergence += (1 - share) * math.log((1 - share) / (1 - expected_share))
     return ranks * math.exp(-windows / STRAGGLER_WINDOWS * divergence)
 
