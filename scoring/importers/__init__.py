@@ -230,8 +230,8 @@ def _override_by_options(table: Table, options: dict[str, int | None]) -> tuple[
 def _derive_devices_or_batch(table: Table) -> None:
     """Work out devices or batch_per_device where the log says only the other one, and the batch of all devices.
 
-    That is the one batch divided by the other, or by the devices; it is not set where the division leaves a remainder.
-    Where the log says all three, a check of whether they agree is added to `table.checks`.
+    The batch of all devices is divided by the one that is known, which gives the other; nothing is set where that
+    leaves a remainder. Where the log says all three, a check of whether they agree is added to `table.checks`.
     """
     batch_of_all = table.value("batch_of_all")
     devices = table.value("devices")

@@ -154,14 +154,15 @@ def _check_time_stamps(record: Record) -> Check | None:
 
     has_whole_seconds = all(gap.clock_s == int(gap.clock_s) for gap in gaps)
     digit_s = 1.0 if has_whole_seconds else 0.01
-    usual_ratio = max(1.0, _usual_ratio(gaps, digit_s))  # of a gap by the clock to the later row's own time
+    # Of a gap by the clock to the later row's own time; 1 at least, as a gap no longer than its row is no pause.
+    usual_ratio = max(1.0, _usual_ratio(gaps, digit_s))
     kept = [gap for gap in gaps if gap.clock_s <= PAUSE * usual_ratio * gap.row_s + 2 * digit_s]  # of two stamps
     if not kept:
         return None
 
     what = "steps, batch and rate against time"
     own_times = "steps x batch / rate"
-    rows_say_seconds = record.windows[-1].seconds is not None
+    rows_say_seconds = record.windows[-1].seconds is not None  # the first row alone may not say how long it took
     if rows_say_seconds:
         what = "time"
         own_times = "their step times"
@@ -253,6 +254,7 @@ def _check_epoch_summaries(record: Record) -> Check | None:
     if not rows:
         return None
 
+    # In what follows `or` is for the types alone: all of these epochs and rows have what is read of them.
     epoch_numbers = dict.fromkeys(row.epoch for row in rows)  # each once, in order; a set would lose the order
     epochs = [summaries[number] for number in epoch_numbers]
     epochs_s = total(epochs, "seconds")
@@ -303,6 +305,7 @@ def _check_printed_rates(record: Record) -> Check | None:
         return None
 
     images = total(rows, "images")
+    # `or` is for the types alone: all of these rows have both.
     seconds_by_rates = math.fsum((row.images or 0.0) / (row.printed_rate or 1.0) for row in rows)
     printed_rate = images / seconds_by_rates
     measured_rate = images / total(rows, "seconds")
@@ -326,6 +329,7 @@ def _check_batch(record: Record) -> Check | None:
     if record.rate_scope != "device" or not rows or not batch:
         return None
 
+    # `or` is for the types alone: all of these rows have both.
     images = statistics.median((row.printed_rate or 0.0) * (row.printed_step_time_s or 0.0) for row in rows)
     is_from_options = "batch_per_device" in record.from_options
     rows_agree = abs(images / batch - 1) <= AGREES

@@ -214,7 +214,7 @@ class MXNet(PyTorch):
         ranks = {rank: line for rank, line in self.lines.ranks.items() if line <= last_row_line}
         if len(ranks) > 1:
             highest = max(ranks)
-            counts["mpirun's ranks"] = Fact(highest + 1, ranks[highest])
+            counts["mpirun's ranks"] = Fact(highest + 1, ranks[highest])  # ranks count from 0
         return counts
 
 

@@ -59,7 +59,7 @@ class MLLog(Table):
                 continue
             self._take_entry(entry)
 
-        self._read_header()
+        self._read_header()  # it tells, as the summary does, that a log is ours, on which the reading of epochs depends
         self._read_run_summary()
         self._read_single_events()
         self._record_unreadable_images()
@@ -153,8 +153,8 @@ class MLLog(Table):
     def _read_single_events(self) -> None:
         """Set the facts that a log states in one event each, among them the run's start and stop.
 
-        Of events that are logged again the first counts, but the last of the numbers of samples. A log without run_stop
-        is truncated.
+        Of events that are logged again the first counts, but the last of the numbers of samples. A start or a stop that
+        is logged again becomes a problem of the record. A log without run_stop is truncated.
         """
         events = self.events
         self._set_from_first_mark("run_start", events.starts)
@@ -203,14 +203,16 @@ class MLLog(Table):
         """Add the window that a `step_window` event of our own logs tells: its steps, seconds, images, loss and so on.
 
         `rank_times` says how far the times of the ranks lie apart in it, if they were logged. An event without steps or
-        time becomes a problem of the record and no window. A window whose images cannot be read is noted in
-        `_without_images`.
+        time becomes a problem of the record and no window, and so does one whose value is no table. The mean time of a
+        step is set too, by which the window's speed is known without its images. A window whose images cannot be read
+        is noted in `_without_images`.
         """
         table = table_or_none(logged.value) or {}
         steps = self._readable(logged, "steps", table.get("steps"), positive_whole)
         seconds = self._readable(logged, "time_s", table.get("time_s"), positive_amount)
         if steps is None or seconds is None:
-            missing = "steps or time" if isinstance(logged.value, dict) else "a table of values"
+            has_table = isinstance(logged.value, dict)  # without one, both are missing
+            missing = "steps or time" if has_table else "a table of values"
             self.note_problem(f"line {logged.line}: step_window without {missing}")
             return
 
@@ -223,7 +225,7 @@ class MLLog(Table):
             images=images,
             seconds=seconds,
             data_wait_s=wait_within(self._readable(logged, "data_wait_s", table.get("data_wait_s"), real), seconds),
-            printed_step_time_s=seconds / steps,
+            printed_step_time_s=seconds / steps,  # our logs print none, but both of its parts
             end_s=logged.time_ms / 1000,
             phase=text_or_none(logged.metadata.get("phase")),
             loss=self._readable(logged, "loss", table.get("loss"), real),
@@ -273,9 +275,10 @@ class MLLog(Table):
     def _windows_of_blocks(self, samples: int | None) -> Iterator[Window]:
         """Yield a window for each block of epochs, of the time from its start to the end of its training.
 
-        `samples` are the images of an epoch, if they are known. Training ends where the block's evaluation starts, or
-        else where the block stops. Three kinds of blocks are left out: without such an end before the next block
-        starts; without the number of its first epoch or of its epochs; and of a clock that was set back.
+        `samples` are the images of an epoch; where they are not known, a window has neither images nor steps. Training
+        ends where the block's evaluation starts, or else where the block stops. Three kinds of blocks are left out:
+        without such an end before the next block starts; without the number of its first epoch or of its epochs; and of
+        a clock that was set back.
         """
         starts = [block.start for block in self.events.blocks if block.start]
         ends = [block.stop for block in self.events.blocks if block.stop]

@@ -250,7 +250,7 @@ class Static(Dygraph):
         """Return the total time, and the wait for input in it, of all steps that a row's averages are over.
 
         Old releases print the time of a step with few digits. The batch over the printed rate is more exact: where the
-        rows tell the batch it is taken, and it replaces the time in `row`.
+        rows tell the batch it is taken, and it replaces the time in `row`, of which the window's step time is made.
         """
         cost_s = positive(row["time"])
         rate = positive(row["rate"])
