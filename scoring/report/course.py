@@ -112,7 +112,8 @@ def _curves_over_windows(report: Report, read: Callable[[Window], float | None])
 
     A window is the steps that one row of the log is about. `read` returns the quantity of a window, or None; that and
     values that are not finite are left out. The curves are over the steps done, and the axis is "step". Where the log
-    of a run does not say all its steps, its curve is over its rows, counted from 1, and the axis is "printed row".
+    of a run does not say all its steps, its curve is over its rows, counted from 1. The axis, which all runs share, is
+    then called "printed row".
     """
     curves = []
     axis = "step"
@@ -125,7 +126,7 @@ def _curves_over_windows(report: Report, read: Callable[[Window], float | None])
         for steps, window in zip(steps_done, run.record.windows, strict=True):
             value = read(window)
             if value is not None and math.isfinite(value):
-                curve.points.append((float(steps or 0), value))
+                curve.points.append((float(steps or 0), value))  # `or` is for the types: none of them is None here
                 curve.windows.append(window)
         if curve.points:
             curves.append(curve)

@@ -37,8 +37,8 @@ class SlowestRank(NamedTuple):
 def performance(report: Report) -> Table:
     """Return the table of where time and memory go in the measured windows, with a row for each group of runs.
 
-    A group is the repeated runs of a system on one number of devices. The last column is the scaling efficiency; there
-    is none where no system was run on two numbers of devices.
+    A group is the repeated runs of a system on one number of devices. The last column is the scaling efficiency. The
+    table is without it where no system was run on two numbers of devices.
     """
     efficiency_by_group: dict[str, float] = {}  # by the group's name
     for scaling_rows in report.scaling:

@@ -92,7 +92,7 @@ def _estimated_all_reduce(
 
     `one_device_step_s` is the step on one device, None where it is not known. `has_one_device_count` says that all runs
     of the system are on the same number of devices, so that there is nothing to compare. Where no estimate can be made
-    the time is None, and the note says why; on a single device it is 0.
+    the time is None, and the note says why. It is 0 on a single device, and where the step takes no longer than there.
     """
     if record.devices == 1:
         return _AllReduce(0.0, "one device: nothing to exchange")
@@ -212,8 +212,9 @@ def curves(record: Record, published: Sequence[Published]) -> PublishedCurves:
     """Return the published tables to show beside a run: those of its kind of model and precision.
 
     `published` has a row for each published figure. A table is the rows that differ in the number of devices alone; one
-    that does not begin at one device, or has no other row, is left out. The note says which tables were chosen, or why
-    none can be. None can for runs on a CPU, and for a model or a precision that no table has.
+    that does not begin at one device, or has no other row, is left out. The note says of which model and precision the
+    tables are, even if none is left. For runs on a CPU, of a model that is not one of ours, or of an unknown precision
+    no table is looked for, and the note says why.
     """
     if section(record, "hardware").get("device") == "cpu":
         note = "No published curves beside it: these runs are on a CPU, the published figures are of GPUs."
