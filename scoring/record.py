@@ -161,7 +161,8 @@ class Record:
         """Tell whether this log is the next part of a run of which the `other` log is the part before.
 
         A log may be rotated while its run goes on. The later part then lacks the run's start, the earlier one its end,
-        and the first row of the later part is at most one row, or one epoch, after the last row of the earlier part.
+        as far as their format tells that. The first row of the later part then is the next one: in the same epoch it is
+        at most the steps of a row after the last row of the earlier part; where rows are epochs, at most one epoch.
         """
         if not self.windows or not other.windows or self.format != other.format:
             return False

@@ -144,9 +144,9 @@ def _has_line_between(ascending_lines: Sequence[int], first: int, last: int) -> 
 def _check_time_stamps(record: Record) -> Check | None:
     """Compare the time between the rows' stamps with the rows' own times, or with steps x batch / rate without those.
 
-    Pauses are left out of both: a pause is a gap between two rows that is longer than PAUSE times what is usual. The
-    last digit of the stamps leaves some of the time open, once for the whole and once for each pause. Returns None for
-    fewer than two gaps between rows, and where all of them are pauses.
+    Pauses between two rows are left out of both (`_without_pauses`). The last digit of the stamps leaves some of the
+    time open, once for the whole and once for each pause. Returns None for fewer than two gaps between rows, and where
+    all of them are pauses.
     """
     gaps = _gaps_of_training(record)
     if len(gaps) < 2:
@@ -154,9 +154,7 @@ def _check_time_stamps(record: Record) -> Check | None:
 
     has_whole_seconds = all(gap.clock_s == int(gap.clock_s) for gap in gaps)
     digit_s = 1.0 if has_whole_seconds else 0.01
-    # Of a gap by the clock to the later row's own time; 1 at least, as a gap no longer than its row is no pause.
-    usual_ratio = max(1.0, _usual_ratio(gaps, digit_s))
-    kept = [gap for gap in gaps if gap.clock_s <= PAUSE * usual_ratio * gap.row_s + 2 * digit_s]  # of two stamps
+    kept = _without_pauses(gaps, digit_s)
     if not kept:
         return None
 
@@ -177,6 +175,22 @@ def _check_time_stamps(record: Record) -> Check | None:
         ratio=stamps_s / rows_s,
         rounding=digit_s * (1 + pauses) / rows_s,
     )
+
+
+def _without_pauses(gaps: Sequence[Gap], digit_s: float) -> list[Gap]:
+    """Return the gaps between rows that are no pauses.
+
+    A pause is more than PAUSE times as long by the clock as it should be by the later row's own time. It should be as
+    many times that as gaps usually are, and once at least, as a gap no longer than its row is no pause. Each of the two
+    stamps may be off by their last digit, `digit_s`.
+    """
+    usual_ratio = max(1.0, _usual_ratio(gaps, digit_s))
+    kept = []
+    for gap in gaps:
+        longest_s = PAUSE * usual_ratio * gap.row_s + 2 * digit_s
+        if gap.clock_s <= longest_s:
+            kept.append(gap)
+    return kept
 
 
 def _usual_ratio(gaps: Sequence[Gap], digit_s: float) -> float:

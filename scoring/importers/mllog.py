@@ -99,7 +99,7 @@ class MLLog(Table):
         if name in _OPENING:
             self.lines.begin_run(entry.line)
         if name == schema.RUN_START.key:
-            self.lines.note_row(entry.line)
+            self.lines.note_row(entry.line)  # for `lines` a run counts once it has a row; here its start is enough
 
         events = self.events
         events.take(entry)
