@@ -48,7 +48,7 @@ def last_of_trend(rows: Sequence[Row], result: Score, last: int, system: str | N
 
     A trend is the rows of one `Series`: same system, workload, precision and protocol. `rows` are all of the history,
     oldest first. The new runs themselves are left out if they were added before; `system` names their machine where
-    the logs do not. Raises InputError where the new runs are of two trends.
+    the logs do not. Raises InputError where the new runs are of two trends, or where nothing names their machine.
     """
     new_rows = [row_of(result, index, system) for index in range(len(result.records))]
     series = new_rows[0].series
@@ -73,8 +73,8 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
 
     `hosts` names the host of each past run, and is None where that is not known. Runs on one host lie closer together
     than hosts do: where the past runs or the new ones name two hosts or more, the means of the hosts are compared.
-    The verdict is `cannot be told`, and counts as not lower, where the past runs are too few, or where all runs print
-    one and the same figure.
+    The verdict is `cannot be told`, and counts as not lower, where the past runs (or their hosts) are too few, or where
+    all runs print one and the same figure.
     """
     past_values = [row.images_per_s for row in past]
     new_values = [run.value for run in result.runs]

@@ -114,7 +114,7 @@ def of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protoc
     bounds = made.bounds
     method = made.method
     if bounds is None:
-        method = f"none: {over}, {made.missing}"
+        method = f"none: {over}, {made.missing}"  # such as "none: 3 runs, order statistics need 5"
     elif spread.has_no_width(bounds):
         bounds = None
         method = f"none: {over} print one and the same figure, in too few digits to tell how far they lie apart"

@@ -27,7 +27,7 @@ class Level:
 
 
 def levels(values: Sequence[float], rates: Sequence[Sequence[float]], hosts: Sequence[str] | None) -> tuple[Level, ...]:
-    """Return how far windows, runs and hosts lie apart, as the levels `window`, `run` and `host` in this order.
+    """Return how many windows, runs and hosts were measured, and how far each lie apart, in this order.
 
     `values` are the figures of the runs. `rates` holds the rates of each run's windows, empty where it has none.
     `hosts` names the host of each run; it is None where that is not known. The deviation between runs is taken within
@@ -37,14 +37,14 @@ def levels(values: Sequence[float], rates: Sequence[Sequence[float]], hosts: Seq
     level `run` says how many such runs there are, as its `not_converged`. A run without a figure, NaN, is counted.
     """
     window_level = _level_of_windows(rates)
-    converged = [index for index, value in enumerate(values) if not math.isinf(value)]
-    not_converged = len(values) - len(converged)
-    converged_values = [values[index] for index in converged]
+    indices_of_converged = [index for index, value in enumerate(values) if not math.isinf(value)]
+    not_converged = len(values) - len(indices_of_converged)
+    converged_values = [values[index] for index in indices_of_converged]
     if hosts is None:
         run_level = _level("run", [converged_values], unknown="one run", not_converged=not_converged)
         return window_level, run_level, Level(name="host", count=None, unknown=HOSTS_UNSAID)
 
-    converged_hosts = [hosts[index] for index in converged]
+    converged_hosts = [hosts[index] for index in indices_of_converged]
     runs_of_hosts = list(values_by_host(converged_values, converged_hosts).values())
     run_level = _level("run", runs_of_hosts, unknown="one run of each host", not_converged=not_converged)
     host_means = [statistics.fmean(runs_of_host) for runs_of_host in runs_of_hosts]

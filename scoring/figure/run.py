@@ -227,6 +227,7 @@ def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
     """Return the images and seconds that the windows' rows say; None where one row lacks its seconds or its images.
 
     Where one lacks its images and all say their steps, the images of each are its steps times the batch of all devices.
+    Raises InputError where that is then not known.
     """
     seconds = _column_if_in_all(chosen, "seconds")
     if not seconds:
@@ -251,7 +252,7 @@ def _work_at_printed_speed(record: Record, chosen: Sequence[Window], kind: str) 
     - Where all rows print a rate: one image in 1 / rate seconds, on each device where it is the rate of one device.
     - Else: one image in 1 / rate seconds, where each row has its rate by any way that `rate_of` knows.
 
-    `kind` is the protocol's `over_steps`.
+    `kind` is the protocol's `over_steps`. Raises InputError where a row has no rate, or the batch is not known.
     """
     windows = len(chosen)
     rates = _column_if_in_all(chosen, "printed_rate")

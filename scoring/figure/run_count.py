@@ -22,9 +22,10 @@ def of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
     """Return the protocol with as many runs as MLPerf asks for of the logs' benchmark, and as many dropped at each end.
 
     Where the user has given the number of runs (--runs), only that of dropped ones follows from the benchmark. The logs
-    are of one benchmark: the first of them tells which. A protocol whose number of runs does not depend on the
-    benchmark is returned as it is, and so is one for logs without a run_start, which are refused later. Raises
-    InputError where the numbers cannot be told from the benchmark.
+    are repeats, and so of one benchmark: the first of them tells which. A protocol whose number of runs does not depend
+    on the benchmark is returned as it is, and so is one for logs without a run_start, which `run_figure` refuses.
+    Raises InputError where the numbers cannot be told from the benchmark, or where --runs gives no more runs than are
+    dropped.
     """
     record = records[0]
     has_run_time = record.run_start_s is not None
@@ -33,7 +34,7 @@ def of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
 
     benchmark = benchmark_of(record)
     if protocol.runs_given:
-        return _with_dropped_runs(protocol, benchmark or "a benchmark")
+        return _with_dropped_runs(protocol, benchmark or "a benchmark")  # of an unknown one, what is usual is dropped
     wanted = _runs_of_submission(record.file, benchmark)
     return dataclasses.replace(protocol, runs=wanted.runs, dropped_runs=wanted.dropped, by_benchmark=False)
 
@@ -87,9 +88,9 @@ def missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> st
 def refuse_without_mean(runs: Sequence[RunFigure], protocol: Protocol, missing: str | None) -> None:
     """Raise TooFewRunsError where the protocol's mean cannot be made of the runs, not even of those that there are.
 
-    An olympic mean drops the best and the worst runs. It cannot be made where it would drop all of them: the error then
-    says what `missing_runs` returned, which is `missing`. Runs that did not converge count as the worst, so it may have
-    as many of them as it drops at that end. Any other mean may have none.
+    An olympic mean drops the best and the worst runs. It cannot be made where it would drop all of them, which happens
+    only where runs are missing: the error then says what `missing_runs` returned, which is `missing`. Runs that did not
+    converge count as the worst, so it may have as many of them as it drops at that end. Any other mean may have none.
     """
     is_olympic = protocol.over_runs == "olympic_mean"
     would_drop_all = is_olympic and len(runs) <= 2 * protocol.dropped_runs

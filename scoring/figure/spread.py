@@ -47,9 +47,10 @@ def pooled_sd(sets: Iterable[Sequence[float]]) -> PooledSd | None:
     freedom = 0
     for values in sets:
         if len(values) > 1:
-            squares += (len(values) - 1) * relative_sd(values) ** 2
-            freedom += len(values) - 1
-    if not freedom:
+            freedom_of_set = len(values) - 1
+            squares += freedom_of_set * relative_sd(values) ** 2
+            freedom += freedom_of_set
+    if freedom == 0:
         return None
     return PooledSd(math.sqrt(squares / freedom), freedom)
 
@@ -214,10 +215,12 @@ def _fit(sums: SeriesSums, r: float) -> CorrelationFit:
     of Zellner and Tiao (JASA 59, 1964), averaged over all means and noises that the series may have.
     """
     n = sums.length
+    # The fitted mean weighs the two ends more, as they have one neighbour instead of two: it lies off the plain mean by
+    # the shift over the weight.
     weight_of_mean = (1 - r) * (n - (n - 2) * r)
-    shift_of_mean = (1 - r) * r * sums.ends  # by the two ends, which have one neighbour instead of two
+    shift_of_mean = (1 - r) * r * sums.ends
     weighted_squares = sums.squares + r * r * (sums.squares - sums.squares_of_ends) - 2 * r * sums.products
-    noise = weighted_squares - shift_of_mean * shift_of_mean / weight_of_mean
+    noise = weighted_squares - shift_of_mean * shift_of_mean / weight_of_mean  # squares about the fitted mean
     noise = max(noise, 1e-12 * sums.squares)  # rounding may leave nothing, or less
     log_likelihood = 0.5 * math.log((1 - r * r) / weight_of_mean) - (n - 1) / 2 * math.log(noise)
 
@@ -254,7 +257,7 @@ def mean_of(values: Sequence[float], *, dropped: int = 0) -> Estimate | None:
     if freedom < 1:
         return None
 
-    with_replaced = [kept[0]] * dropped + kept + [kept[-1]] * dropped
+    with_replaced = [kept[0]] * dropped + kept + [kept[-1]] * dropped  # `kept` is in ascending order
     deviation = sd(with_replaced)
     assert deviation is not None, "two values or more are left"
     error = deviation / math.sqrt(count * freedom / (len(values) - 1))  # of all values: deviation / sqrt(count)
