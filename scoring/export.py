@@ -143,8 +143,8 @@ def _experiment_id(client: Any, name: str) -> str:
 def _scalars(record: Record) -> Iterator[Scalar]:
     """Yield each value that a run's windows measured, then the result of each evaluation.
 
-    A value stands at its window's step. A window that has none is given its number among the windows, from 0. That of
-    an evaluation is the one that `_step_of_evaluation` finds; its time is not known.
+    A window without a step is given its number among the windows, from 0, and an evaluation without one its epoch or
+    number (`_step_of_evaluation`). The time of an evaluation is not known.
     """
     for number, window in enumerate(record.windows):
         step = window.step if window.step is not None else number

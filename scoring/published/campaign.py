@@ -21,8 +21,8 @@ from scoring.record import InputError
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the jobs of a campaign (`plan`), or write and print its table (`table`).
 
-    With --jobs the plan is tab-separated lines of the missing trials, for launch/campaign.sh. Returns 0, or 2 for wrong
-    use with a line on stderr.
+    With --jobs the plan is tab-separated lines of the missing trials, for launch/campaign.sh. Returns 0, or 2 with a
+    line on stderr for wrong use and for a file that cannot be read or written.
     """
     args = _parser().parse_args(argv)
     try:

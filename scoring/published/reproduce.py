@@ -94,7 +94,7 @@ def find_rule(rules: Sequence[Rule], path: Path, sha256: str) -> Rule | None:
             return rule
 
     rule_by_name: Rule | None = None
-    most_folders = -1
+    most_folders = -1  # fewer than any name has
     for rule in rules:
         for name in rule.names:
             folders = name.count("/")
@@ -377,7 +377,9 @@ def reproduce(folder: Path, rules: Sequence[Rule], rows: Sequence[Published]) ->
     figures = []
     for rule, paths in logs.items():
         is_of_several_runs = protocols.find(rule.protocol).runs > 1
-        groups = [paths] if is_of_several_runs else [[path] for path in paths]
+        groups = [[path] for path in paths]
+        if is_of_several_runs:
+            groups = [paths]
         for group in groups:
             figures.append(reproduction_of(rule, group, published_of(rule, rows)))
     return Reproduction(figures, unknown)

@@ -98,8 +98,10 @@ def _values_of_row(
 ) -> JsonObject:
     """Return the row of one cell of a report's table, as plain values by the names of their columns.
 
-    `figure` is our score of `run`, or why there is none. `on_one_device` is our figure on one device, for the speedup;
-    None where there is none. Columns for speedup and memory are there only where the report has such figures.
+    The first columns are the conditions of the run that the report asks for. `run` is the one that ran, which is
+    another where the campaign is shrunk: the column `ran_as` names it. `figure` is our score of `run`, or why there is
+    none. `on_one_device` is our figure on one device, for the speedup; None where there is none. Columns for speedup
+    and memory are there only where the report has such figures.
     """
     value: float | None = None
     records: Sequence[Record] = ()
@@ -115,7 +117,7 @@ def _values_of_row(
     row |= _ours(figure, units["throughput"])
     row["published"] = published_figures(campaign, cell, "throughput")
     row["log_value"] = _log_values(campaign, cell)
-    row |= _ratio(figure, cell.log_value or cell.value)
+    row |= _ratio(figure, cell.log_value or cell.value)  # what the publisher's own log gives counts more
     if "speedup" in units:
         row["speedup"] = value / on_one_device if value and on_one_device else None
         row["speedup_published"] = published_figures(campaign, cell, "speedup")

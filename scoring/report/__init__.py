@@ -97,8 +97,9 @@ def args_of(args: argparse.Namespace) -> list[str]:
 def _write(file: str, text: str) -> None:
     """Write a form of the report to a file; `-` is standard output.
 
-    A file is written under another name first, so that it is whole or absent. A pipe or a device cannot be replaced so,
-    and is written to directly. Raises InputError where the file's folder is not there.
+    A file is written under another name first, so that it is never there in part, even if the writing is broken off. A
+    pipe or a device cannot be replaced so, and is written to directly. Raises InputError where the file's folder is not
+    there.
     """
     if file == "-":
         sys.stdout.write(text)

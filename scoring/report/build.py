@@ -303,8 +303,8 @@ def _reported_run(number: int, record: Record, findings: JsonObject | None, log:
     """Return a run of the report: its record, the check's `findings`, and what its log says before the run starts.
 
     Of an MLPerf log these are the lines of the header's sections, the time of the first event (as `start_s`), and the
-    events of EVENTS_SHOWN, each with its line; of two of one name the first counts. Another log has none of them. `log`
-    is the path to read.
+    events of EVENTS_SHOWN, each with its line. Where an event or a section is logged twice, the first one counts. A log
+    of another format has none of them. `log` is the path to read.
     """
     header_lines: dict[str, int] = {}
     preamble: dict[str, Logged] = {}

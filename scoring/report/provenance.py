@@ -136,7 +136,7 @@ def provenance(report: Report) -> Section:
         for name, title in TITLES_OF_SECTIONS.items():
             content = run.record.header.get(name)
             if content:
-                name_and_content = f"{name}{content!r}"
+                name_and_content = f"{name}{content!r}"  # as text, since tables are no keys of a dict
                 first_run = first_run_with.setdefault(name_and_content, run.number)
                 parts += _header_section(run, name, title, first_run)
     return Section(key="provenance", title="Provenance", gist=report.headline.runs[0].record.file, blocks=parts)
@@ -340,15 +340,16 @@ def reproduce(report: Report, command: Sequence[str]) -> Section:
 def _run_again(run: ReportedRun) -> Paragraph:
     """Return a paragraph with the command that repeats a run: the commit to check out, its variables, and the script.
 
-    The variables are those of the configuration that the user had set in the environment, but for NOT_REPEATED, the
-    system (DGXSYSTEM), and the seed that the run took. Values are quoted for the shell, as a log may hold anything. The
-    text says where the source tree had changes that its commit does not hold.
+    The variables are the system (DGXSYSTEM), those that the user had set in the environment, and the seed that the run
+    took. Of the user's those of NOT_REPEATED are left out, and names that are no variables. Values are quoted for the
+    shell, as a log may hold anything. The commit is left out where the log does not say it. The text tells of changes
+    in the source tree that the commit does not hold.
     """
     config = config_of(run.record)
     variables = {"DGXSYSTEM": config["DGXSYSTEM"].get("value")}
     for name, entry in config.items():
         was_set_by_user = entry.get("origin") == "environment"
-        is_variable = VARIABLE_NAME.fullmatch(name) is not None
+        is_variable = VARIABLE_NAME.fullmatch(name) is not None  # any other key must not reach a shell
         if was_set_by_user and is_variable and name not in NOT_REPEATED:
             variables[name] = entry.get("value")
     if run.seed:

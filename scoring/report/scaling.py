@@ -273,7 +273,8 @@ def _label_of_table(rows: Sequence[Published]) -> str:
 def _short_framework(name: str) -> str:
     """Return a published framework's name for a legend: words in brackets go to the front, or stand alone if long.
 
-    "Paddle (NVIDIA)" -> "NVIDIA Paddle", "NGC PyTorch (mmsegmentation)" -> "mmsegmentation"
+    "Paddle (NVIDIA)" -> "NVIDIA Paddle", "NGC PyTorch (mmsegmentation)" -> "mmsegmentation". Long is LONG_WORD letters
+    or more. "NGC", NVIDIA's catalogue, and the number of a build, as ".post107", are left out.
     """
     without_ends = name.removeprefix("NGC ").removesuffix(")").split(".post")[0]
     before_brackets, _, in_brackets = without_ends.partition(" (")
