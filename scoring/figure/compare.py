@@ -90,12 +90,8 @@ def compare(named: Sequence[tuple[str, Score]], given: BetweenRuns | None = None
     high to be true: it is left out, with a warning. Raises InputError for fewer than two systems, for scores of
     different units or protocols, and where a run is in two of them.
     """
-    if len(named) < 2:
-        raise InputError("give two systems or more")
+    _refuse_other_kinds_of_figures(named)
     scores = [result for _, result in named]
-    if len({(result.unit, result.protocol) for result in scores}) > 1:
-        shown = ", ".join(f"{name}: {result.unit} by {result.protocol.name}" for name, result in named)
-        raise InputError(f"figures of different unit or protocol cannot be compared ({shown})")
     records = list(itertools.chain.from_iterable(result.records for result in scores))
     refuse_same_run_twice(records)
 
@@ -112,6 +108,16 @@ def compare(named: Sequence[tuple[str, Score]], given: BetweenRuns | None = None
                 row = dataclasses.replace(row, efficiency=None)
         rows.append(row)
     return Comparison(protocol=base.protocol, rows=tuple(rows), warnings=tuple(shown_warnings))
+
+
+def _refuse_other_kinds_of_figures(named: Sequence[tuple[str, Score]]) -> None:
+    """Raise InputError for fewer than two systems, and where their scores differ in unit or protocol."""
+    if len(named) < 2:
+        raise InputError("give two systems or more")
+    kinds = {(result.unit, result.protocol) for _, result in named}
+    if len(kinds) > 1:
+        shown = ", ".join(f"{name}: {result.unit} by {result.protocol.name}" for name, result in named)
+        raise InputError(f"figures of different unit or protocol cannot be compared ({shown})")
 
 
 def _row(name: str, base: Score, result: Score, between: BetweenRuns | None) -> Row:

@@ -102,15 +102,7 @@ def of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protoc
     if hosts is not None and len(set(hosts)) == 1:
         over += " of one host"
 
-    if protocol.over_runs == "median":
-        made = _interval_of_median(values, over)
-    elif protocol.over_runs == "olympic_mean":
-        made = _interval_of_olympic_mean(values, over, protocol.dropped_runs)
-    elif hosts is not None and _some_host_ran_twice(hosts):
-        made = _interval_over_hosts(values, over, hosts)
-    else:
-        made = _Interval(_interval_of(spread.mean_of(values)), f"t over {over}", missing="a mean's needs 2")
-
+    made = _interval_by_protocol(values, over, hosts, protocol)
     bounds = made.bounds
     method = made.method
     if bounds is None:
@@ -128,6 +120,19 @@ class _Interval(NamedTuple):
     bounds: Bounds | None
     method: str  # how it was made, in words
     missing: str  # in words, how many runs or hosts it needs
+
+
+def _interval_by_protocol(
+    values: Sequence[float], over: str, hosts: Sequence[str] | None, protocol: Protocol
+) -> _Interval:
+    """Return the interval of runs by the method that suits how the protocol averages them; `over` names the runs."""
+    if protocol.over_runs == "median":
+        return _interval_of_median(values, over)
+    if protocol.over_runs == "olympic_mean":
+        return _interval_of_olympic_mean(values, over, protocol.dropped_runs)
+    if hosts is not None and _some_host_ran_twice(hosts):
+        return _interval_over_hosts(values, over, hosts)
+    return _Interval(_interval_of(spread.mean_of(values)), f"t over {over}", missing="a mean's needs 2")
 
 
 def _interval_of_median(values: Sequence[float], over: str) -> _Interval:

@@ -395,25 +395,39 @@ def _interval_rows(result: Score) -> list[tuple[str, str]]:
     ]
 
 
+def _more_runs_in_words(more_runs: int | None) -> str:
+    """Return how many runs to add for an interval of +-1 %, or that no number will do; empty for None and for 0."""
+    if not more_runs:
+        return ""
+    if more_runs > MOST_MORE_RUNS:
+        return "too noisy for a goal of 1 %"
+    return f"{more_runs} more runs, all of them counted, by the spread of these"
+
+
+def _row_of_run(run: RunFigure) -> tuple[str, str]:
+    """Return the row of one run of a score: its figure, and the lines of its log that the figure comes from."""
+    shown = "did not converge" if math.isinf(run.value) else f"{run.value:.3f}"
+    windows = f", {run.windows} windows" if run.windows > 1 else ""
+    return "run", f"{shown}   {run.file}:{run.first_line}-{run.last_line}{windows}"
+
+
 def score_lines(result: Score) -> list[str]:
-    """Return the lines that `score` prints: the figure, a row for each fact that is known, warnings and footnotes."""
+    """Return the lines that `score` prints: the figure, a row for each fact that is known, warnings and footnotes.
+
+    A row is the name of a fact and the fact: `  spread         1.234 (standard deviation over runs)`.
+    """
     figure = "no figure" if math.isnan(result.value) else f"{result.value:.3f} {result.shown_unit}"
     rows = _interval_rows(result)
-    more_runs = result.more_runs_for_1_percent
-    if more_runs is not None and more_runs > MOST_MORE_RUNS:
-        rows.append(("for +-1 %", "too noisy for a goal of 1 %"))
-    elif more_runs:
-        rows.append(("for +-1 %", f"{more_runs} more runs, all of them counted, by the spread of these"))
+    more_runs = _more_runs_in_words(result.more_runs_for_1_percent)
+    if more_runs:
+        rows.append(("for +-1 %", more_runs))
     if result.median_window_rate is not None:
         rows.append(("median", f"{result.median_window_rate:.3f} (of the window rates)"))
     rows += [("limit", text) for text in result.limits]
     if result.spread is not None:
         rows.append(("spread", f"{result.spread:.3f} (standard deviation over {result.spread_over})"))
     rows.append(("levels", in_words(result.levels)))
-    for run in result.runs:
-        shown = "did not converge" if math.isinf(run.value) else f"{run.value:.3f}"
-        windows = f", {run.windows} windows" if run.windows > 1 else ""
-        rows.append(("run", f"{shown}   {run.file}:{run.first_line}-{run.last_line}{windows}"))
+    rows += [_row_of_run(run) for run in result.runs]
     if result.one_clock and result.protocol.figure == "throughput":
         rows.append(("one clock", f"nothing else in {', '.join(result.one_clock)} confirms the times"))
     if result.standing is not None:

@@ -38,11 +38,22 @@ def of_summary(record: Record, value: float, lines: tuple[int, int]) -> Iterator
     """Warn where a run's figure lies far off what the same log says of the speed in another way.
 
     `value` is the figure in images/s, `lines` the first and last line that it is made of. The other ways are the times
-    of the same rows, the time of the whole run, and the figure that the log closes with. Where the importer has already
-    found that the epochs and the whole run disagree, the whole run is not compared again.
+    of the same rows, the time of the whole run, and the figure that the log closes with.
     """
     first_line, last_line = lines
     figure_of_lines = f"the figure, of lines {first_line} to {last_line}, is"
+    yield from _of_same_rows(record, value, lines, figure_of_lines)
+    yield from _of_whole_run(record, value, last_line)
+    yield from _of_closing_figure(record, value, figure_of_lines)
+
+
+def _of_same_rows(record: Record, value: float, lines: tuple[int, int], figure_of_lines: str) -> Iterator[Verdict]:
+    """Warn where a figure is more than REFUSED times what the same rows' own times make, or less than 1 / REFUSED times.
+
+    `figure_of_lines` is the start of the message, such as "the figure, of lines 12 to 480, is". There is no warning
+    where the rows do not tell their times.
+    """
+    first_line, last_line = lines
     rate_of_rows = _rate_by_rows(record, first_line, last_line)
     if rate_of_rows is not None and not 1 / REFUSED <= value / rate_of_rows <= REFUSED:
         message = (
@@ -51,6 +62,13 @@ def of_summary(record: Record, value: float, lines: tuple[int, int]) -> Iterator
         )
         yield warning("rows_disagree", message, record, last_line)
 
+
+def _of_whole_run(record: Record, value: float, last_line: int) -> Iterator[Verdict]:
+    """Warn where a figure lies off the rate of the whole run by more than warm-up explains, WARM_UP_SHARE.
+
+    Where the importer has already found that the epochs and the whole run disagree, they are not compared again. There
+    is no warning either where the log does not tell the time of the whole run.
+    """
     whole_run = run_rate(record)
     is_said_by_check = any(check.what == EPOCHS_AND_RUN and not check.agree for check in record.checks)
     if whole_run is not None and not is_said_by_check:
@@ -62,6 +80,13 @@ def of_summary(record: Record, value: float, lines: tuple[int, int]) -> Iterator
             )
             yield warning("ways_disagree", message, record, last_line)
 
+
+def _of_closing_figure(record: Record, value: float, figure_of_lines: str) -> Iterator[Verdict]:
+    """Warn where a figure lies off the images/s that the log closes with by more than SUMMARY_SHARE.
+
+    `figure_of_lines` is the start of the message, such as "the figure, of lines 12 to 480, is". There is no warning
+    where the log closes with no figure, or with that of one device.
+    """
     if record.summary_rate is not None and record.rate_scope == "global":
         off = value / record.summary_rate - 1
         if abs(off) > SUMMARY_SHARE:
