@@ -261,10 +261,7 @@ def _check_epoch_summaries(record: Record) -> Check | None:
     that lack a summary or rows with a rate are left out; None is returned where no epoch is left.
     """
     summaries = {epoch.epoch: epoch for epoch in record.epochs if epoch.seconds and epoch.printed_rate}
-    rows = []
-    for window in record.windows:
-        if window.step is not None and window.steps and window.printed_rate and window.epoch in summaries:
-            rows.append(window)
+    rows = [row for row in _rows_with_rates(record) if row.epoch in summaries]
     if not rows:
         return None
 
@@ -281,6 +278,15 @@ def _check_epoch_summaries(record: Record) -> Check | None:
         f"{lines_in_words(rows)}: their rates, {six_digits(rows_rate)} images/s",
         ratio=rows_rate / epochs_rate,
     )
+
+
+def _rows_with_rates(record: Record) -> list[Window]:
+    """Return the rows that print a rate and say their steps; a row of a whole epoch, which has no step, is left out."""
+    rows = []
+    for window in record.windows:
+        if window.step is not None and window.steps and window.printed_rate:
+            rows.append(window)
+    return rows
 
 
 def _check_counted_images(record: Record) -> Check | None:

@@ -211,10 +211,9 @@ def _kind_of_precision(precision: str | None, math_mode: str | None) -> str | No
 def curves(record: Record, published: Sequence[Published]) -> PublishedCurves:
     """Return the published tables to show beside a run: those of its kind of model and precision.
 
-    `published` has a row for each published figure. A table is the rows that differ in the number of devices alone; one
-    that does not begin at one device, or has no other row, is left out. The note says of which model and precision the
-    tables are, even if none is left. For runs on a CPU, of a model that is not one of ours, or of an unknown precision
-    no table is looked for, and the note says why.
+    `published` has a row for each published figure. For runs on a CPU, of a model that is not one of ours, or of an
+    unknown precision there are none, and the note says why. Else the note says of which model and precision the tables
+    are, even where `_curves_from_one_device` finds none.
     """
     if section(record, "hardware").get("device") == "cpu":
         note = "No published curves beside it: these runs are on a CPU, the published figures are of GPUs."
@@ -226,9 +225,19 @@ def curves(record: Record, published: Sequence[Published]) -> PublishedCurves:
         note = f"No published curves beside it: the log does not say a {unknown} that the published table knows."
         return PublishedCurves([], note)
 
+    note = f"Published tables of {workload.title} at {precision}.{_other_data(record)}"
+    return PublishedCurves(_curves_from_one_device(published, workload.family, precision), note)
+
+
+def _curves_from_one_device(published: Sequence[Published], family: str, precision: str) -> list[Curve]:
+    """Return the published tables of a family of models at a kind of precision that begin at one device.
+
+    A table is the rows that differ in the number of devices alone. One that has no other row than that of one device is
+    left out too: it makes no curve.
+    """
     suitable = []
     for row in published:
-        same_model = _family_of_model(row.model) == workload.family
+        same_model = _family_of_model(row.model) == family
         same_precision = _kind_of_precision(row.precision, row.math_mode) == precision
         if same_model and same_precision:
             suitable.append(row)
@@ -237,8 +246,7 @@ def curves(record: Record, published: Sequence[Published]) -> PublishedCurves:
         begins_at_one_device = rows[0].devices == 1
         if begins_at_one_device and len(rows) > 1:
             chosen.append(Curve(label=_label_of_table(rows), rows=tuple(rows)))
-    note = f"Published tables of {workload.title} at {precision}.{_other_data(record)}"
-    return PublishedCurves(chosen, note)
+    return chosen
 
 
 def _other_data(record: Record) -> str:
