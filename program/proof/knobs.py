@@ -233,11 +233,15 @@ def _check_flags(block: Block, asked: Strategy) -> None:
 
 
 def _check_buckets(block: Block, limit_mib: float) -> str:
-    """Prove that every gradient is all-reduced in a bucket, and that the buckets are as full as the limit lets them be.
+    """Prove that each all-reduce is of a bucket, and that the buckets keep to the limit and use it.
 
-    A bucket of several gradients may have at most `limit_mib` MiB, one of a single gradient any size. It is full if the
-    first gradient of the next bucket would not have fitted into it. Returns the number of all-reduces in words, as
-    "fuse_grad_size_in_MB=16: buckets 7". Raises Refused where this is not so.
+    A bucket is a buffer in which `coalesce_tensor` joins gradients. Several gradients may have `limit_mib` MiB together
+    at most; a single gradient may have any size. And a bucket may be closed only where the next gradient would not have
+    fitted into it, but for the two buckets that `_check_full` names. That no gradient is left out of the all-reduces is
+    not proved here but by `verify.gradients`.
+
+    Returns the number of all-reduces in words, as "fuse_grad_size_in_MB=16: buckets 7". Raises Refused for the first
+    bucket of which this is not so.
     """
     joins = [op for op in block.ops if op.type == "coalesce_tensor"]
     buffers = {op.output("FusedOutput")[0] for op in joins}
@@ -245,7 +249,9 @@ def _check_buckets(block: Block, limit_mib: float) -> str:
     for name in summed:
         prove(name in buffers, f"STRATEGY: fuse_grad_size_in_MB: {name} travels by itself, in no bucket")
 
-    buckets_by_type: dict[str, list[list[float]]] = {}  # for each bucket of a type, the MiB of each of its gradients
+    # For each bucket of a data type, the MiB of each of its gradients. Types are apart, as a buffer has one type: a
+    # gradient of another type never fits into it.
+    buckets_by_type: dict[str, list[list[float]]] = {}
     for op in joins:
         gradients = op.output("Output")
         sizes_mib = [ops.size_bytes(block.var(name)) / ops.MIB for name in gradients]
