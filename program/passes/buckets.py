@@ -23,6 +23,7 @@ def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list
       than that, there is no such bucket.
     """
     limit = limit_mib * ops.MIB
+    # The user may set a limit that is smaller than the two special buckets.
     head_limit = min(HEAD_MIB * ops.MIB, limit)
     tail_limit = min(TAIL_MIB * ops.MIB, limit)
     tail_start = _tail_start(gradients, sizes, tail_limit)
@@ -144,11 +145,12 @@ def _group(block: Block, gradients: list[str], completed_at: dict[str, int], lim
 
 
 def thin_depends(main: static.Program) -> None:
-    """Remove each `depend` operator that only makes operators wait which another `depend` makes wait already.
+    """Remove each `depend` operator without which the same operators would wait for the same all-reduces.
 
     A `depend` of a gradient makes every later operator that reads the gradient wait for the all-reduce of its bucket.
     An operator that updates all parameters reads all gradients of a bucket, and one of their `depend`s is enough to
-    make it wait. The others are removed, as the executor's memory grows by the square of the number of operators.
+    make it wait. The others are removed, and so is one of a gradient that nothing reads later: the executor's memory
+    grows by the square of the number of operators.
     """
     block = main.global_block()
     readers = ops.readers(block)

@@ -85,13 +85,15 @@ class _JoinedVariables:
         """Decide whether these variables, equal once operator `index` has run, become one; return the one that stays.
 
         If one of them is written again after `index`, as gradients are summed up in it, that one stays; else the first.
-        `rename` carries it out. Where it could change a value an empty name is returned, and nothing is joined:
+        The decision is only noted: `rename` carries it out.
 
-        - their shapes or types differ,
-        - two of them are written again after `index`, or
-        - one is read at or after the operator that writes another one again.
+        Where one variable could not take the place of all, nothing is noted and an empty name is returned:
+
+        - Their shapes or types differ.
+        - Two of them are written again after `index`: each would overwrite the other.
+        - One is written again, and another one is read by that operator or a later one, which needs the old value.
         """
-        names = [self._current_name(name) for name in names]
+        names = [self._current_name(name) for name in names]  # earlier joins may have replaced them
         kinds = {(self._block.var(name).shape, self._block.var(name).dtype) for name in names}
         if len(kinds) > 1:
             return ""
@@ -106,6 +108,7 @@ class _JoinedVariables:
             if any(self._is_read_from(next_write, name) for name in dropped):
                 return ""
 
+        # From now on `kept` is written and read where each of them was, for the decisions on further operators.
         for name in dropped:
             self._substitutes[name] = kept
             self._written[kept] = sorted(self._written[kept] + self._written[name])

@@ -73,8 +73,9 @@ def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[
     """Prove that the pass of each knob ran everywhere if the knob is on, and nowhere if it is off.
 
     A pass ran nowhere if the program has none of the operators that it makes, and everywhere if no place is left that
-    it would have changed. Returns what each pass that is on made, in words. Raises Refused for the first knob of which
-    this is not so, or whose pass the user asked for and which made nothing.
+    it would have changed. Returns what each pass that is on made, in words, and how many sums of gradients there are to
+    which `enable_addto` does not apply. Raises Refused for the first knob of which this is not so, or whose pass the
+    user asked for and which made nothing.
     """
     made_by_knob = _count_made(block)
     left_by_knob = _count_left(block)
@@ -266,10 +267,11 @@ def _check_buckets(block: Block, limit_mib: float) -> str:
 def _check_full(buckets: list[list[float]], limit_mib: float) -> None:
     """Prove that no bucket was closed though the first gradient of the next one would have fitted into it.
 
-    `buckets` are those of one type, in order, each with the MiB of its gradients. Two of them need not be full: the
-    first, and the last but one, which is closed where the small last bucket begins.
+    `buckets` are those of one type, in order, each with the MiB of its gradients. Two of them need not be full, as
+    `passes/buckets.py` closes them early: the first, so that the network has work soon, and the last but one, as the
+    last one is to be small.
     """
-    for sizes_mib, next_sizes_mib in pairwise(buckets[1:-1]):
+    for sizes_mib, next_sizes_mib in pairwise(buckets[1:-1]):  # the last but one is never the first of a pair
         next_mib = next_sizes_mib[0]
         prove(
             sum(sizes_mib) + next_mib > limit_mib,

@@ -113,7 +113,10 @@ class _Follower:
         """Note what one operator does to gradients: start, merge, clear, sum, unscale, use them or hand them on.
 
         `self._histories` maps each variable that holds a gradient to that gradient's history, and is updated in place.
-        Operators of the forward pass change nothing. Raises Refused where an operator breaks the proof.
+        Beside it, `self._gradients_in` notes which gradients a buffer holds. Operators of the forward pass change
+        nothing.
+
+        Raises Refused where an operator breaks the proof, as one that reduces a gradient to one rank alone.
         """
         role = op.attr("op_role")  # bits of BACKWARD, OPTIMIZE and LOSS
         is_start_of_backward = role == ops.BACKWARD | ops.LOSS
@@ -134,7 +137,7 @@ class _Follower:
         elif op.type == "check_finite_and_unscale":
             for source, name in zip(op.input("X"), op.output("Out"), strict=True):
                 self._histories[name] = self._without_loss_scale(source)
-        elif op.type == "update_loss_scaling":
+        elif op.type == "update_loss_scaling":  # sets gradients to zero at an infinity, else leaves them as they are
             for source, name in zip(op.input("X"), op.output("Out"), strict=True):
                 self._histories[name] = self._histories[source]
         elif role & (ops.BACKWARD | ops.OPTIMIZE):
