@@ -356,7 +356,8 @@ class ProjectLog:
 
         own_log.yaml lists settings that must be equal to another value. Other values follow from each other by a rule:
         the global batch is the number of devices times the images of one, for instance. Where a rule gives no value,
-        because its setting is invalid, the second value is None. No setting is missing: the caller has looked at that.
+        because its setting is invalid, the second value is None. The caller has seen to it that no setting is missing
+        which each run has.
         """
         settings = self.run.settings
         dataset = self.run.header_section(schema.DATASET)
