@@ -230,17 +230,18 @@ def _check(packed: Records, entries: list[Entry], labels: Array, part: str) -> N
 def _write_sizes(file: Path, sizes: list[tuple[int, int]], more: JsonObject) -> None:
     """Write a file of sizes: width and height of the image with the most pixels, the number of images, and `more`.
 
-    Where `more` has one of these too, it stands.
+    Where `more` has a width, height or number of images too, as an earlier file of sizes has, `sizes` decide.
     """
     width, height = max(sizes, key=lambda size: size[0] * size[1])
-    file.write_text(json.dumps({"width": width, "height": height, "images": len(sizes)} | more) + "\n")
+    file.write_text(json.dumps(more | {"width": width, "height": height, "images": len(sizes)}) + "\n")
 
 
 def find_sizes(source: Path, part: str) -> str:
     """Read the header of each image of a part, and write the largest one's size to `<part>.sizes.json` in `source`.
 
-    What else that file has said already, it still says. Returns the name of the file and its content as text. Raises
-    ValueError where the file is damaged, or one of the images is none.
+    An earlier file there is replaced. What else it said is kept, such as the list of which `pack` made the records.
+    Returns the name of the file and its content as text. Raises ValueError where the earlier file is damaged, the
+    part's images cannot be found, or one of them is no image.
     """
     file = source / data.SIZES.format(part)
     earlier_content = _read_sizes(file)  # first, as reading all images takes long
