@@ -58,8 +58,8 @@ def pack(source: Path, target: Path, part: str) -> str:
     """Pack the images of `part`, train or val, or go on where an earlier pack was stopped; return what came of it.
 
     That is a line of text. A pack that is complete already, of the same list, is left as it is. Raises ValueError where
-    an image is damaged, another pack is at work, or the target holds another data set; RunError where the target's disk
-    gave back something else than was written.
+    the list is wrong, an image is damaged, another pack is at work, or the target holds another data set; RunError
+    where the target's disk gave back something else than was written.
     """
     images = folder.find(source, part, recordio.MOST_CLASSES)
     _warn(images.passed_over)
@@ -75,7 +75,8 @@ def pack(source: Path, target: Path, part: str) -> str:
         except BlockingIOError as error:
             raise ValueError(f"{growing}: another tools.pack writes it: wait for its end") from error
         if packed.exists():
-            growing.unlink(missing_ok=True)  # empty, or its holder has just given it its name
+            # Opening it has made an empty file, or another pack held it until now, and has just renamed it to `packed`.
+            growing.unlink(missing_ok=True)
             if _read_sizes(sizes).get("list_sha256") != list_sha256:
                 raise ValueError(f"{packed}: is there, and not packed from this list: remove it or take another TARGET")
             return f"{packed}: is whole already"
@@ -140,7 +141,7 @@ def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
 
     Raises ValueError where the file was begun from another list, or the journal is damaged.
     """
-    first_line, *lines = _ended_lines(journal) or [list_sha256]
+    first_line, *lines = _ended_lines(journal) or [list_sha256]  # without a journal nothing can be kept
     if first_line != list_sha256:
         begun = f"{growing.name}: was begun from another list"
         raise ValueError(f"{begun}: remove it with {journal}, or take another TARGET")
