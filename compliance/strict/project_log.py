@@ -248,7 +248,7 @@ class ProjectLog:
         stop_ms = run.stop_ms or run.start_ms
         due = (stop_ms - run.start_ms) * samples_per_ms
         init_start = run.first_events.get(schema.INIT_START.key, summary)
-        began_ms = min(init_start.time_ms, run.start_ms)
+        began_ms = min(init_start.time_ms, run.start_ms)  # without init_start, run_start: the summary is later
         due_in_all = (summary.time_ms - began_ms) * samples_per_ms
         most = _MOST_SAMPLES * due_in_all + _MORE_SAMPLES * nodes
         if not _FEWEST_SAMPLES * due <= samples <= most:

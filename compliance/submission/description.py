@@ -52,7 +52,10 @@ def read_description(path: Path) -> Description:
 
 
 def compare_description(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
-    """Return a finding for each field of the description that the log contradicts; fields come in a fixed order."""
+    """Return a finding for each field of the description that the log contradicts; fields come in a fixed order.
+
+    Before these comes a finding for a run that was faster than the described accelerators can be.
+    """
     findings = findings_over_peak(run, description, rule)
     for logged in _contradicted_fields(run, description):
         stated = description.get(logged.field)
