@@ -314,7 +314,7 @@ class Trial:
 
     def _reason_by_mpirun(self, status: int, messages: Messages) -> str:
         """Say what is known where no rank wrote an error: how mpirun ended, or what it or MPI wrote."""
-        if 128 < status < 192:
+        if 128 < status < 192:  # 128 + the number of a signal, of which Linux has 64
             return f"mpirun was ended by signal {status - 128}"
         if "unable to find network interfaces" in messages.text:
             return "no network interface is up here, and ranks meet over the loopback: ip link set lo up"

@@ -36,7 +36,10 @@ def place_of(log_ratios: Sequence[float]) -> float:
 
 
 def error_of(log_ratios: Sequence[float]) -> float:
-    """Return the standard error of a place, by the median absolute deviation (MAD) of the turns."""
+    """Return the standard error of a place (`place_of`), by the median absolute deviation (MAD) of the turns.
+
+    In normal noise the variance of a place is pi / 3 times that of a mean of as many turns.
+    """
     centre = statistics.median(log_ratios)
     mad = statistics.median(abs(value - centre) for value in log_ratios)
     deviation = 1.4826 * mad  # the standard deviation of a normal distribution with this MAD
@@ -50,8 +53,8 @@ def slow(places: Mapping[str, float], *, noise: float, alpha: float) -> list[str
     """Return the names of those that are slow beside the others, in the order of `places`; none of fewer than four.
 
     `places` has for each name the logarithm of its time over the fleet's. `noise` is the error of such a place, `alpha`
-    the chance that a healthy fleet has one named. There are two ways to be named: as an outlier, and as one of a
-    minority that takes more than APART times as long as all others.
+    the chance that a healthy fleet has one named. There are two ways to be named: as an outlier above the others, and
+    as one of a minority that takes more than APART times as long as all others.
     """
     if len(places) < LEAST_NODES:
         return []
@@ -95,7 +98,7 @@ def _slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:
     from_slow_to_fast = sorted(distances, key=lambda name: -distances[name])
     gap = math.log(APART) + 3 * noise
     largest = 0
-    for size in range(1, (len(distances) + 1) // 2):
+    for size in range(1, (len(distances) + 1) // 2):  # fewer than half of all
         fastest_inside = from_slow_to_fast[size - 1]
         slowest_outside = from_slow_to_fast[size]
         if distances[fastest_inside] - distances[slowest_outside] > gap:
