@@ -64,7 +64,7 @@ def find(root: Path, part: str, classes: int) -> Images:
 
 
 class _Noted(NamedTuple):
-    """What a part's PART.sizes.json says of its images."""
+    """Facts about a part's images by its file PART.sizes.json."""
 
     largest: Size
     source: schema.Passport | None  # of the files that the images were packed from; None: of images not packed
