@@ -83,6 +83,7 @@ def _outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> 
         error_of_difference = deviation * math.sqrt(1 + 1 / candidate)  # of one value and a mean of `candidate`
         t = float(values[candidate] - nearer.mean()) / error_of_difference
         chance_of_any = (1 - stats.t_cdf(t, candidate - 1)) * (candidate + 1)  # of `candidate` + 1 healthy ones
+        # One that differs takes all farther ones along, also those that hid each other in an earlier step.
         if t > LEAST_T and chance_of_any <= alpha / STEPWISE:
             first_outlier = candidate
     least_distance = smallest_difference()  # of speed, that counts
