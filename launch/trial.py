@@ -359,12 +359,14 @@ def end_failed(trial: Trial, status: int, begin: float) -> str:
 
     `status` is what `Trial.run` returned, or 1, and `begin` when the trial began, by time.monotonic. The reason is that
     of `Trial.reason`, for which a job of several nodes first waits; or that the trial took longer than its --limit,
-    unless a signal ended it. A reason that the log has already goes before it.
+    unless a signal ended it. A reason that the log has already goes before it. Where the log cannot be written, the
+    line says that too.
     """
     args = trial.args
     if args.nodes > 1:
         trial.wait_for_reason()
     reason = trial.reason(status)
+    # A limit is given to the trials of an acceptance alone; 0 is none.
     is_over_limit = args.limit and time.monotonic() > begin + args.limit
     if is_over_limit and trial.signal is None:
         reason = f"it was not done after the {TIMES['ACCEPTANCE_END_S']} s that an acceptance may take"
