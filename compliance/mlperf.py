@@ -129,8 +129,9 @@ class Standing:
     def footnotes(self, *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
         """Return the notes that must be shown with a figure of this result: a paragraph about it, and the legend.
 
-        The list is empty where the result is not called one of MLPerf. `derived_metric` names the figure's metric where
-        it is not the time to train, such as images/s; the paragraph then says that MLPerf has no such metric.
+        The paragraph has the result's name, what the logs do not state, and that MLCommons did not verify it. The list
+        is empty where the result is not called one of MLPerf. `derived_metric` names the figure's metric where it is
+        not the time to train, such as images/s; the paragraph then says that MLPerf has no such metric.
         `next_to_verified` says whether the same table has results that MLCommons verified, which adds a sentence.
         """
         if not self.uses_the_name:

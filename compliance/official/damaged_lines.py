@@ -42,6 +42,7 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
 
     is_unreadable_line_named = any(_is_error_at(finding, unreadable) for finding in ours)
     if unreadable and not is_unreadable_line_named:
+        # There is one to copy, as only logs in which our reader found damaged lines are judged here.
         about_lines = [finding for finding in marked if _is_about_a_line(finding)]
         marked.append(replace(about_lines[0], severity="error", line=min(unreadable), official=True))
 

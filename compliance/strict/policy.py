@@ -68,6 +68,7 @@ class Policy:
             # This must see all breaches of form before some are dropped below: our writer breaks none of these rules,
             # whatever the benchmark.
             self._check_project_log(benchmark)
+        # By the empty name no rule of certain benchmarks holds, not even one of resnet in a round without it.
         self.collected.keep_applicable("" if benchmark is None else name, division)
         if division == "closed":
             self._note_rules_for_benchmark_data()

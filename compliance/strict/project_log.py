@@ -317,7 +317,7 @@ class ProjectLog:
             a field of an event's value         run_summary.devices
 
         Settings and the header have no line of their own; they get that of run_summary. Of an event that is not there
-        both value and line are None.
+        both value and line are None. Header and run_summary are as the schema has them: `faults` has looked at that.
         """
         line_of_summary = self.run.first_event(schema.RUN_SUMMARY).line
         if name in self.run.settings:
@@ -356,7 +356,8 @@ class ProjectLog:
 
         own_log.yaml lists settings that must be equal to another value. Other values follow from each other by a rule:
         the global batch is the number of devices times the images of one, for instance. Where a rule gives no value,
-        because its setting is invalid, the second value is None.
+        because its setting is invalid, the second value is None. The caller has seen to it that no setting is missing
+        which each run has.
         """
         settings = self.run.settings
         dataset = self.run.header_section(schema.DATASET)

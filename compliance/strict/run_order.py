@@ -135,7 +135,7 @@ class RunOrder:
 
     def _run_start(self, event: Event) -> None:
         """Begin the run, and collect a part that started above it. A second run_start is compared with the first."""
-        first = self.run.first_event(schema.RUN_START)
+        first = self.run.first_event(schema.RUN_START)  # `event` itself, if none came before it
         if event is not first:
             self._compare_time_with_first(event, first)
             return
@@ -151,7 +151,7 @@ class RunOrder:
         stopped, and the last evaluation have its accuracy. A second run_stop is another node's: it is only compared
         with the first.
         """
-        first = self.run.first_event(schema.RUN_STOP)
+        first = self.run.first_event(schema.RUN_STOP)  # `event` itself, if none came before it
         if event is not first:
             self._compare_stops(event, first)
             return

@@ -52,7 +52,7 @@ def read_tree(path: Path, ruleset: str | None) -> Tree:
     ValueError for an archive that cannot be read, and for another project's log of a round that no name says.
     """
     tree = Tree()
-    load_once = functools.cache(load)
+    load_once = functools.cache(load)  # the rules of each round are read once for the whole tree
     for file in results_tree.files_of(path):
         folder_name = file.name.parent
         if file.name.match(results_tree.SYSTEM):

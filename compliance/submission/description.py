@@ -104,7 +104,8 @@ def _submission_fields(run: LoggedRun, description: Description) -> list[_Logged
 def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
     """Return the number of nodes, and of the accelerators of one, by the log's run_summary; nothing without one.
 
-    `nodes` are those of the log's header. Where none of them has a GPU, the devices were CPUs: no accelerators.
+    `nodes` are those of the log's header. Where none of them has a GPU, the devices were CPUs: no accelerators. Where
+    the header has no nodes, the devices count as accelerators.
     """
     summary = run.summary
     if not summary or not 0 < summary.nodes < MOST_DEVICES or not 0 <= summary.devices < MOST_DEVICES:

@@ -387,7 +387,8 @@ def _report(manifest: JsonObject, score: Score, run: LoggedRun, description: Jso
 def rendered(name: str, **values: Any) -> str:
     """Return the text of the template `name` in this folder, filled in with `values`.
 
-    In a template of HTML the values are escaped. `values` must have each name that the template uses.
+    In a template of HTML the values are escaped. In one of Markdown the lines that hold a tag alone vanish, as an empty
+    line would end a table. `values` must have each name that the template uses.
     """
     import jinja2
 

@@ -280,8 +280,9 @@ def _shown_setting(value: object) -> str:
 
 
 def _configuration(run: LoggedRun) -> JsonObject:
-    """Return the values that must be the same in all runs of a submission, by name; hyperparameters first.
+    """Return the values that must be the same in all runs of a submission, by name.
 
+    Hyperparameters come first, so that a message which shows only the first differences shows these.
     The others are sections of the header, its settings, and events of the submission and the data set. Left out are the
     names of the nodes and the settings that each run has of its own, such as SEED.
     """
