@@ -60,6 +60,7 @@ def opened() -> Iterator[tuple[list[Handle], str]]:
 
         named_by_user = env.visible_gpus()
         if handles and named_by_user is not None:
+            # An empty text matches no entry: a GPU that does not tell its UUID can only be named by its number.
             uuids = [uuid_of(handle) or "" for handle in handles]
             numbers = numbers_of_visible(named_by_user, uuids)
             if len(numbers) < len(handles):

@@ -140,7 +140,7 @@ def _refusals_of_course(job: Job) -> Iterator[str]:
     if recipe_to_train_by and course.trains:
         yield f"RECIPE={model.recipe}: it is for the first steps of MODE=throughput: train by {recipe_to_train_by}"
 
-    first_traced = course.traced.start
+    first_traced = course.traced.start  # 0, and the last one -1, where PROFILE is empty
     last_traced = course.traced.stop - 1
     if course.profile and not 1 <= first_traced <= last_traced:
         yield f"PROFILE={course.profile!r}: must be steps:a-b with 1 <= a <= b, as steps:20-25"

@@ -35,13 +35,18 @@ _FUSIONS = (
 
 
 def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
-    """Prove, off a built program, that each knob of STRATEGY that is on changed it, and that no other did.
+    """Prove, off a built program, that these knobs of STRATEGY did to it what they say:
+
+    - Those of fusions and merged updates changed it everywhere if they are on, and nowhere if they are off. One that is
+      on by default may find nothing to change; one that the user asked for may not.
+    - Paddle's flags of cuDNN have the values that the user gave them.
+    - `perturb_input` moved an input if it is on.
+    - The buckets of the all-reduce keep to `fuse_grad_size_in_MB` and use it. On one rank there are none, and the user
+      may not have set it.
 
     `asked` holds the knobs as the user set them, `decided` as they are for this device: one that the user left open is
-    on or off there. A knob that is on by default may find nothing to change; one that the user asked for may not.
-
-    Returns what each knob changed, in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act". Raises Refused where a
-    pass did not run, ran without its knob, or changed nothing though the user asked for it.
+    on or off there. Returns what the knobs changed, in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act". Raises
+    Refused for the first of which this is not so.
     """
     block = main.global_block()
     proved = _check_fusions(block, decided, asked=asked)
