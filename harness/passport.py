@@ -95,8 +95,8 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
     """Return a sentence for each thing that a user should know of a data set's two parts before a run.
 
     There is one where a part names a file more than once, one where all labels of a part are of one class, and one
-    where both parts name the same files. The last does not hold for records: their names are numbers, and the same
-    number is another image in each part.
+    where both parts name the same files. The last is left out for records: their names are numbers, and the same number
+    is another image in each part.
     """
     notes = []
     train_names = _without_detours(train.names)

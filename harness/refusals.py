@@ -167,7 +167,7 @@ def _titles_of_those_that(trait: str) -> list[str]:
 def of_named_paths(job: Job) -> Iterator[str]:
     """Yield a sentence for each path of the user's that is no file, or no folder, on this machine.
 
-    A path at which nothing is there is accepted, as the job may make it. HOSTFILE beside HOSTS is refused as well.
+    A path at which there is nothing is accepted, as the job may make it. HOSTFILE beside HOSTS is refused as well.
 
     Only the machine of the user's command is asked, and no rank: mpirun hands a rank the first node's HOSTS beside
     HOSTFILE, and the other files need not be on its node.

@@ -229,6 +229,8 @@ class Loader(loader.Loader):
             row_counts = [min(height, math.ceil(end) + 1) for height, end in zip(row_counts, bottoms, strict=True)]
             last_inputs = drawn
         if self._renumbered:
+            # Where the row of each sample begins in RENUMBERED, which the pipeline reads with its rows end to end. A
+            # sample that only fills up the batch has the row that ignores all pixels.
             row_start = RENUMBERED.shape[1] * np.where(valid, self._row[ids], FILLED_UP)
             last_inputs = [row_start.astype(np.uint16), *last_inputs]
 

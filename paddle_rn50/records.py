@@ -84,7 +84,8 @@ class Records:
         images = [b""] * len(ids)
         labels = np.empty(len(ids), dtype=np.int64)
         places = [Place(*row) for row in self.places[ids].tolist()]
-        order_of_reading = sorted(range(len(ids)), key=lambda position: places[position])  # positions in `ids`
+        # Positions in `ids`, by the file and then by the offset of their records, as places sort.
+        order_of_reading = sorted(range(len(ids)), key=lambda position: places[position])
         for file_number, group in groupby(order_of_reading, key=lambda position: places[position].file):
             positions = list(group)
             with self.files[file_number].open("rb", buffering=0) as file:

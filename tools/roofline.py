@@ -104,7 +104,7 @@ def step_time(
             if on_computing_stream:
                 now_s += takes_s
                 exposed_s += takes_s
-            else:
+            else:  # in the program it stands behind the operator that makes its last gradient
                 link_free_s = max(link_free_s, now_s) + takes_s
             continue
         if work.role & OPTIMIZE and not optimizer_has_begun:

@@ -346,6 +346,7 @@ def main() -> int:
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:
+        # Python flushes standard output once more when it ends: what is left then goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         raise ValueError(named_files.explain(error)) from error

@@ -54,6 +54,7 @@ def throughput(machine: Machine) -> Verdict:
         synthetic = model.synthetic(model.image, batch=job.model.batchsize, seed=SEED + me.rank)
         batch = loader.resident(synthetic, machine.executor.place)
         trainer.warm_up(batch)
+        # What the log of a run has before its first timed step.
         session.run_summary(log, job)
         session.start_clock(log, me)
 

@@ -68,10 +68,10 @@ def _outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> 
     """Return the names of those above the centre that Rosner's test sets aside, by their distances from the centre.
 
     The farthest from the centre is compared with mean and standard deviation of all nearer ones, then the next farthest
-    with those nearer still, down to half of all. The nearest one that differs is an outlier, and so are all that are
-    farther. Of these, the ones below the centre are fast, and those that are only a little above it do not matter:
-    neither is returned. `noise` is the least standard deviation that is believed, `alpha` the chance that one of
-    healthy nodes is named.
+    with those nearer still, down to half of all. One differs if it is so far above their mean that chance hardly
+    explains it. The nearest one that differs is an outlier, and so are all that are farther. Of these, the ones below
+    the centre are fast, and those that are only a little above it do not matter: neither is returned. `noise` is the
+    least standard deviation that is believed, `alpha` the chance that one of healthy nodes is named.
     """
     from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))
     values = np.array([distances[name] for name in from_near_to_far])
@@ -83,6 +83,7 @@ def _outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> 
         error_of_difference = deviation * math.sqrt(1 + 1 / candidate)  # of one value and a mean of `candidate`
         t = float(values[candidate] - nearer.mean()) / error_of_difference
         chance_of_any = (1 - stats.t_cdf(t, candidate - 1)) * (candidate + 1)  # of `candidate` + 1 healthy ones
+        # One that differs takes all farther ones along, also those that hid each other in an earlier step.
         if t > LEAST_T and chance_of_any <= alpha / STEPWISE:
             first_outlier = candidate
     least_distance = smallest_difference()  # of speed, that counts

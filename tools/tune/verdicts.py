@@ -80,7 +80,7 @@ def judge_candidate(name: str, runs: Sequence[Record], base: Sequence[Record], a
     high = math.exp(log_interval[1])
 
     first_of_base = losses(base[:1])  # as in `allowed_loss`; all runs have one seed, so its others are nearly the same
-    excesses = np.abs(losses(runs) - first_of_base) / allowed
+    excesses = np.abs(losses(runs) - first_of_base) / allowed  # [runs, windows]
     excess = math.inf if np.isnan(excesses).any() else float(excesses.max())
     if excess > 1:
         status = FATAL
