@@ -119,8 +119,10 @@ def find_description(folder: Folder, descriptions: Mapping[PurePosixPath, JsonOb
     `Dell/results/node_A100/resnet` -> `Dell/systems/node_A100.json`
 
     `descriptions` has all descriptions of the tree by their files, and a text in place of one that cannot be read. The
-    question asks the submitter for the description where it is missing or such a text. None where it was set, and also
-    where nothing is asked: the tree has no description at all, or begins below SUBMITTER, so that they lie outside it.
+    question asks the submitter for the description where it is missing or such a text.
+
+    Return None where it was set. Nothing is set or asked, too, where the tree has no description at all, or begins
+    below SUBMITTER, so that the descriptions lie outside it.
     """
     begins_below_submitter = len(folder.name.parts) < 3  # the name is `node_A100/resnet` or less
     if not descriptions or begins_below_submitter:

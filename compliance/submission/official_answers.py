@@ -23,17 +23,17 @@ def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
         copy = Path(scratch) / folder.name
         shutil.copytree(folder, copy)
         description = copy / "systems" / f"{manifest['system']}.json"
-        described = official.ask_tool("system_desc_checker", str(description), "training", ruleset)
-        in_repository = official.ask_tool("repo_checker", str(copy), "training", ruleset)
+        description_verdict = official.ask_tool("system_desc_checker", str(description), "training", ruleset)
+        repository_verdict = official.ask_tool("repo_checker", str(copy), "training", ruleset)
         if not mlperf.is_mlperf_benchmark(benchmark):
-            of_logs = [_check_log(copy / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
-            return [described, in_repository, *of_logs, *_not_asked_about(benchmark)]
+            log_verdicts = [_check_log(copy / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
+            return [description_verdict, repository_verdict, *log_verdicts, *_not_asked_about(benchmark)]
 
-        converged = _check_convergence(copy, manifest)
-        packaged = official.ask_tool("package_checker", str(copy), "training", ruleset)
+        convergence_verdict = _check_convergence(copy, manifest)
+        package_verdict = official.ask_tool("package_checker", str(copy), "training", ruleset)
         # The last one, as result_summarizer leaves a file in the folder that the others look at.
-        scored = official.ask_for_score(copy, ruleset, benchmark, manifest["minutes"])
-        return [packaged, described, in_repository, converged, scored]
+        score_verdict = official.ask_for_score(copy, ruleset, benchmark, manifest["minutes"])
+        return [package_verdict, description_verdict, repository_verdict, convergence_verdict, score_verdict]
 
 
 def _not_asked_about(benchmark: str) -> list[Verdict]:

@@ -204,6 +204,7 @@ def _copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> _Co
             changed = f"differs from what was checked ({receipt.name}): find out what changed it, or run again"
             reasons.append(f"{log}: {changed}")
     checked = [check_file(copy, ruleset) for copy in original_of_copy]
+    # By their start, a run without one first; of one start by the name that the user knows.
     checked.sort(key=lambda report: (report.run.start_ms or 0, original_of_copy[report.path].name))
     return _Copies(checked, original_of_copy, reasons)
 

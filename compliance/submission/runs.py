@@ -137,10 +137,12 @@ def check_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[Repo
 def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     """Return the reports in groups, one for each submission, in the order of the submissions' first logs.
 
-    A log joins the group of an earlier log that states the same four names: benchmark, division, organisation and
-    platform, in upper or lower case and with any blanks. Where no log does, it joins the group of the first log of the
-    same benchmark in its folder, so that a name which is spelt otherwise does not take a run out of its submission.
-    Where there is no such log either, it begins a group.
+    A log joins the first of these groups that there is, and else begins a group:
+
+    - that of an earlier log which states the same benchmark, division, organisation and platform, in upper or lower
+      case and with any blanks
+    - that of the first log of the same benchmark in its folder: one run of five that names the organisation `Dell Inc.`
+      and not `Dell` stays with the others
     """
     groups: list[list[Report]] = []
     group_by_names: dict[tuple[str, ...], list[Report]] = {}
