@@ -39,7 +39,7 @@ class Watchdog:
             threading.Thread(target=self._watch, args=(limit_s, rank, node), name="watchdog", daemon=True).start()
 
     def _watch(self, limit_s: float, rank: int, node: str) -> None:
-        """Look each TICK_S whether there was progress within the limit, and end this process where there was none.
+        """Look each TICK_S whether there was progress within `limit_s`, and end this process where there was none.
 
         A second timer, faulthandler's, is set anew with each look. It ends the process where this thread no longer
         looks, as in an interpreter that is stuck. This never returns.

@@ -67,9 +67,9 @@ def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bo
     A bucket holds gradients of one type, of at most `limit_mib` MiB together, or a single larger one. Before the
     backward pass begins, `coalesce_tensor` makes them slices of one buffer; nothing is copied. Of gradients a, b and c:
 
-        before: make a, all-reduce a, make b, all-reduce b, make c, all-reduce c
+        before: compute a, all-reduce a, compute b, all-reduce b, compute c, all-reduce c
         after:  coalesce_tensor (a, b), coalesce_tensor (c),
-                make a, make b, all-reduce (a, b), depend a, depend b, make c, all-reduce (c), depend c
+                compute a, compute b, all-reduce (a, b), depend a, depend b, compute c, all-reduce (c), depend c
 
     A `depend` tells the executor that the gradient's readers come after the all-reduce of the buffer.
 
@@ -84,20 +84,20 @@ def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bo
 
     gradients = [op.input("X")[0] for op in block.ops if is_fleets_all_reduce(op)]
     remove(main, is_fleets_all_reduce)
-    # Indices of operators, which hold from here, as the removal moved operators, to the first insertion.
+    # The indices of operators are asked for after the removal, which moved operators.
     completed_at = ops.completed_at(block, gradients)
     buckets = _group(block, gradients, completed_at, limit_mib)
     buffers = [f"bucket_{number}.{bucket[0]}" for number, bucket in enumerate(buckets)]
 
-    # `_group` sorts buckets by the index at which they are complete. Insertions from the last bucket to the first thus
-    # leave the indices of those that are still to come as they are.
+    # `_group` sorts buckets by the index at which they are complete. So insertions from the last bucket to the first
+    # move no operator at an index that is still needed.
     for buffer, bucket in reversed(list(zip(buffers, buckets, strict=True))):
         dtype = block.var(bucket[0]).dtype
         block.create_var(name=buffer, dtype=dtype, persistable=False, stop_gradient=True)
         complete_at = completed_at[bucket[-1]]  # `_group` also sorts the gradients in a bucket: the last completes it
         insert_all(block, complete_at + 1, _all_reduce(buffer, bucket, one_stream), op_role=ops.BACKWARD)
 
-    # After the all-reduces, as these go to the front of the backward pass and move all operators behind them.
+    # These go before the backward pass and move all of its operators, so they are inserted last.
     joins = []
     for buffer, bucket in zip(buffers, buckets, strict=True):
         joins.append(_join(buffer, bucket, parameters, block.var(bucket[0]).dtype))
@@ -129,12 +129,13 @@ def _join(buffer: str, gradients: list[str], parameters: dict[str, str], dtype: 
 
 
 def _group(block: Block, gradients: list[str], completed_at: dict[str, int], limit_mib: float) -> list[list[str]]:
-    """Group gradients into buckets, each of gradients of one type in the order in which they are completed.
+    """Group gradients into buckets of one type each, by `_pack` and its limit; return the names in each bucket.
 
-    Returns the names of the gradients in each bucket; the bucket whose last gradient is completed first comes first.
+    `completed_at` has the index of the operator that completes each gradient. Gradients in a bucket are in the order in
+    which they are completed, so the last one completes the bucket. Buckets are in the order in which they are complete.
     """
     by_type: dict[Any, list[str]] = {}
-    for name in sorted(gradients, key=lambda name: (completed_at[name], name)):
+    for name in sorted(gradients, key=lambda name: (completed_at[name], name)):  # one operator may complete several
         by_type.setdefault(block.var(name).dtype, []).append(name)
 
     sizes = {name: ops.size_bytes(block.var(name)) for name in gradients}

@@ -16,8 +16,8 @@ MOST_CHANNELS_PER_SIDE_PIXEL = 1.5
 def simplify_sums(main: static.Program) -> None:
     """Let the gradients of both addends of an addition share one variable instead of a copy each.
 
-    For z = x + y of equal shapes, dx and dy are equal. Two operators of Paddle write both all the same, the second one
-    for z = relu(x + y). d is the variable that dx and dy become:
+    The gradients dx and dy of z = x + y, and of z = relu(x + y), are equal where x and y have one shape. Paddle's
+    operators write both all the same. Here dx and dy become one variable, called d:
 
         before                                                     after
         elementwise_add_grad(dz) -> dx, dy                         nothing: dz is d, too
@@ -30,8 +30,7 @@ def simplify_sums(main: static.Program) -> None:
     block = main.global_block()
     _leave_out_sums(block)  # the x + y above; first, as `joined` notes which operators write each variable
     joined = _JoinedVariables(block)
-    # Choose d for each operator. `join` looks up variables by the indices that operators have now, so the operators are
-    # changed after that.
+    # First d is chosen for every operator: `join` goes by the operators' indices, which `rewrite` changes.
     shared_gradients: dict[Operator, str] = {}  # by operator: the name of d; empty if it stays as it is
     for index, op in enumerate(block.ops):
         gradients = operands(op, "X@GRAD", "Y@GRAD")

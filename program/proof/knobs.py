@@ -274,7 +274,7 @@ def _check_full(buckets: list[list[float]], limit_mib: float) -> None:
 
     `buckets` are those of one type, in order, each with the MiB of its gradients. Two of them need not be full, as
     `passes/buckets.py` closes them early: the first, so that the network has work soon, and the last but one, as the
-    last one is to be small.
+    last one is to be small. Raises Refused for the first other one that is not as full as `limit_mib` allows.
     """
     for sizes_mib, next_sizes_mib in pairwise(buckets[1:-1]):  # the last but one is never the first of a pair
         next_mib = next_sizes_mib[0]

@@ -208,16 +208,17 @@ class _Follower:
                 self._histories[name] = history
 
     def _add_accumulator(self, op: Operator) -> None:
-        """Note the sum of a gradient and its accumulator: of the micro-steps of both.
+        """Note that an operator adds a gradient and its accumulator: the result is of the micro-steps of both.
 
-        Both must have the same factors on them, and no sum over the ranks yet. An accumulator to which no program has
-        added holds zeros, of no micro-step.
+        An accumulator to which nothing was added yet holds zeros, and is of no micro-step. Raises Refused where the
+        gradient is not computed yet, was summed over the ranks already, or has another factor or scale on it than the
+        accumulator.
         """
         name, accumulator, out = ops.operands(op, "X", "Y", "Out")
         history = self._histories.get(name)
         if history is None or history.sums:
             raise Refused(f"{name} is merged after its sum over the ranks, or before it is computed")
-        zeros = replace(history, micro_steps=0)
+        zeros = replace(history, micro_steps=0)  # an empty accumulator fits gradients of any factor
         accumulated = self._histories.get(accumulator, zeros)
         are_alike = replace(accumulated, micro_steps=0) == zeros
         prove(are_alike, f"{name} is merged with an accumulator at another scale")
