@@ -95,9 +95,9 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment with the variables that the system's file, `config_<DGXSYSTEM>.sh`, adds to it.
 
     A variable of the file for one workload and precision alone, as RN50_AMP_O2_STRATEGY, also sets the general one,
-    STRATEGY, unless the user set that. Two more variables are added: JOB_FROM_USER lists the names of the variables
-    that the user set, JOB_FROM_CONFIG of those that the file set. An environment that has these was resolved before:
-    it is returned as it is.
+    STRATEGY, unless the user set that. Three more are added: DGXSYSTEM, where the user has left it to its default,
+    JOB_FROM_USER with the names of the job's variables that the user set, and JOB_FROM_CONFIG with those of all that
+    the file set. An environment that has the last one was resolved before: it is returned as it is.
 
     Raises ValueError where there is no such file, or bash refuses it.
     """

@@ -172,8 +172,8 @@ class Records:
 def read_index(index: Path, how_to_make: str) -> Array:
     """Return the numbers of an index file, whose lines are two whole numbers each: [records, 2] int64.
 
-    Raises ValueError where it is absent, empty or has other lines. `how_to_make` ends the message: it tells the user
-    how to make the index.
+    Raises ValueError where it is absent or empty, or does not hold whole numbers, of which there are two for each line:
+    where the lines end is not looked at. `how_to_make` ends the message: it tells the user how to make the index.
     """
     if not named_files.is_file(index):
         raise ValueError(f"{index}: no such file: {how_to_make}")
