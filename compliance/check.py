@@ -94,7 +94,8 @@ class Report:
     def as_dict(self) -> JsonObject:
         """Return the report for JSON: the file, both verdicts, which of them counts, and the findings.
 
-        The answer of mlperf-logging's own checker is in it only if that was run.
+        The SHA-256 of the log is None unless it was asked for. The answer of mlperf-logging's own checker is in the
+        dict only if that was run.
         """
         fields: JsonObject = {
             "file": self.file,
@@ -209,7 +210,7 @@ class Checker:
         run.first_events = {key: run.first_events[key] for key in self._known if key in run.first_events}
         Policy(ruleset=self._ruleset, run=run, order=self._order, collected=collected).check(benchmark_asked)
         for finding in collected.found:
-            if finding.rule == "known-benchmark":
+            if finding.rule == "known-benchmark":  # a strict rule, but the official checker ends there with an error
                 return (replace(finding, official=True),), run
         findings = collected.finish()
         if self._refused >= REFUSED_READ:  # what other findings miss may lie behind the place where reading ended
@@ -236,8 +237,10 @@ def check_file(path: Path, ruleset: Ruleset, benchmark: str | None = None) -> Re
     """Check one log by the rules of `ruleset`. Return the report, with its findings and the facts of its run.
 
     `benchmark` is the benchmark that the log must be of; None allows any. mlperf-logging's parser reads some damaged
-    lines in another way than ours. A log with such lines is read once more in that way, for the official verdict. A log
-    that is a link into another folder gets a finding of its own, the first.
+    lines in another way than ours. A log with such lines is read once more in that way, for the official verdict. If it
+    is neither of this project nor of a benchmark of ours, what only our reader objects to in these lines is no error.
+
+    A log that is a link into another folder gets a finding of its own, the first.
 
     Raises OSError if the log cannot be read, ValueError if it is no regular file.
     """

@@ -141,8 +141,13 @@ def _junit_suite(report: Report) -> list[str]:
 def explain(name: str, ruleset: Ruleset) -> str:
     """Return a text on the rule `name`: what it asks for, why, what to do, and where it comes from.
 
-    `name` is a strict rule (`seed-present`), a key of events (`run_stop`) for all rules about them, the rule of a
-    finding about one (`run_stop.order`), or `all`. Raises ValueError for an unknown name, with names that are like it.
+    `name` is one of these, and any other raises ValueError, with names that are like it:
+
+    - `all`, for a text on each key of events and each strict rule
+    - a strict rule, such as `seed-present`
+    - a key of events, such as `run_stop`, or the rule of a finding about one, such as `run_stop.order`: the text is on
+      all rules about events of that key
+    - `events`, or `events.count`: that a log must have an event at all
     """
     known = keys(ruleset.version)
     if name == "all":

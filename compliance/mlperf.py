@@ -129,8 +129,9 @@ class Standing:
     def footnotes(self, *, derived_metric: str = "", next_to_verified: bool = False) -> list[str]:
         """Return the notes that must be shown with a figure of this result: a paragraph about it, and the legend.
 
-        The list is empty where the result is not called one of MLPerf. `derived_metric` names the figure's metric where
-        it is not the time to train, such as images/s; the paragraph then says that MLPerf has no such metric.
+        The paragraph has the result's name, what the logs do not state, and that MLCommons did not verify it. The list
+        is empty where the result is not called one of MLPerf. `derived_metric` names the figure's metric where it is
+        not the time to train, such as images/s; the paragraph then says that MLPerf has no such metric.
         `next_to_verified` says whether the same table has results that MLCommons verified, which adds a sentence.
         """
         if not self.uses_the_name:
@@ -167,15 +168,13 @@ def model_name(benchmark: str) -> str:
 def submission_runs(benchmark: str, ruleset: str) -> SubmissionRuns | None:
     """Return how many runs a result takes, and how many of the fastest and of the slowest are dropped each.
 
-    The numbers for MLPerf benchmarks are mlperf-logging's, those for this project's own benchmarks are in
-    benchmarks.yaml. None where the round of `ruleset` has no such benchmark.
+    None where the round of `ruleset` does not have the benchmark. Of an MLPerf benchmark, such as resnet, the tables of
+    mlperf-logging say all this, of a benchmark of this project's own, such as hrnet, its row in benchmarks.yaml.
     """
-    official = rounds.submission_runs(benchmark, ruleset)
-    if official is not None:
-        return official
+    if is_mlperf_benchmark(benchmark):
+        return rounds.submission_runs(benchmark, ruleset)
     row = _rows_of_benchmarks_yaml().get(benchmark)
-    # Of an MLPerf benchmark, resnet, the row says nothing of rounds for which mlperf-logging does not list it.
-    if row is None or ruleset not in row["rulesets"] or is_mlperf_benchmark(benchmark):
+    if row is None or ruleset not in row["rulesets"]:
         return None
     return SubmissionRuns(runs=row["runs"], dropped=rounds.DROPPED_RUNS_OF_OTHERS)
 
@@ -225,7 +224,8 @@ def standing(facts: ResultFacts) -> Standing:
 def standing_of_all(standings: Sequence[Standing]) -> Standing:
     """Decide whether a figure that is made of several runs is an MLPerf result; `standings` are those of the runs.
 
-    What contradicts one run, or is not known of one, is so for the figure. Its facts are those of the first run.
+    It is not (False) if anything contradicts one of the runs. Otherwise that is not known (None) if it is not known of
+    one of them. The figure has the contradictions and what is not stated of all runs, and the facts of the first one.
     """
     assert standings, "a figure is made of one run at least"
     contradictions = _distinct(itertools.chain.from_iterable(one.contradictions for one in standings))
@@ -294,8 +294,9 @@ def _against_benchmark(facts: ResultFacts) -> Iterable[str]:
 def _against_dataset(facts: ResultFacts) -> Iterable[str]:
     """Yield how the data set differs from the benchmark's: it is synthetic, or has other numbers of samples or bytes.
 
-    Bytes are compared only where the numbers of samples are right. Nothing is yielded for benchmarks of whose data set
-    this project knows no numbers.
+    Synthetic data is a difference for any benchmark, and then the only one. The numbers are compared only for MLPerf
+    benchmarks of whose data set this project knows them. The evaluation samples are compared only in this project's
+    logs, as others count something else by them, and bytes only where both numbers of samples are right.
     """
     if facts.synthetic is True:
         yield "synthetic data"

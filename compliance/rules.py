@@ -119,7 +119,11 @@ def load(version: str) -> Ruleset:
 
 
 def _benchmarks(version: str) -> dict[str, Benchmark]:
-    """Return the benchmarks of which this project knows more than the official rules, by name."""
+    """Return the benchmarks of which this project knows more than the official rules, by name.
+
+    These are the rows of benchmarks.yaml whose `rulesets` have `version`. With WORKLOAD_RULESET, the one by which all
+    workloads of ours are checked, also those workloads that have no such row.
+    """
     benchmarks = {}
     for name, fields in read_rules("benchmarks.yaml").items():
         if version in fields.pop("no_reference_points", ()):
@@ -291,8 +295,9 @@ def most_images_per_s(cards: Sequence[str], cores: int, pixels: int = 224) -> fl
     """Return the images/s of ResNet-50 that a machine cannot surpass in training; None where that is not known.
 
     `cards` are the names of its GPUs, and the bound is 60 % of their peaks together: no published run takes more. It is
-    not known if one of them is not in peaks.yaml. A machine without GPUs has the peak of its CPU `cores`. The work of
-    an image grows with its area, which is the square of its height of `pixels`.
+    not known if one of them is not in peaks.yaml. A machine without GPUs has the whole peak of its CPU `cores`, which
+    is higher than that of any real core; without cores nothing is known. The work of an image grows with its area,
+    which is the square of its height of `pixels`.
     """
     resnet = workloads.named("rn50")
     assert resnet.training_flop is not None and resnet.flop_height is not None, "its row has both"

@@ -59,7 +59,7 @@ def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silen
     wait_s = END_S if is_silent else silent_s
     try:
         status = process.wait(wait_s)
-    except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired:  # it closed its output and goes on, or was killed and is stuck in the kernel
         process.kill()
         is_silent = True
     process.stdout.close()

@@ -72,23 +72,23 @@ def digits() -> Digits:
 
     Images and labels are in the order of their numbers, and the numbers of each part in the order of the file's lines.
     """
-    numbers_of: dict[str, list[int]] = {"train": [], "val": []}
-    label_of: dict[int, int] = {}
-    pixels_of: dict[int, list[int]] = {}
+    numbers_by_part: dict[str, list[int]] = {"train": [], "val": []}
+    label_by_number: dict[int, int] = {}
+    pixels_by_number: dict[int, list[int]] = {}
     for line in DIGITS_FILE.read_text(encoding="ascii").splitlines():
         if line.startswith("#"):
             continue
         part, number_text, label, levels = line.split()
         number = int(number_text)
-        numbers_of[part].append(number)
-        label_of[number] = int(label)
-        pixels_of[number] = [int(level, LEVELS) for level in levels]  # LEVELS is the base of the digits
+        numbers_by_part[part].append(number)
+        label_by_number[number] = int(label)
+        pixels_by_number[number] = [int(level, LEVELS) for level in levels]  # LEVELS is the base of the digits
 
-    numbers = range(len(label_of))
-    images = np.array([pixels_of[number] for number in numbers], dtype=np.float64)
+    numbers = range(len(label_by_number))
+    images = np.array([pixels_by_number[number] for number in numbers], dtype=np.float64)
     return Digits(
         images=images.reshape(-1, SIDE, SIDE),
-        labels=np.array([label_of[number] for number in numbers], dtype=np.int64),
-        train=numbers_of["train"],
-        evaluation=numbers_of["val"],
+        labels=np.array([label_by_number[number] for number in numbers], dtype=np.int64),
+        train=numbers_by_part["train"],
+        evaluation=numbers_by_part["val"],
     )

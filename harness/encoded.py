@@ -96,6 +96,7 @@ def _segment_fault(segment: Segment, content: bytes, has_scan: bool) -> str:
     """
     if segment.kind == START_OF_IMAGE:
         return f"{TRUNCATED}: another picture begins at byte {segment.start}, before its end marker"
+    # Behind a scan these two bytes are no frame but damaged pixels, as the check after this one says.
     if segment.kind == JPEG_LS_FRAME and not has_scan:
         return "it is a JPEG-LS, which is not supported"
     if segment.kind not in KNOWN_KINDS:

@@ -95,9 +95,9 @@ def resolve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment with the variables that the system's file, `config_<DGXSYSTEM>.sh`, adds to it.
 
     A variable of the file for one workload and precision alone, as RN50_AMP_O2_STRATEGY, also sets the general one,
-    STRATEGY, unless the user set that. Two more variables are added: JOB_FROM_USER lists the names of the variables
-    that the user set, JOB_FROM_CONFIG of those that the file set. An environment that has these was resolved before:
-    it is returned as it is.
+    STRATEGY, unless the user set that. Three more are added: DGXSYSTEM, where the user has left it to its default,
+    JOB_FROM_USER with the names of the job's variables that the user set, and JOB_FROM_CONFIG with those of all that
+    the file set. An environment that has the last one was resolved before: it is returned as it is.
 
     Raises ValueError where there is no such file, or bash refuses it.
     """
@@ -374,20 +374,20 @@ class _Described(NamedTuple):
     environ: dict[str, str]  # the environment with what the system's config file adds to it
 
 
-def _describe(*, is_users: bool, asks_program: bool) -> _Described:
+def _describe(*, is_from_user: bool, asks_program: bool) -> _Described:
     """Return the job that this process's environment and its system's config file describe, after all checks of it.
 
-    `is_users` says that the environment is as a user has set it. Any other comes from a launcher or run_and_time.sh,
+    `is_from_user` says that the environment is as a user has set it. Another is of a launcher or run_and_time.sh,
     which checked what the user set before they resolved it, and set RESULT_FILE themselves. With `asks_program` the
     training program may refuse the job, too, for which the packages of launch/setup.sh must be there.
 
     Raises ValueError where a check fails.
     """
-    if is_users:
+    if is_from_user:
         _refuse_result_file(os.environ)
     environ = resolve()
     job, origins = read(environ)
-    if is_users:
+    if is_from_user:
         refusals.raise_first(refusals.of_named_paths(job))
     if asks_program:
         refusals.raise_first(refusals.of_program(job))
@@ -420,15 +420,15 @@ def main() -> int:
         print_to_reader(table())
         return 0
 
-    is_users = "JOB_FROM_CONFIG" not in os.environ  # `resolve` has set it in a launcher's
+    is_from_user = "JOB_FROM_CONFIG" not in os.environ  # `resolve` has set it in the environment of a launcher
     has_packages = importlib.util.find_spec("numpy") is not None  # a launcher's host need not have them
     try:
-        described = _describe(is_users=is_users, asks_program=has_packages and not args.launch)
+        described = _describe(is_from_user=is_from_user, asks_program=has_packages and not args.launch)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
-    if is_users:
+    if is_from_user:
         for warning in [*misspelt(os.environ), *_warnings_on_data(described.job)]:
             print(f"warning: {warning}", file=sys.stderr)
     if args.json and not has_packages:

@@ -58,8 +58,8 @@ def named_twice(hosts: list[str]) -> str:
 def hosts_of_cluster(cluster: ClusterSettings) -> list[str]:
     """Return the names of the job's nodes, the first node first: those in HOSTFILE, else those in HOSTS.
 
-    The list is empty where neither variable is set. Raises ValueError where HOSTFILE cannot be read, names a host
-    twice, or not as many as DGXNNODES. HOSTS is checked elsewhere (harness/refusals.py).
+    The list is empty where neither variable is set. Raises ValueError where HOSTFILE cannot be read as a list of hosts,
+    names one twice, or not as many as DGXNNODES. HOSTS is checked elsewhere (harness/refusals.py).
     """
     if not cluster.hostfile:
         return [host for host in cluster.hosts.split(",") if host]

@@ -8,6 +8,7 @@ from runlog import named_files
 
 UTF8_MARK = b"\xef\xbb\xbf"  # which Windows' editors put before a text
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_ABSENT = "is absent"  # the fault of a path at which there is nothing
 
 
 class Line(NamedTuple):
@@ -79,17 +80,22 @@ class Folders:
             folder = "/"
         if folder not in self._faults:
             self._faults[folder] = self._faults_in(self._root / folder)
-        return self._faults[folder].get(name, "is absent")
+        return self._faults[folder].get(name, _ABSENT)
+
+    def _is_absent(self, path: str) -> bool:
+        """Tell whether nothing is at a path, not even a folder or a broken link, of which `has` is false, too."""
+        return self.fault(path) == _ABSENT
 
     def relative(self, path: str) -> str:
         """Return a path that a list names as one relative to the root: `/data/val/1.jpg` below /data -> `val/1.jpg`.
 
         A path that is not below the root, or is relative already, stays as it is. A list that was written on Windows
-        has backslashes: they become slashes if the path with slashes is a file, and nothing is at the path as it is.
+        has backslashes, as in `val\\1.jpg`. They become slashes if nothing has the path as it is, since a name may have
+        backslashes on Linux, and if there is a file at the path with slashes.
         """
         prefix = f"{os.fspath(self._root)}/"
         path = path.removeprefix(prefix)
-        if "\\" in path and self.fault(path) == "is absent":
+        if "\\" in path and self._is_absent(path):
             with_slashes = path.replace("\\", "/")
             if self.has(with_slashes):
                 return with_slashes

@@ -264,7 +264,8 @@ class Trainer:
     def _report_ranks(self, data_wait_s: float, own_s: float, *, step: int) -> None:
         """Log how far the ranks' own times in a window lie apart; all must call this, and one rank alone logs nothing.
 
-        The window's own time does not show a slow rank, as all wait for the slowest.
+        `data_wait_s` is how long this rank waited for data in the window that ended with `step`, and `own_s` how long
+        it computed (`_busy_s`). The window's time does not show a slow rank, as all wait for the slowest.
         """
         if self.ranks.size == 1:
             return

@@ -154,7 +154,8 @@ def explained(batchsize: int) -> Iterator[None]:
     """Raise a RunError of one line in place of the error that comes where memory ran out inside this context.
 
     The line says what the run was doing, which memory is short, and what to lower: BATCHSIZE where a device computes
-    more than one image (`batchsize`). For an error of C++ that names no amount it does not say what to lower.
+    more than one image (`batchsize`), else IMAGE_SIZE or DGXNGPU. For an error of C++ that names no amount it does not
+    say what to lower.
 
     Such an error is a MemoryError, of Paddle, DALI or NumPy, or an OSError with the words of a library of CUDA. Any
     other error passes as it is.

@@ -60,6 +60,7 @@ def opened() -> Iterator[tuple[list[Handle], str]]:
 
         named_by_user = env.visible_gpus()
         if handles and named_by_user is not None:
+            # An empty text matches no entry: a GPU that does not tell its UUID can only be named by its number.
             uuids = [uuid_of(handle) or "" for handle in handles]
             numbers = numbers_of_visible(named_by_user, uuids)
             if len(numbers) < len(handles):
@@ -279,7 +280,8 @@ def gpu_of(handle: Handle) -> Gpu:
     """Return a GPU's properties and state before a run, as NVML tells them; None for what it does not answer.
 
     Processes that draw on its display are asked for only where something is to be explained by them: a process that is
-    listed as computing, or more used memory than a service takes (SERVICE_MIB).
+    listed as computing, or more used memory than a service takes (SERVICE_MIB). `displays` is empty where they were not
+    asked for, and where NVML does not answer.
     """
     memory = memory_of(handle)
     mig, mig_after_reset = _ask_newer("nvmlDeviceGetMigMode", handle) or (None, None)

@@ -36,12 +36,15 @@ def parse_topology(text: str) -> Topology:
     links = []
     cores = {}
     for number, name in enumerate(devices):
-        row = _row_pattern(name, len(devices)).search(rows)
-        links_of_device = row["links"].split() if row else []
-        if row is None or links_of_device[number] != "X":
-            raise ValueError(f"no matrix of nvidia-smi topo -m: {name} has a column and no whole row")
+        fault = f"no matrix of nvidia-smi topo -m: {name} has a column and no whole row"
+        row = _row_pattern(name, len(devices)).search(rows)  # the name, a link to every device, and perhaps cores
+        if row is None:
+            raise ValueError(fault)
+        links_of_device = row["links"].split()  # in the order of `devices`
+        if links_of_device[number] != "X":
+            raise ValueError(fault)
         links.append(links_of_device)
-        if row["cores"]:
+        if row["cores"]:  # a network card has none
             cores[name] = row["cores"]
     return Topology(devices=devices, links=links, cores=cores)
 

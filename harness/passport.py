@@ -95,8 +95,8 @@ def notes_on(train: Contents, evaluation: Contents) -> list[str]:
     """Return a sentence for each thing that a user should know of a data set's two parts before a run.
 
     There is one where a part names a file more than once, one where all labels of a part are of one class, and one
-    where both parts name the same files. The last does not hold for records: their names are numbers, and the same
-    number is another image in each part.
+    where both parts name the same files. The last is left out for records: their names are numbers, and the same number
+    is another image in each part.
     """
     notes = []
     train_names = _without_detours(train.names)
@@ -187,7 +187,8 @@ def file_sizes(root: Path, paths: Sequence[str], store: Path, on_progress: OnPro
 
     To ask the file system for STORED_FROM sizes or more takes minutes, so they are then stored in the file `store` for
     the next run. Stored sizes are returned if they are of the same paths, and if those of CHECKED files, chosen by
-    chance, are still what the file system says. Only these files are then checked.
+    chance, are still what the file system says. Only these files are then checked. `on_progress` is called with how
+    many files were asked for so far, and of how many.
 
     Raises ValueError for the first file found that is absent, a folder or empty.
     """

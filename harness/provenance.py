@@ -59,8 +59,9 @@ def source(image_commit: str, image_digest: str) -> schema.Source:
     if image_commit:
         commit = image_commit.removesuffix("-dirty")
         checkout = Checkout(commit=commit, dirty=commit != image_commit)
-    elif _git("ls-files", "--error-unmatch", "run_and_time.sh") is not None:  # git tracks this code
-        # Else the code was unpacked from an archive, perhaps below another repository, of which git would speak.
+    # Code that was unpacked from an archive may lie in the folder of another repository, whose commit is not this
+    # code's. So git is first asked whether it tracks a file of this code.
+    elif _git("ls-files", "--error-unmatch", "run_and_time.sh") is not None:
         changes = _git("status", "--porcelain", "--untracked-files=no")
         checkout = Checkout(commit=_git("rev-parse", "HEAD"), dirty=None if changes is None else bool(changes))
     return schema.Source(

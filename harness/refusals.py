@@ -140,7 +140,7 @@ def _refusals_of_course(job: Job) -> Iterator[str]:
     if recipe_to_train_by and course.trains:
         yield f"RECIPE={model.recipe}: it is for the first steps of MODE=throughput: train by {recipe_to_train_by}"
 
-    first_traced = course.traced.start
+    first_traced = course.traced.start  # 0, and the last one -1, where PROFILE is empty
     last_traced = course.traced.stop - 1
     if course.profile and not 1 <= first_traced <= last_traced:
         yield f"PROFILE={course.profile!r}: must be steps:a-b with 1 <= a <= b, as steps:20-25"
@@ -167,7 +167,7 @@ def _titles_of_those_that(trait: str) -> list[str]:
 def of_named_paths(job: Job) -> Iterator[str]:
     """Yield a sentence for each path of the user's that is no file, or no folder, on this machine.
 
-    A path at which nothing is there is accepted, as the job may make it. HOSTFILE beside HOSTS is refused as well.
+    A path at which there is nothing is accepted, as the job may make it. HOSTFILE beside HOSTS is refused as well.
 
     Only the machine of the user's command is asked, and no rank: mpirun hands a rank the first node's HOSTS beside
     HOSTFILE, and the other files need not be on its node.

@@ -112,14 +112,17 @@ def of_job(job: Job) -> Workload:
 def plan_of(job: Job) -> build.Plan:
     """Return how the job's training program is to be built, in the terms of `program/`, which knows nothing of a job.
 
-    A loss scale of 0 is a dynamic one. A step that is captured as a CUDA graph cannot have that: where the user set
-    none, it gets a fixed scale that fits the global batch. Raises ValueError where the program cannot be built as the
-    job says, such as for an unknown option of STRATEGY.
+    A loss scale of 0, which is also what a user gets who sets none, asks for a dynamic one; the plan says that by 0,
+    too. A step that is captured as a CUDA graph cannot have that, as it cannot look for infinities. It then gets a
+    fixed scale that fits the global batch.
+
+    Raises ValueError where the program cannot be built as the job says, such as for an unknown option of STRATEGY.
     """
     refusals.raise_first(refusals.of_program(job))
     knobs = job.model.knobs
     loss_scale = float(job.model.loss_scale)
-    if not loss_scale and knobs.cuda_graph:
+    is_dynamic = loss_scale == 0
+    if is_dynamic and knobs.cuda_graph:
         loss_scale = captured_loss_scale(job.global_batch)
     return build.Plan(
         device=job.cluster.device,

@@ -106,7 +106,8 @@ def is_this_machine(host: str) -> bool:
 def rank_by_hosts(hosts: list[str]) -> int:
     """Return the rank of this machine, started as the first node, by its place in HOSTS.
 
-    It is 0 unless the first host's name is another machine's, and a later one is this machine's.
+    It is 0 unless the first host's name is another machine's, and a later one is this machine's. A first name that does
+    not resolve tells nothing, so it is 0 then too.
     """
     if not hosts or not addresses_of(hosts[0]):
         return 0

@@ -109,7 +109,8 @@ def job_folder(job: env.Job) -> Iterator[Path]:
     It holds the key, the configuration of ssh and sshd, and the pipe that is this node's end of the lifeline. Its path
     is the same on every node, because mpirun's daemons start each other with the first node's ssh command.
 
-    Ends this process where another job on this node uses the same SSH_PORT, and where the files cannot be made.
+    Ends this process where another job on this node uses the same SSH_PORT, where the folder is somebody else's, where
+    this user has no name and can be given none, and where the job's key is of no use.
     """
     user = user_name()
     folder = Path(f"/tmp/nodes-{os.getuid()}-{job.cluster.ssh_port}")
@@ -121,7 +122,7 @@ def job_folder(job: env.Job) -> Iterator[Path]:
         for left in folder.iterdir():  # of a job that was killed
             if left.name != "lock":
                 left.unlink()
-        umask_of_results = os.umask(0o077)
+        umask_of_results = os.umask(0o077)  # only this user may read the job's files
         write_files(job, folder, user)
         os.umask(umask_of_results)
         try:
@@ -192,8 +193,12 @@ def lead(job: env.Job, hosts: list[str], folder: Path, words: list[str]) -> int:
 
 
 def join(others: list[Lifeline], start: float, wait_s: int) -> None:
-    """Wait until all other nodes have joined; end this process where one cannot, or does not within `wait_s`."""
-    end = start + wait_s + 1
+    """Wait until all other nodes have joined; end this process where one cannot, or does not within `wait_s`.
+
+    `start` is when the wait began, by time.monotonic. The message names MOST_NAMED nodes at most: those that cannot
+    join, if there are any, else those that have not.
+    """
+    end = start + wait_s + 1  # each lifeline stops trying after `wait_s`, and may need a moment for its last try
     while time.monotonic() < end and any(other.is_alive() for other in others):
         if any(other.final for other in others):
             break
@@ -372,7 +377,7 @@ def lead_as_first(job: env.Job, hosts: list[str], folder: Path, words: list[str]
     """Lead the job if this machine is the first of its hosts, and return the exit status.
 
     Any other machine was started as the first one by mistake. It serves the first one, which thereby hears of it and
-    says so, and returns what the first one says, or 2.
+    says so. Returned is then the exit status that the first one says, and 2 in place of 0.
     """
     rank = rank_by_hosts(hosts)
     if rank == 0:

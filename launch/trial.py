@@ -162,7 +162,7 @@ class Trial:
         self._wait_for(mpirun)
 
         own_folder_of_mpirun = f"{tempfile.gettempdir()}/ompi.{mpirun.pid}"  # which a killed one leaves
-        for left in (segments, own_folder_of_mpirun):
+        for left in (segments, own_folder_of_mpirun):  # a path that is not there, or empty, is passed over
             shutil.rmtree(left, ignore_errors=True)
         if mpirun.returncode < 0:
             return 128 - mpirun.returncode
@@ -259,9 +259,10 @@ class Trial:
         )
 
     def _reason_of_signal(self, number: signal.Signals, messages: Messages) -> str:
-        """Say by which signal, or by which killed launcher, the trial was asked to end, as a rank says it if one does.
+        """Say by which signal, or by which killed launcher, the trial was asked to end.
 
-        A rank's own words also tell what it has saved.
+        A rank's own words, `stopped by ...`, are taken where it wrote any, as they also tell what it has saved. The
+        killed launcher stands before them.
         """
         killed = self.killed_launcher()
         said_by_ranks = [line for line in messages.errors() if line.startswith("stopped by ")]
@@ -294,10 +295,11 @@ class Trial:
         return ended[0]
 
     def _reason_by_ranks(self, messages: Messages) -> str:
-        """Return the first error that a rank wrote of itself, else what tells that a rank lost another one.
+        """Return who failed first by what the ranks and mpirun wrote, and what to do; empty where they wrote nothing.
 
-        Of a lost one mpirun's sentence on a rank that ended is taken, else the rank's own error. The text is empty
-        where there is none of these.
+        The first error that a rank wrote of itself goes before all. Ranks whose errors say only that they lost another
+        one (LOST_PEER) are not to blame: then mpirun's sentence on a rank that a signal ended is taken, and where there
+        is none, the first of those errors.
         """
         errors = messages.errors()
         own_errors = [line for line in errors if not LOST_PEER.search(line)]
@@ -314,7 +316,7 @@ class Trial:
 
     def _reason_by_mpirun(self, status: int, messages: Messages) -> str:
         """Say what is known where no rank wrote an error: how mpirun ended, or what it or MPI wrote."""
-        if 128 < status < 192:
+        if 128 < status < 192:  # 128 + the number of a signal, of which Linux has 64
             return f"mpirun was ended by signal {status - 128}"
         if "unable to find network interfaces" in messages.text:
             return "no network interface is up here, and ranks meet over the loopback: ip link set lo up"
@@ -355,13 +357,16 @@ def report(pipe: Path, reason: str) -> None:
 def end_failed(trial: Trial, status: int, begin: float) -> str:
     """Close the log of a trial that failed, where its ranks could not, and return in one line why it failed.
 
-    `status` is what `Trial.run` returned, or 1, and `begin` when the trial began, by time.monotonic. A reason that the
-    log has already is the one that is returned.
+    `status` is what `Trial.run` returned, or 1, and `begin` when the trial began, by time.monotonic. The reason is that
+    of `Trial.reason`, for which a job of several nodes first waits; or that the trial took longer than its --limit,
+    unless a signal ended it. A reason that the log has already goes before it. Where the log cannot be written, the
+    line says that too.
     """
     args = trial.args
     if args.nodes > 1:
         trial.wait_for_reason()
     reason = trial.reason(status)
+    # A limit is given to the trials of an acceptance alone; 0 is none.
     is_over_limit = args.limit and time.monotonic() > begin + args.limit
     if is_over_limit and trial.signal is None:
         reason = f"it was not done after the {TIMES['ACCEPTANCE_END_S']} s that an acceptance may take"
@@ -409,7 +414,7 @@ def main() -> int:
         status = trial.run(messages)
         if trial.is_done(status) and trial.signal is None:
             return 0
-        status = status or 1
+        status = status or 1  # mpirun may end with 0 though the trial was stopped, or is not done
         reason = end_failed(trial, status, begin)
     files = f" (log {args.result}, messages {trial.stderr})" if args.result.exists() else ""
     print(f"error: {reason}{files}", file=sys.stderr)

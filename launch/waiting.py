@@ -167,7 +167,7 @@ class WaitingNode:
             return
         if self.signals:
             stop(self.signals[0], None)
-        if self.is_joined:
+        if self.is_joined:  # it came in time; from then on its connection alone ends the wait
             return
         log = self.sshd_log.read_text().splitlines()
         calls = [line for line in log if "Connection" in line or "Failed" in line]

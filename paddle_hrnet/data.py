@@ -122,7 +122,8 @@ def _draw(augment: Augmentation, crop: ImageFormat, sizes: Array, *, seed: int, 
     pixels of the image; the size [N, 2] to which the window is resized; whether to flip it, 1 or 0 [N]; and factors of
     brightness, contrast and saturation and a turn of hue in degrees, [N] each.
     """
-    drawn = sampling.uniform(seed, epoch, ids, 12)  # [N, 12], from 0 to 1
+    # [N, 12], from 0 to 1: a scale, two for a corner, a flip, and two for each of four changes of colour.
+    drawn = sampling.uniform(seed, epoch, ids, 12)
     drawn_scales = drawn[:, 0]
     drawn_corners = drawn[:, 1:3]  # top, left
     drawn_flips = drawn[:, 3]
@@ -150,7 +151,8 @@ def _windows(crop: ImageFormat, sizes: Array, scales: Array, drawn_corners: Arra
     """
     scaled_sizes = np.rint(sizes * scales[:, None])
     window_sizes = np.minimum(scaled_sizes, [crop.height, crop.width])
-    corners = np.floor(drawn_corners * (scaled_sizes - window_sizes + 1))  # of the windows, in the scaled images
+    # Corners of the windows in the scaled images. There are as many places as pixels to spare, and one more.
+    corners = np.floor(drawn_corners * (scaled_sizes - window_sizes + 1))
     starts = corners * sizes / scaled_sizes
     ends = (corners + window_sizes) * sizes / scaled_sizes
     return [values.astype(np.float32) for values in (starts, ends, window_sizes)]
@@ -224,11 +226,13 @@ class Loader(loader.Loader):
         if self._augment is not None:
             drawn = _draw(self._augment, self._image, np.array(sizes), seed=self._reader.seed, epoch=epoch, ids=ids)
             _, window_ends, *_ = drawn
-            bottoms = window_ends[:, 0]
+            bottoms = window_ends[:, 0]  # of (bottom, right)
             # Down to the window's bottom, and one more row to interpolate with.
             row_counts = [min(height, math.ceil(end) + 1) for height, end in zip(row_counts, bottoms, strict=True)]
             last_inputs = drawn
         if self._renumbered:
+            # Where the row of each sample begins in RENUMBERED, which the pipeline reads with its rows end to end. A
+            # sample that only fills up the batch has the row that ignores all pixels.
             row_start = RENUMBERED.shape[1] * np.where(valid, self._row[ids], FILLED_UP)
             last_inputs = [row_start.astype(np.uint16), *last_inputs]
 

@@ -73,7 +73,8 @@ def _exchange(branches: list[static.Variable], name: str, prefix: str, layers: L
             layer = f"{prefix}.residual_{name}_layer_{target + 1}_{source + 1}"
             if source > target:
                 y = layers.conv_bn(source_branch, layer, WIDTHS[target], 1, relu=False)
-                # Paddle's AMP O1 takes the type of the second: enlarged in FP32, summed in FP16.
+                # At AMP O1 the enlarged image is FP32 and the total FP16. Paddle adds in the type of the second
+                # operand, so the total stands second.
                 total = paddle.add(enlarge(y, target_branch.shape[2:]), total)
             elif source < target:
                 y = source_branch

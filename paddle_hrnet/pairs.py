@@ -62,23 +62,26 @@ class PairList:
         return [(os.fspath(path), path.read_bytes()) for path in self.paths(number)]
 
     def contents(self, on_progress: OnProgress) -> Contents:
-        """Return the paths and bytes of the images, and for each label "path bytes", after a look at all files.
+        """Return the path, size in bytes and label of each image, which the data set's passport is made of.
 
-        The look is at the bytes of each file, which may be kept from an earlier run in PART.filesizes, and at its first
-        part, which states its kind and its size in pixels. `on_progress` is called with the number of files seen so far
-        and of all, and then with the number of pairs.
+        The label of an image is a file here, and `Contents` has one name and one size for a sample, the image's. So
+        the label file's path and size in bytes stand for the label, in one text: "PATH BYTES".
 
-        Raises ValueError for the first file that is absent, empty or of a kind that is not taken, for an image and a
-        label of different sizes, and for an evaluation image of another size than the first.
+        All files are looked at: at their sizes in bytes, which may be kept from an earlier run in PART.filesizes, and
+        at their first bytes, which state their kind and their size in pixels. `on_progress` is called with how many
+        files were looked at and how many there are, and in a second round with the same of pairs.
+
+        Raises ValueError for the first file that is absent, a folder, empty or of a kind that is not taken, for an
+        image and a label of different sizes in pixels, and for an evaluation image of another size than the first.
         """
         images = [image for image, _ in self.pairs]
         labels = [label for _, label in self.pairs]
         kept_sizes = self.root / KEPT_SIZES.format(self.part)
         bytes_of_all = file_sizes(self.root, images + labels, kept_sizes, on_progress)
         image_bytes, label_bytes = np.split(bytes_of_all, [len(images)])
-        self._check_sizes(on_progress)
-        named_labels = [f"{label} {size}" for label, size in zip(labels, label_bytes.tolist(), strict=True)]
-        return Contents(names=images, sizes=image_bytes, labels=named_labels, is_exact=True)
+        self._check_sizes(on_progress)  # in pixels
+        paths_and_bytes = [f"{label} {size}" for label, size in zip(labels, label_bytes.tolist(), strict=True)]
+        return Contents(names=images, sizes=image_bytes, labels=paths_and_bytes, is_exact=True)
 
     def _check_sizes(self, on_progress: OnProgress) -> None:
         """Check, by several threads, the sizes in pixels that the first bytes of the images and labels state.

@@ -152,7 +152,7 @@ def mlperf_lars(global_batch: int) -> Recipe:
     point = MLPERF_POINTS[global_batch]
     per_epoch = steps_per_epoch(IMAGENET_TRAIN, global_batch)
     train_steps = _steps_to_end_of_decay(point, global_batch, per_epoch)
-    last_decay_epoch = round(train_steps / per_epoch)
+    last_decay_epoch = round(train_steps / per_epoch)  # the whole epoch whose end is nearest
     epochs_to_evaluation = (EVAL_OFFSET - last_decay_epoch) % EVAL_EVERY  # 0 to 3
     return Recipe(
         name="mlperf_lars",

@@ -7,7 +7,7 @@ import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from nvidia.dali import fn, pipeline_def, types
@@ -48,9 +48,8 @@ Images = ImageList | Records
 def find(root: Path, part: str, classes: int) -> Images:
     """Return the images of `part` (train or val) of the data set in the folder `root`.
 
-    Packed images are taken if there are any, else image files. If there is a file PART.sizes.json, which tools.pack
-    writes, the result also has the size of the largest image and, for packed images, the passport (number, bytes and
-    checksum) of the files that they were made of.
+    Packed images are taken if there are any, else image files. If there is a file PART.sizes.json, what it says of the
+    images is added: the size of the largest one, and the files that they were packed from, if it names these.
 
     Raises ValueError where the images are absent, not whole, or wrongly listed, or where that file is damaged.
     """
@@ -60,17 +59,33 @@ def find(root: Path, part: str, classes: int) -> Images:
     sizes_file = root / SIZES.format(part)
     if not named_files.is_file(sizes_file):
         return images
+    noted = _noted_in(sizes_file)
+    return replace(images, largest=noted.largest, source=noted.source)
+
+
+class _Noted(NamedTuple):
+    """Facts about a part's images by its file PART.sizes.json."""
+
+    largest: Size
+    source: schema.Passport | None  # of the files that the images were packed from; None: of images not packed
+
+
+def _noted_in(sizes_file: Path) -> _Noted:
+    """Read a file that tools.pack wrote, such as `{"width": 500, "height": 375, "source": {...}}`.
+
+    Raises ValueError where it is damaged; the message is about width and height, which every such file has.
+    """
     try:
-        sizes = json.loads(sizes_file.read_bytes())
-        largest = (int(sizes["width"]), int(sizes["height"]))
+        content = json.loads(sizes_file.read_bytes())
+        largest = (int(content["width"]), int(content["height"]))
         source = None
-        if sizes.get("source"):
-            source = schema.Passport(**sizes["source"])
-        return replace(images, largest=largest, source=source)
+        if content.get("source"):
+            source = schema.Passport(**content["source"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{sizes_file}: holds no width and height: remove it, then tools.pack --sizes writes it"
         ) from error
+    return _Noted(largest, source)
 
 
 def _packed(root: Path, part: str, classes: int) -> Records | None:

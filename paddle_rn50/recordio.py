@@ -70,9 +70,9 @@ def image_record(image: bytes, label: int, number: int) -> bytes:
     payload = IR_HEADER.pack(further_labels, label, number, 0) + image
     parts: list[bytes] = []
     start = 0
-    for position in _magic_words(payload):
+    for position in _magic_words(payload):  # at multiples of 4
         parts.append(payload[start:position])
-        start = position + len(MAGIC)
+        start = position + len(MAGIC)  # behind the word, which is left out
     parts.append(payload[start:])
 
     record = b""
@@ -81,7 +81,8 @@ def image_record(image: bytes, label: int, number: int) -> bytes:
             raise ValueError(f"is longer than {MOST_BYTES} bytes, the most that a record holds")
         flag_and_length = _flag(part_number, len(parts)) << FLAG_SHIFT | len(part)
         record += HEAD.pack(MAGIC, flag_and_length) + part
-    # All parts but the last have a multiple of 4 bytes, so the last one's filling is that of the payload.
+    # Only the last part needs a filling: the others begin and end at multiples of 4. Its filling is that of the whole
+    # payload, as the parts before it and the words left out have multiples of 4 bytes.
     return record + bytes(_filling_bytes(len(payload)))
 
 

@@ -84,7 +84,8 @@ class Records:
         images = [b""] * len(ids)
         labels = np.empty(len(ids), dtype=np.int64)
         places = [Place(*row) for row in self.places[ids].tolist()]
-        order_of_reading = sorted(range(len(ids)), key=lambda position: places[position])  # positions in `ids`
+        # Positions in `ids`, by the file and then by the offset of their records, as places sort.
+        order_of_reading = sorted(range(len(ids)), key=lambda position: places[position])
         for file_number, group in groupby(order_of_reading, key=lambda position: places[position].file):
             positions = list(group)
             with self.files[file_number].open("rb", buffering=0) as file:
@@ -171,8 +172,8 @@ class Records:
 def read_index(index: Path, how_to_make: str) -> Array:
     """Return the numbers of an index file, whose lines are two whole numbers each: [records, 2] int64.
 
-    Raises ValueError where it is absent, empty or has other lines. `how_to_make` ends the message: it tells the user
-    how to make the index.
+    Raises ValueError where it is absent or empty, or does not hold whole numbers, of which there are two for each line:
+    where the lines end is not looked at. `how_to_make` ends the message: it tells the user how to make the index.
     """
     if not named_files.is_file(index):
         raise ValueError(f"{index}: no such file: {how_to_make}")

@@ -294,6 +294,8 @@ def _verify(
         proved.append(f"{len(parameters)} gradients of {micro_steps} micro-steps merged before their sum")
     if ranks > 1:
         verify.communicator(startup, ranks=ranks)
+        # On CPUs other operators sum them. And a program that is only looked at, without its ranks, need not be refused
+        # for a flag of this process, which the check is about.
         if plan.device == "gpu" and plan.ranks_listen:
             count = sync_bn.check_on_gpu(main)
             if count:
@@ -338,8 +340,9 @@ def evaluation(append_step: Callable[[], None], training: TrainingProgram, plan:
     adds to the evaluation's totals, as the number of correct images. The variables have the names of the training
     program's, so both share their values.
 
-    Returns the program, in the plan's precision. Raises ValueError where Paddle has no kernel of an operator, or a
-    variable that both programs have differs in shape or type.
+    Returns the program, in the plan's precision, and with units and shared buffers where the plan's knobs say so
+    (`resnet_unit`, `enable_inplace`). Raises ValueError where Paddle has no kernel of an operator, or a variable that
+    both programs have differs in shape or type.
     """
     main = static.Program()
     knobs = plan.knobs

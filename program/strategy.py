@@ -166,6 +166,7 @@ def resolve(strategy: Strategy, *, dtype: str, layout: str, device: str) -> Stra
 
     is_half_nhwc = dtype == "float16" and layout == "NHWC"
     decided: dict[str, bool] = {}
+    # A knob with two conditions, cuda_graph, is never undecided: for any other the one condition decides.
     for condition in _conditions(strategy, on_gpu=on_gpu, half_nhwc=is_half_nhwc):
         users_choice: bool | None = getattr(strategy, condition.knob)
         if users_choice and not condition.is_met:

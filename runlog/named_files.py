@@ -91,10 +91,10 @@ def _mode_of(path: Path) -> int | None:
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Refuse a command line that names something unusable, by UnusableError.
+    """Refuse a command line that names a pipe, a socket, a device or a link to itself, by UnusableError.
 
-    Words that are not declared as paths are looked at too: one of them may be a file's name, and none of them should
-    be the name of a pipe.
+    Words that are not declared as paths are looked at too, if something of that name is there: one of them may be a
+    file's name.
     """
     for value in vars(options).values():
         values = value if isinstance(value, list) else [value]

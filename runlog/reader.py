@@ -130,9 +130,10 @@ def _scan_value(text: str, start: int) -> tuple[Any, int]:
 def _is_deeper(value: Any, depth: int) -> bool:
     """Tell whether a JSON value has lists and objects nested more than `depth` deep: [[1]] is nested 2 deep.
 
-    The nesting is followed level by level, as a recursion would fail at the depth that is looked for.
+    An empty list or object counts as a plain value, without a depth of its own. The nesting is followed level by level,
+    as a recursion would fail at the depth that is looked for.
     """
-    items = [value]  # of the level
+    items = [value]  # of one level; at first that of the whole value
     for _ in range(depth + 1):
         inner_items: list[Any] = []
         for item in items:
@@ -310,8 +311,9 @@ def _shown(text: bytes) -> str:
 def _header(raw: bytes, line: int) -> Header | None:
     """Return the section of a header line, `# {"<section>": value}`; None for any other line.
 
-    `raw` is the line without its end. Before the # may stand the byte-order mark of a file, or a launcher's prefix, as
-    mpirun's `[1,0]<stdout>:`. A line over MAX_LINE_BYTES, or whose JSON is no object of one key, is no header.
+    `raw` is the line without its end. Before the # may stand the byte-order mark of a file, or a launcher's prefix of
+    less than LONGEST_PREFIX bytes, as mpirun's `[1,0]<stdout>:`. With more than MAX_LINE_BYTES from the # on, or where
+    the JSON is damaged or no object of one key, the line is no header.
     """
     start = raw.find(HEADER)
     if start < 0:
@@ -333,9 +335,11 @@ def _header(raw: bytes, line: int) -> Header | None:
 
 
 def _event(raw: bytes, line: int, offset: int, rank: int | None) -> list[Entry]:
-    """Read `raw`, which starts with the token and ends with its line (or the next token).
+    """Return what is wrong with the event in `raw`, a Problem each, and behind them the Event.
 
-    Returns what is wrong with it, then the event if it can be taken as one.
+    `raw` begins with TOKEN, and ends with its line or where another TOKEN begins. The Event is there if one can be read
+    from it: bytes that are not UTF-8, text behind the JSON and an unknown event_type leave it, any other problem does
+    not. `rank` is that of the launcher's prefix.
     """
     entries: list[Entry] = []
     try:
@@ -345,13 +349,14 @@ def _event(raw: bytes, line: int, offset: int, rank: int | None) -> list[Entry]:
         text = raw.decode("utf-8", "replace")
 
     def problem(kind: str, message: str) -> list[Entry]:
+        """Note a problem, and return all entries so far."""
         entries.append(Problem(kind, message, line, text[:200]))
         return entries
 
     if not text.startswith(":::MLLOG "):
         return problem("json", "no space after :::MLLOG: the official parser overlooks it")
     try:
-        fields, end = _scan_value(text, 9)
+        fields, end = _scan_value(text, len(":::MLLOG "))
     except _DuplicateKeyError as error:
         return problem("duplicate-key", str(error))
     except ValueError as error:

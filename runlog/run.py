@@ -173,7 +173,10 @@ def _own_rate(event: Event) -> Rate:
 
 
 def _foreign_rate(event: Event) -> Rate:
-    """Return the throughput that another submitter's log has: a number, or an object with it under one of two names."""
+    """Return the throughput that another submitter's log has: a number, or an object with it under one of two names.
+
+    Its number is that of the epoch, or where the event has none the step. What the event does not hold is None.
+    """
     rate = event.value
     if isinstance(rate, dict):
         rate = rate.get("throughput", rate.get("imgs_sec"))

@@ -155,8 +155,9 @@ def text(found: JsonObject) -> str:
 def main() -> int:
     """Build the training program of the configuration that the options name, and print what `inspect` says of it.
 
-    Each option sets the job's variable that its `dest` names; one that is not given leaves it to the config file.
-    Returns the exit status, 0. Raises ValueError for a job that cannot be built.
+    Each option but --network and --json sets the job's variable that its `dest` names; one that is not given leaves it
+    to the config file. Returns the exit status, 0. Raises ValueError for a job that cannot be built, and for a network
+    whose speed is not above 0 and finite.
     """
     parser = argparse.ArgumentParser(prog="python -m tools.inspect", description=DESCRIPTION)
     parser.add_argument("--system", dest="DGXSYSTEM", required=True, help="SYSTEM of a config_<SYSTEM>.sh")

@@ -58,8 +58,8 @@ def pack(source: Path, target: Path, part: str) -> str:
     """Pack the images of `part`, train or val, or go on where an earlier pack was stopped; return what came of it.
 
     That is a line of text. A pack that is complete already, of the same list, is left as it is. Raises ValueError where
-    an image is damaged, another pack is at work, or the target holds another data set; RunError where the target's disk
-    gave back something else than was written.
+    the list is wrong, an image is damaged, another pack is at work, or the target holds another data set; RunError
+    where the target's disk gave back something else than was written.
     """
     images = folder.find(source, part, recordio.MOST_CLASSES)
     _warn(images.passed_over)
@@ -75,7 +75,8 @@ def pack(source: Path, target: Path, part: str) -> str:
         except BlockingIOError as error:
             raise ValueError(f"{growing}: another tools.pack writes it: wait for its end") from error
         if packed.exists():
-            growing.unlink(missing_ok=True)  # empty, or its holder has just given it its name
+            # Opening it has made an empty file, or another pack held it until now, and has just renamed it to `packed`.
+            growing.unlink(missing_ok=True)
             if _read_sizes(sizes).get("list_sha256") != list_sha256:
                 raise ValueError(f"{packed}: is there, and not packed from this list: remove it or take another TARGET")
             return f"{packed}: is whole already"
@@ -140,7 +141,7 @@ def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
 
     Raises ValueError where the file was begun from another list, or the journal is damaged.
     """
-    first_line, *lines = _ended_lines(journal) or [list_sha256]
+    first_line, *lines = _ended_lines(journal) or [list_sha256]  # without a journal nothing can be kept
     if first_line != list_sha256:
         begun = f"{growing.name}: was begun from another list"
         raise ValueError(f"{begun}: remove it with {journal}, or take another TARGET")
@@ -230,17 +231,18 @@ def _check(packed: Records, entries: list[Entry], labels: Array, part: str) -> N
 def _write_sizes(file: Path, sizes: list[tuple[int, int]], more: JsonObject) -> None:
     """Write a file of sizes: width and height of the image with the most pixels, the number of images, and `more`.
 
-    Where `more` has one of these too, it stands.
+    Where `more` has a width, height or number of images too, as an earlier file of sizes has, `sizes` decide.
     """
     width, height = max(sizes, key=lambda size: size[0] * size[1])
-    file.write_text(json.dumps({"width": width, "height": height, "images": len(sizes)} | more) + "\n")
+    file.write_text(json.dumps(more | {"width": width, "height": height, "images": len(sizes)}) + "\n")
 
 
 def find_sizes(source: Path, part: str) -> str:
     """Read the header of each image of a part, and write the largest one's size to `<part>.sizes.json` in `source`.
 
-    What else that file has said already, it still says. Returns the name of the file and its content as text. Raises
-    ValueError where the file is damaged, or one of the images is none.
+    An earlier file there is replaced. What else it said is kept, such as the list of which `pack` made the records.
+    Returns the name of the file and its content as text. Raises ValueError where the earlier file is damaged, the
+    part's images cannot be found, or one of them is no image.
     """
     file = source / data.SIZES.format(part)
     earlier_content = _read_sizes(file)  # first, as reading all images takes long

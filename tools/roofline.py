@@ -39,6 +39,7 @@ def in_order(update: Sequence[Any]) -> Operators:
     operators: Operators = []
     for program in update:
         for work in works(program):
+            # `index` counts the operators of one program, and only the main program's buckets are looked up.
             bucket = bucket_of_operator.get(work.index) if program is main else None
             if bucket is None:
                 operators.append(Operation(work, None))
@@ -103,7 +104,7 @@ def step_time(
             if on_computing_stream:
                 now_s += takes_s
                 exposed_s += takes_s
-            else:
+            else:  # in the program it stands behind the operator that makes its last gradient
                 link_free_s = max(link_free_s, now_s) + takes_s
             continue
         if work.role & OPTIMIZE and not optimizer_has_begun:
@@ -219,6 +220,7 @@ def published_scaling(card: Card, *, model: str, precision: str) -> list[JsonObj
     of 2 nodes is 0.97 of twice one node's. Tables without a figure of one node are left out.
     """
     scaled = []
+    # A table is one publication's images/s by the number of nodes, each with as many GPUs.
     for table in published_tables(figures_of(card, model=model, precision=precision)):
         one_node = table.images_per_s.get(1)
         if one_node is None:

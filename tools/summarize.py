@@ -52,8 +52,9 @@ def _median_and_range(records: Sequence[Record], what: str, values: Sequence[flo
 def _training_rows(records: Sequence[Record], figure: Score) -> dict[str, str]:
     """Return the table's rows on the quality that the runs reached last and the time it took: {name: text}.
 
-    Of several runs that is the median and the range; where a run has none, the text names its log. The time's unit says
-    too if it is no official time, as the score of the runs has it.
+    Of several runs that is the median and the range; where a run has none, the text names its log. Where the runs'
+    score `figure` says what it counts as (`standing`), the unit of the time says so too, such as that it is no official
+    time.
     """
     last_qualities: list[float | None] = []  # of each run
     for record in records:
@@ -70,7 +71,7 @@ def _training_rows(records: Sequence[Record], figure: Score) -> dict[str, str]:
 
 
 def _data_wait(records: Sequence[Record]) -> str:
-    """Return the share of the step time, without the warm-up's, in which the runs waited for data."""
+    """Return the share of the step time in which the runs waited for data, as text; the warm-up does not count."""
     waited_s = 0.0
     time_s = 0.0
     for record in records:
@@ -130,6 +131,7 @@ def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
     """
     logs = [HeldLog.read(path) for path in paths]
     records = [read_record(log) for log in logs]
+    # The throughput of the steps that were measured, of however many runs there are.
     figure = score(records, dataclasses.replace(protocols.find("window"), runs=len(logs)))
     rows = _rows(records, figure, throughput=throughput)
 

@@ -56,14 +56,18 @@ def total_steps(run: Run) -> int | None:
 
     samples = real(run.last_value(schema.TRAIN_SAMPLES))
     batch = real(run.last_value(schema.GLOBAL_BATCH_SIZE))
-    epochs = real(run.settings.get("MAX_EPOCHS") or run.settings.get("RECIPE.epochs"))
+    epochs = real(run.settings.get("MAX_EPOCHS") or run.settings.get("RECIPE.epochs"))  # the user's goes first
     if samples is None or not batch or epochs is None:
         return None
-    return math.ceil(epochs) * int(samples // batch)
+    steps_of_epoch = int(samples // batch)  # the samples that fill no batch are left out
+    return math.ceil(epochs) * steps_of_epoch
 
 
 def last_windows(run: Run) -> list[JsonObject]:
-    """Return the fields of the last windows, those left out that do not say what is needed."""
+    """Return the fields of the last MEAN_OF windows of steps, each with its metadata beside its value.
+
+    A window is left out where one of NEEDED is missing or no number.
+    """
     windows = []
     for event in run.windows[-MEAN_OF:]:
         if not isinstance(event.value, dict):
@@ -104,9 +108,10 @@ def target_of(run: Run) -> Any:
 
 
 def _left_s(run: Run, step: Any, total: int | None, sums: Sums) -> float | None:
-    """Return the seconds that a run still takes from `step` to its `total` steps, by the time of a step lately.
+    """Return the seconds that a run still takes from `step` to its `total` steps, by the mean time of its last steps.
 
-    It is an upper bound: a run to a target may end earlier. None where the run has ended, or any of this is unknown.
+    `sums` are those of its last windows. The run may end earlier, where it reaches its target. None where it has ended,
+    or where the step, the total or the time of a step is unknown.
     """
     step_number = real(step)
     if run.phase in ENDED or not total or step_number is None or not sums.time_s or not sums.steps:
@@ -341,6 +346,7 @@ def main() -> int:
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:
+        # Python flushes standard output once more when it ends: what is left then goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         raise ValueError(named_files.explain(error)) from error

@@ -43,7 +43,8 @@ class Judge:
 
         The first file is common.yaml. A file can send the log on to further files by what an event states: common.yaml
         to that of the division, such as closed_common.yaml, and this one to that of the benchmark. Where several files
-        have rules for a key, those of the last one count for its single events and their number.
+        have rules for a key, those of the last one count for its single events and their number. What the earlier ones
+        ask by AT_LEAST_ONE_OR and ATLEAST_ONE_CHECK counts as well.
         """
         files_to_apply = [f"training_{self._version}/common.yaml"]
         applied_files: set[str] = set()
@@ -109,24 +110,24 @@ class _AppliedFile:
         """Return one event for each evaluation of stable_diffusion, which logs each of its metrics in an event.
 
         Events with `{"metric": "FID", "samples_count": 512}` and `{"metric": "CLIP", "samples_count": 512}` in their
-        metadata give one event, whose value is the table `{"samples_count": 512, "FID": 88.1, "CLIP": 0.15}`. In some
-        rulesets the name is another one than samples_count: `file.evaluation_field` has it. At an event that lacks such
+        metadata give one event, whose value is the table `{"samples_count": 512, "FID": 88.1, "CLIP": 0.15}`. One
+        ruleset has another name for samples_count: `file.evaluation_field` has the file's. At an event that lacks such
         metadata the official checker ends with a traceback, which is noted.
         """
         event_by_count: dict[Any, Event] = {}  # by samples_count
-        name = self.file.evaluation_field
+        count_field = self.file.evaluation_field
         for event in events:
             try:
                 if event.key != schema.EVAL_ACCURACY.key or "metric" not in event.metadata:
                     continue
-                count = event.metadata[name]
+                count = event.metadata[count_field]
                 if count not in event_by_count:
-                    table = {name: count}
+                    table = {count_field: count}
                     joined = Event(_AGGREGATED, table, {}, time_ms=0, event_type="", line=event.line, offset=0)
                     event_by_count[count] = joined
                 event_by_count[count].value[event.metadata["metric"]] = event.value
             except (KeyError, TypeError):  # no such name, or a value that cannot be one in a table
-                wanted = f"{name} and a metric in the metadata"
+                wanted = f"{count_field} and a metric in the metadata"
                 actual = _shown(event, "metadata")
                 self.note_traceback(self.events_by_key[_AGGREGATED].finding("metadata", event.line, wanted, actual))
         return list(event_by_count.values())
@@ -348,7 +349,7 @@ class _EventsOfKey:
         if not_listed:
             collected.more(self._listed_failures[-1], not_listed)
         is_repeated = rule.required == "EXACTLY_ONE" and self.event_count > 1
-        if is_repeated and not self.has_other_values:
+        if is_repeated and not self.has_other_values:  # exactly-once is a rule of form, whose breach only warns
             collected.breach("exactly-once", self.first_line, f"{self.event_count} {rule.key}, all with the same value")
         elif is_repeated or self.event_count < rule.least:
             actual = str(self.event_count or "none")

@@ -175,10 +175,10 @@ def point_at(batch: int, points: Sequence[ReferencePoint], reference: ReferenceS
 def lower_envelope(reference: ReferenceSet) -> tuple[ReferencePoint, ...]:
     """Return the lower convex envelope of the reference points: those that lie above no line between two others.
 
-    In the plane, a point's x is its batch and its y the mean epochs to the target. Points of a smaller batch than the
-    fastest point's are left out. rcp_checker is meant to keep the same points, but keeps some above the envelope: it
-    compares each point with its neighbours once, and not again after a later point was dropped (mlcommons/logging
-    #368).
+    In the plane, a point's x is its batch and its y the mean epochs to the target. Points of a smaller batch than that
+    of the point with the fewest epochs are left out. rcp_checker is meant to keep the same points, but keeps some above
+    the envelope: it compares each point with its neighbours once, and not again after a later point was dropped
+    (mlcommons/logging #368).
     """
     fastest = min(reference.all_points, key=lambda point: point.mean)
     envelope: list[ReferencePoint] = []
@@ -206,8 +206,9 @@ def _allowed_samples(benchmark: str, ruleset: str) -> int:
 def _point_of_record(record: Mapping[str, Any], runs: SubmissionRuns, allowed: int) -> ReferencePoint:
     """Return the reference point of a record, which has the reference's runs at one global batch.
 
-    The point's mean is that of the epochs (or samples) of these runs, without the fastest and the slowest. Its least
-    mean is that which a submission may have, which depends on the number of its `runs`, less `allowed` samples.
+    The point's mean is that of the epochs (or samples) of these runs, without the fastest and the slowest. Its standard
+    deviation is that of all of them. Its least mean is the lowest that a submission may have, which depends on the
+    number of the submission's `runs`, less the samples by which the benchmark is `allowed` to be faster.
     """
     unit = "Epochs to converge" if "Epochs to converge" in record else "samples to converge"
     values = sorted(record[unit])
@@ -228,9 +229,9 @@ def _point_of_record(record: Mapping[str, Any], runs: SubmissionRuns, allowed: i
 def _points_kept_by_tool(points: Sequence[ReferencePoint], runs: SubmissionRuns) -> tuple[ReferencePoint, ...]:
     """Return those of the reference points that rcp_checker keeps. They are sorted by batch, as `points` are.
 
-    Dropped are points of a smaller batch than the fastest point's, and those whose mean is above the line between the
-    points before and after them. As in that tool this is one pass: no point is looked at again after a later one was
-    dropped.
+    Dropped are points of a smaller batch than that of the point with the least mean, and those whose mean is above the
+    line between the points before and after them. As in that tool this is one pass: no point is looked at again after a
+    later one was dropped.
     """
     fastest = min(points, key=lambda point: point.mean)
     kept = [point for point in points if point.global_batch >= fastest.global_batch]

@@ -26,6 +26,7 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
     which the parser ends if no finding names one.
     """
     if all(_is_about_a_line(finding) for finding in ours):
+        # It may be enough to read up to the last of these lines: whether the official parser ends at one of them.
         last_line = max(finding.line or 0 for finding in ours)
         unreadable = _lines_unreadable_for_official_parser(path, None, last_line)
         marked = _mark_official(ours, unreadable, broken_rules=frozenset())
@@ -41,6 +42,7 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
 
     is_unreadable_line_named = any(_is_error_at(finding, unreadable) for finding in ours)
     if unreadable and not is_unreadable_line_named:
+        # There is one to copy, as only logs in which our reader found damaged lines are judged here.
         about_lines = [finding for finding in marked if _is_about_a_line(finding)]
         marked.append(replace(about_lines[0], severity="error", line=min(unreadable), official=True))
 

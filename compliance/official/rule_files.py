@@ -337,8 +337,8 @@ def read_check(name: str, key: str, text: str, set_by: Mapping[str, str] = Mappi
     """Return the check of the events of `key` that a rule file writes as an expression, such as `v['value'] > 0`.
 
     In it `v` is the event and `s` the state, in which events of other keys have set flags and lists. `set_by` has the
-    key by whose events each name in the state is set. A check of nothing but a flag is about the order of two keys:
-    `not s['run_started']` asks for an event before that of `set_by["run_started"]`. Any other check is about the
+    key by whose events each name in the state is set. A check of nothing but such a name is about the order of two
+    keys: `not s['run_started']` asks for an event before that of `set_by["run_started"]`. Any other check is about the
     event's value, metadata or time.
 
     Raises ValueError for a form that is not known; its message has `name`, which is that of the rule file.
@@ -397,16 +397,18 @@ def in_words(node: ast.expr) -> str:
         v['value'] >= 1 and v['value'] <= 9  -> at least 1 and at most 9
         v['value'] > 0 if s['x'] else True   -> above 0, where x
         v['value'] in s['names']             -> value in names
+        ('step_num' in v['metadata']) | ('epoch_num' in v['metadata']) -> metadata has step_num or epoch_num
 
-    Some rule files write `or` as `|`: two comparisons joined by it are read as `A or B`, with "metadata has" said once.
-    The last example is one for which _WORDS has no pattern: it keeps its text, without the brackets around names.
+    An expression that joins others is put into words part by part. Any other gets the words of its pattern in _WORDS.
+    For `v['value'] in s['names']` there is no pattern: it keeps its text, without the brackets around names.
     """
     match node:
         case ast.BoolOp(op=ast.And(), values=values):
             return " and ".join(in_words(value) for value in values)
-        case ast.BoolOp(values=values):
+        case ast.BoolOp(op=ast.Or(), values=values):
             return " or ".join(in_words(value) for value in values)
-        case ast.BinOp(left=ast.Compare(), op=ast.BitOr(), right=ast.Compare()):
+        case ast.BinOp(left=ast.Compare(), op=ast.BitOr(), right=ast.Compare()):  # `|`, which some files write for `or`
+            # Where the words of both sides begin with "metadata has", it is said once.
             return f"{in_words(node.left)} or {in_words(node.right).removeprefix('metadata has ')}"
         case ast.IfExp(test=test, body=body, orelse=ast.Constant(value=True)):
             return f"{in_words(body)}, where {in_words(test)}"

@@ -133,7 +133,7 @@ def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
     """
     batch = run.global_batch or 0
     if batch > samples:
-        batch = 0
+        batch = 0  # so that there are no candidates
     candidates = range(max(samples - batch, 1), samples + batch)
 
     values = {evaluation.value for evaluation in run.evaluations}

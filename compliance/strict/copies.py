@@ -34,7 +34,8 @@ def marks(run: LoggedRun) -> list[Mark]:
     """Return up to three marks that tell a run from any other: a second run with one of them is a copy.
 
     - `run` has its start, its end and its accuracies; a log without a start has no such mark.
-    - `times` has the durations of its epochs, evaluations and other parts, if 10 of them at least are different.
+    - `times` has the durations of its epochs, evaluations and other parts, if 10 of them at least are different; those
+      of 0, which a coarse clock gives, count for none.
     - `accuracies` has these alone, if 5 of them at least are different. Fewer may be equal by chance.
     """
     accuracies = tuple(evaluation.value for evaluation in run.evaluations)

@@ -240,7 +240,7 @@ class Measured:
         if window is None or position is None or not _is_possible(window):
             self.keep_fault(event.line, f"a step_window is not as the schema has it: {printable(event.value)}")
             return
-        if self._run.number_of_events(schema.STEP_WINDOW) == 1:
+        if self._run.number_of_events(schema.STEP_WINDOW) == 1:  # the run has counted this one already
             self._make_plan(position, window)
         if len(self.faults) >= FINDINGS_PER_RULE:
             return

@@ -49,6 +49,7 @@ def _fast_between_slower(
     median_ms = statistics.median_high(part.epoch_ms for part in trained)
     if median_ms < least_median_ms:
         return []
+    # Never empty, as the median is that of one of the epochs.
     slower_indices = [index for index, part in enumerate(trained) if part.epoch_ms >= share * median_ms]
     first_slower = slower_indices[0]
     last_slower = slower_indices[-1]

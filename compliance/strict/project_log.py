@@ -248,7 +248,7 @@ class ProjectLog:
         stop_ms = run.stop_ms or run.start_ms
         due = (stop_ms - run.start_ms) * samples_per_ms
         init_start = run.first_events.get(schema.INIT_START.key, summary)
-        began_ms = min(init_start.time_ms, run.start_ms)
+        began_ms = min(init_start.time_ms, run.start_ms)  # without init_start, run_start: the summary is later
         due_in_all = (summary.time_ms - began_ms) * samples_per_ms
         most = _MOST_SAMPLES * due_in_all + _MORE_SAMPLES * nodes
         if not _FEWEST_SAMPLES * due <= samples <= most:
@@ -317,7 +317,7 @@ class ProjectLog:
             a field of an event's value         run_summary.devices
 
         Settings and the header have no line of their own; they get that of run_summary. Of an event that is not there
-        both value and line are None.
+        both value and line are None. Header and run_summary are as the schema has them: `faults` has looked at that.
         """
         line_of_summary = self.run.first_event(schema.RUN_SUMMARY).line
         if name in self.run.settings:
@@ -356,7 +356,8 @@ class ProjectLog:
 
         own_log.yaml lists settings that must be equal to another value. Other values follow from each other by a rule:
         the global batch is the number of devices times the images of one, for instance. Where a rule gives no value,
-        because its setting is invalid, the second value is None.
+        because its setting is invalid, the second value is None. The caller has seen to it that no setting is missing
+        which each run has.
         """
         settings = self.run.settings
         dataset = self.run.header_section(schema.DATASET)

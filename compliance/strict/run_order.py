@@ -135,7 +135,7 @@ class RunOrder:
 
     def _run_start(self, event: Event) -> None:
         """Begin the run, and collect a part that started above it. A second run_start is compared with the first."""
-        first = self.run.first_event(schema.RUN_START)
+        first = self.run.first_event(schema.RUN_START)  # `event` itself, if none came before it
         if event is not first:
             self._compare_time_with_first(event, first)
             return
@@ -151,7 +151,7 @@ class RunOrder:
         stopped, and the last evaluation have its accuracy. A second run_stop is another node's: it is only compared
         with the first.
         """
-        first = self.run.first_event(schema.RUN_STOP)
+        first = self.run.first_event(schema.RUN_STOP)  # `event` itself, if none came before it
         if event is not first:
             self._compare_stops(event, first)
             return
@@ -314,8 +314,9 @@ class RunOrder:
         """Keep an accuracy with the epoch that it states, and collect what is wrong with that epoch.
 
         It must be the epoch of the evaluation that started before, and not later than the epochs that were started or
-        announced. If the log has any evaluations, each accuracy needs one of its own. Benchmarks that count samples or
-        steps state no epoch: their accuracies are numbered in turn, and nothing is checked.
+        announced. If the log has any eval_start, each accuracy needs one of its own. Benchmarks that count samples or
+        steps state no epoch: their accuracies are numbered in turn, and nothing is checked. Where the epoch is no whole
+        number, a breach in itself, the number of epochs that were started takes its place.
         """
         if "epoch_num" not in event.metadata:
             self._keep_accuracy(event, self.run.number_of_events(schema.EVAL_ACCURACY))

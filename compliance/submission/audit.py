@@ -134,6 +134,8 @@ def _question_about_two_submissions(report: Report, folder: Folder, earlier: _Fi
     - A submitter hands in the runs once more with power logs, as `Dell-power` beside `Dell`. That is a note alone.
     - A run of another round is submitted again (training_rules.adoc, section Results Resubmission). Its system's
       description must then be the same, and it must pass the new round's checker: the question says whether that is so.
+
+    Without either reason the question only names the log that has the run, too.
     """
     other = earlier.folder
     actual = f"the {earlier.what} of {printable(earlier.file)} of {printable(str(other.name))}"

@@ -52,7 +52,7 @@ def read_tree(path: Path, ruleset: str | None) -> Tree:
     ValueError for an archive that cannot be read, and for another project's log of a round that no name says.
     """
     tree = Tree()
-    load_once = functools.cache(load)
+    load_once = functools.cache(load)  # the rules of each round are read once for the whole tree
     for file in results_tree.files_of(path):
         folder_name = file.name.parent
         if file.name.match(results_tree.SYSTEM):
@@ -88,7 +88,7 @@ def _add_log(folder: Folder, file: TreeFile, root: Path, *, known_round: bool) -
     log is of another project, as nobody knows then by which rules to read it. Logs of this project are of no round.
     """
     checked = _read_or_reason(lambda path: check_file(path, folder.ruleset), file.content)
-    if isinstance(checked, str):
+    if isinstance(checked, str):  # it says why the log cannot be read
         asked = question_for_submitter("log", checked, "ask for the log", severity="error")
         checked = Report(path=Path(), findings=(asked,))
     report = replace(checked, path=Path(file.name.name))
@@ -114,31 +114,39 @@ def _read_scaling(path: Path) -> float:
 
 
 def find_description(folder: Folder, descriptions: Mapping[PurePosixPath, JsonObject | str]) -> Finding | None:
-    """Set `folder.description` to the submission's system description, which is that of its SYSTEM.
+    """Set `folder.description` to the description of the submission's SYSTEM; return a question if that fails.
 
     `Dell/results/node_A100/resnet` -> `Dell/systems/node_A100.json`
 
-    Return a question to the submitter where it is missing or cannot be read, else None. Nothing is asked where the tree
-    has no description at all, or begins below SUBMITTER, so that descriptions would lie outside it.
+    `descriptions` has all descriptions of the tree by their files, and a text in place of one that cannot be read. The
+    question asks the submitter for the description where it is missing or such a text.
+
+    Return None where it was set. Nothing is set or asked, too, where the tree has no description at all, or begins
+    below SUBMITTER, so that the descriptions lie outside it.
     """
-    if not descriptions or len(folder.name.parts) < 3:
+    begins_below_submitter = len(folder.name.parts) < 3  # the name is `node_A100/resnet` or less
+    if not descriptions or begins_below_submitter:
         return None
     submitter = folder.name.parents[2]
     system = folder.name.parent.name
     file = submitter / "systems" / f"{system}.json"
-    description = descriptions.get(file, f"{file}: missing")
-    if isinstance(description, str):
-        return question_for_submitter("system-description", description, "ask for the description")
-    folder.description = description
+    description_or_problem = descriptions.get(file, f"{file}: missing")
+    if isinstance(description_or_problem, str):
+        return question_for_submitter("system-description", description_or_problem, "ask for the description")
+    folder.description = description_or_problem
     return None
 
 
 def find_scaling(folder: Folder, scalings: Mapping[PurePosixPath, float | str]) -> Finding | None:
-    """Set `folder.scaling` to the factor of the submission's scaling.json; return a question if it cannot be read."""
-    scaling = scalings.get(folder.name)
-    if isinstance(scaling, str):
-        return question_for_submitter("scaling-file", scaling, "ask for the factor that the review committee set")
-    folder.scaling = scaling
+    """Set `folder.scaling` to the factor of the submission's scaling.json; return a question if it cannot be read.
+
+    Without such a file the factor is None, and nothing is asked.
+    """
+    scaling_or_problem = scalings.get(folder.name)
+    if isinstance(scaling_or_problem, str):
+        fix = "ask for the factor that the review committee set"
+        return question_for_submitter("scaling-file", scaling_or_problem, fix)
+    folder.scaling = scaling_or_problem
     return None
 
 

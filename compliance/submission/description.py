@@ -52,7 +52,10 @@ def read_description(path: Path) -> Description:
 
 
 def compare_description(run: LoggedRun, description: Description, rule: StrictRule) -> list[Finding]:
-    """Return a finding for each field of the description that the log contradicts; fields come in a fixed order."""
+    """Return a finding for each field of the description that the log contradicts; fields come in a fixed order.
+
+    Before these comes a finding for a run that was faster than the described accelerators can be.
+    """
     findings = findings_over_peak(run, description, rule)
     for logged in _contradicted_fields(run, description):
         stated = description.get(logged.field)
@@ -101,7 +104,8 @@ def _submission_fields(run: LoggedRun, description: Description) -> list[_Logged
 def _size_fields(run: LoggedRun, nodes: Sequence[Node]) -> list[_LoggedField]:
     """Return the number of nodes, and of the accelerators of one, by the log's run_summary; nothing without one.
 
-    `nodes` are those of the log's header. Where none of them has a GPU, the devices were CPUs: no accelerators.
+    `nodes` are those of the log's header. Where none of them has a GPU, the devices were CPUs: no accelerators. Where
+    the header has no nodes, the devices count as accelerators.
     """
     summary = run.summary
     if not summary or not 0 < summary.nodes < MOST_DEVICES or not 0 <= summary.devices < MOST_DEVICES:

@@ -138,8 +138,9 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
 def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> ConvergenceTest:
     """Return the outcome of the test of closed runs against `reference`.
 
-    It is NOT_KNOWN where rcp_checker cannot read a log, and FAILED where the runs state different global batches, or
-    one that is no number. A failed test leaves the minutes as they are: its scaling is 1.
+    It is NOT_KNOWN where rcp_checker cannot read a log. It is FAILED where the runs state different global batches, or
+    one that is no number, and where they converge too fast. A failed test leaves the minutes as they are: its scaling
+    is 1, which `convergence.against_reference` sees to where it was made.
     """
     to_target: list[float] = []
     for report in checked:
@@ -149,8 +150,8 @@ def _test_against(reference: ReferenceSet, checked: Sequence[Report]) -> Converg
             return ConvergenceTest(status=NOT_KNOWN, reason=reason, reference=reference)
         to_target.append(reading.to_target)
 
-    batch = checked[0].run.as_tools_read.batch
     stated_batches = _stated_batches(checked)
+    batch = checked[0].run.as_tools_read.batch  # that of all runs if they state only one
     if len(stated_batches) > 1 or not is_number(batch):
         reason = f"no one global_batch_size ({printable(', '.join(stated_batches))})"
         return ConvergenceTest(status=FAILED, reason=reason, scaling=1.0, reference=reference)

@@ -13,9 +13,9 @@ from runlog.verdict import UNKNOWN, Verdict, judged
 def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
     """Return the verdicts of mlperf-logging's tools on the package in `folder`, which has `manifest`.
 
-    The tools get a copy, as they write into the folder. Two of them take any package. The other three (package_checker,
-    rcp_checker, result_summarizer) know MLPerf benchmarks alone. For another benchmark their verdicts say that they
-    were not asked, and each log is checked by itself instead.
+    The tools get a copy, as they write into the folder. Two of them take any package: system_desc_checker and
+    repo_checker. The other three (package_checker, rcp_checker, result_summarizer) know MLPerf benchmarks alone. For
+    another benchmark their verdicts say that they were not asked, and each log is checked by itself instead.
     """
     ruleset = manifest["ruleset"]
     benchmark = manifest["benchmark"]
@@ -23,25 +23,27 @@ def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
         copy = Path(scratch) / folder.name
         shutil.copytree(folder, copy)
         description = copy / "systems" / f"{manifest['system']}.json"
-        of_any_package = [
-            official.ask_tool("system_desc_checker", str(description), "training", ruleset),
-            official.ask_tool("repo_checker", str(copy), "training", ruleset),
-        ]
-        if mlperf.is_mlperf_benchmark(benchmark):
-            convergence = _check_convergence(copy, manifest)
-            packaged = official.ask_tool("package_checker", str(copy), "training", ruleset)
-            score = official.ask_for_score(
-                copy, ruleset, benchmark, manifest["minutes"]
-            )  # last: it writes into the folder
-            return [packaged, *of_any_package, convergence, score]
-        of_logs = [_check_log(copy / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
+        description_verdict = official.ask_tool("system_desc_checker", str(description), "training", ruleset)
+        repository_verdict = official.ask_tool("repo_checker", str(copy), "training", ruleset)
+        if not mlperf.is_mlperf_benchmark(benchmark):
+            log_verdicts = [_check_log(copy / run["file"], run, ruleset, benchmark) for run in manifest["runs"]]
+            return [description_verdict, repository_verdict, *log_verdicts, *_not_asked_about(benchmark)]
 
-    # Asked about another benchmark, these tools pass over its folder or end with an error.
+        convergence_verdict = _check_convergence(copy, manifest)
+        package_verdict = official.ask_tool("package_checker", str(copy), "training", ruleset)
+        # The last one, as result_summarizer leaves a file in the folder that the others look at.
+        score_verdict = official.ask_for_score(copy, ruleset, benchmark, manifest["minutes"])
+        return [package_verdict, description_verdict, repository_verdict, convergence_verdict, score_verdict]
+
+
+def _not_asked_about(benchmark: str) -> list[Verdict]:
+    """Return a verdict for each tool that knows MLPerf benchmarks alone: it was not asked about this one.
+
+    If it were, it would pass over the benchmark's folder or end with an error.
+    """
     not_applied = f"not applied: {benchmark} is no MLPerf benchmark"
-    not_asked = []
-    for tool in ("package_checker", "rcp_checker", "result_summarizer"):
-        not_asked.append(Verdict(check=tool, status=UNKNOWN, found=not_applied))
-    return of_any_package + of_logs + not_asked
+    tools = ("package_checker", "rcp_checker", "result_summarizer")
+    return [Verdict(check=tool, status=UNKNOWN, found=not_applied) for tool in tools]
 
 
 def _check_convergence(folder: Path, manifest: JsonObject) -> Verdict:

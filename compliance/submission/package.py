@@ -135,7 +135,7 @@ def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, rul
     system = description_path.stem
     copies = _copy_and_check(stage / "incoming", logs, ruleset)
     try:
-        benchmark = one_submission(copies.checked, ruleset, copies.log_of.__getitem__)
+        benchmark = one_submission(copies.checked, ruleset, copies.original_of_copy.__getitem__)
     except ValueError as error:
         raise RefusedError(str(error)) from None
     runs = benchmark.runs.runs
@@ -149,7 +149,7 @@ def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, rul
     log_by_name: dict[str, Path] = {}  # the user's log of each file
     for index, report in enumerate(scored):
         name = f"result_{index}.txt"
-        log = copies.log_of[report.path]
+        log = copies.original_of_copy[report.path]
         log_by_name[name] = log
         renamed.append(replace(report, path=report.path.rename(results / name)))
         _copy_framework_log(log, results / name)
@@ -158,13 +158,14 @@ def _fill_package(stage: Path, logs: Sequence[Path], description_path: Path, rul
     shutil.copyfile(description_path, stage / "systems" / f"{system}.json")
 
     content, against = contents_of(stage, renamed, system, benchmark, ruleset)
+    # A reason about a log names the user's file in place of the copy.
     reasons = [*copies.reasons, *(f"{log_by_name.get(file, file)}: {text}" for file, text in against)]
     if reasons:
         raise RefusedError(*reasons)
     _write_code(stage / code_folder(benchmark.name), str(content.manifest["commit"]))
     (stage / MANIFEST).write_bytes(as_bytes(content.manifest))
     (stage / REPORT).write_text(content.report, encoding="utf-8")
-    (stage / HASHES).write_text(hashes(stage), encoding="utf-8")
+    (stage / HASHES).write_text(hashes(stage), encoding="utf-8")  # the last file, as it has the hashes of all others
     return replace(content, chosen=chosen)
 
 
@@ -178,10 +179,10 @@ def _write_code(folder: Path, commit: str) -> None:
 
 
 class _Copies(NamedTuple):
-    """The reports of copied logs in the order of their start, the log of each copy, and reasons against the package."""
+    """The reports on the copies of logs, by their start; the original of each; and reasons against the package."""
 
     checked: list[Report]
-    log_of: dict[Path, Path]
+    original_of_copy: dict[Path, Path]
     reasons: list[str]
 
 
@@ -192,20 +193,28 @@ def _copy_and_check(folder: Path, logs: Sequence[Path], ruleset: Ruleset) -> _Co
     is a reason against the package. Raises ValueError for a log that is a link or no file.
     """
     folder.mkdir()
-    log_of = {folder / f"{index}.txt": log for index, log in enumerate(logs)}
+    original_of_copy = {folder / f"{index}.txt": log for index, log in enumerate(logs)}
     reasons = []
-    for copy, log in log_of.items():
+    for copy, log in original_of_copy.items():
         if log.is_symlink() or not log.is_file():
             raise ValueError(f"{log}: not a regular file; copy the log itself there")
         shutil.copyfile(log, copy)
         receipt = receipt_path(log)
-        expected = f'"sha256": "{sha256(copy)}"'  # as check --receipt writes it
-        if receipt.is_file() and expected not in receipt.read_text(encoding="utf-8", errors="replace"):
+        if receipt.is_file() and not _has_hash_of(receipt, copy):
             changed = f"differs from what was checked ({receipt.name}): find out what changed it, or run again"
             reasons.append(f"{log}: {changed}")
-    checked = [check_file(copy, ruleset) for copy in log_of]
-    checked.sort(key=lambda report: (report.run.start_ms or 0, log_of[report.path].name))
-    return _Copies(checked, log_of, reasons)
+    checked = [check_file(copy, ruleset) for copy in original_of_copy]
+    # By their start, a run without one first; of one start by the name that the user knows.
+    checked.sort(key=lambda report: (report.run.start_ms or 0, original_of_copy[report.path].name))
+    return _Copies(checked, original_of_copy, reasons)
+
+
+def _has_hash_of(receipt: Path, copy: Path) -> bool:
+    """Return whether a receipt has the hash of a log's copy, in the words of `check --receipt`: `"sha256": "5d41..."`.
+
+    The receipt is searched for these words and not parsed as JSON: one that was damaged simply lacks them.
+    """
+    return f'"sha256": "{sha256(copy)}"' in receipt.read_text(encoding="utf-8", errors="replace")
 
 
 def _copy_framework_log(log: Path, copy: Path) -> None:
@@ -379,7 +388,8 @@ def _report(manifest: JsonObject, score: Score, run: LoggedRun, description: Jso
 def rendered(name: str, **values: Any) -> str:
     """Return the text of the template `name` in this folder, filled in with `values`.
 
-    In a template of HTML the values are escaped. `values` must have each name that the template uses.
+    In a template of HTML the values are escaped. In one of Markdown the lines that hold a tag alone vanish, as an empty
+    line would end a table. `values` must have each name that the template uses.
     """
     import jinja2
 

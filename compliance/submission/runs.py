@@ -137,9 +137,12 @@ def check_between_runs(checked: Sequence[Report], ruleset: Ruleset) -> list[Repo
 def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
     """Return the reports in groups, one for each submission, in the order of the submissions' first logs.
 
-    A log joins the group of an earlier log that states the same benchmark, division, organisation and platform, in
-    upper or lower case and with any blanks. Where there is none, it joins the group of the first earlier log of the
-    same benchmark in the same folder: a run does not become another submission's by a name that is spelt otherwise.
+    A log joins the first of these groups that there is, and else begins a group:
+
+    - that of an earlier log which states the same benchmark, division, organisation and platform, in upper or lower
+      case and with any blanks
+    - that of the first log of the same benchmark in its folder: one run of five that names the organisation `Dell Inc.`
+      and not `Dell` stays with the others
     """
     groups: list[list[Report]] = []
     group_by_names: dict[tuple[str, ...], list[Report]] = {}
@@ -148,16 +151,17 @@ def _group_by_submission(checked: Sequence[Report]) -> list[list[Report]]:
         names = tuple(" ".join(name.casefold().split()) for name in names_of_submission(report.run))
         benchmark = names[0]
         benchmark_in_folder = (benchmark, report.path.parent)
-        if names in group_by_names:
-            group = group_by_names[names]
-        elif benchmark_in_folder in group_by_folder:
-            group = group_by_folder[benchmark_in_folder]
-        else:
+        group = group_by_names.get(names)
+        if group is None:
+            group = group_by_folder.get(benchmark_in_folder)
+        if group is None:
             group = []
             groups.append(group)
         group.append(report)
+        # Neither entry is replaced by a later log: the first log with these names, and the first one of the folder,
+        # say which group is joined.
         group_by_names.setdefault(names, group)
-        group_by_folder.setdefault(benchmark_in_folder, group)  # the folder's first log stays the one to join
+        group_by_folder.setdefault(benchmark_in_folder, group)
     return groups
 
 
@@ -278,8 +282,9 @@ def _shown_setting(value: object) -> str:
 
 
 def _configuration(run: LoggedRun) -> JsonObject:
-    """Return the values that must be the same in all runs of a submission, by name; hyperparameters first.
+    """Return the values that must be the same in all runs of a submission, by name.
 
+    Hyperparameters come first, so that a message which shows only the first differences shows these.
     The others are sections of the header, its settings, and events of the submission and the data set. Left out are the
     names of the nodes and the settings that each run has of its own, such as SEED.
     """
@@ -352,7 +357,7 @@ def _finding_of_test(
     """Return the breach of a failed convergence test, or a note why it was not applied; None where the runs pass.
 
     It is not applied to runs of different global batches, to more or fewer runs than a submission of the benchmark has,
-    and where the tool has no points or cannot read a log.
+    and where the tool has no points or cannot read a log. The caller has made sure that it is a test of closed runs.
     """
     batches = {report.run.global_batch for report in members}
     if len(batches) > 1:  # same-hyperparameters blames the run whose batch differs
@@ -398,7 +403,8 @@ def _with_official_verdict(report: Report, ruleset: Ruleset, official: OfficialC
     """Run mlperf-logging's checker on a report's log, and return the report with that tool's verdict and messages.
 
     The report already has the verdict that the tool should come to by this project's reading of its rules. Where the
-    tool comes to the other one, a breach of the rule `official-disagrees` is added.
+    tool comes to the other one, a breach of the rule `official-disagrees` is added. If the tool is the one that rejects
+    the log, the log then fails the official verdict of this report, too.
     """
     passed, messages = official(report.path, ruleset.version, report.run.stated_text(schema.SUBMISSION_BENCHMARK))
     rule = ruleset.strict["official-disagrees"]

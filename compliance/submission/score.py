@@ -230,7 +230,7 @@ def _judge_runs(checked: Sequence[Report], ruleset: Ruleset, by: str) -> _Judged
                 faults.add(finding.rule)
             if by == "strict" or finding.official:
                 broken_rules.add(finding.rule)
-        by_tools = report.run.as_tools_read
+        by_tools = report.run.as_tools_read  # its minutes are other ones where a log has more than one run_start
         run = ScoredRun(
             file=report.file,
             minutes=by_tools.minutes if by == "official" else report.run.minutes,

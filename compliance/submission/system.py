@@ -187,7 +187,7 @@ def _processor(root: Path) -> dict[str, str | None]:
     other, so its interconnect is an empty text. A field that is not known is None or left out.
     """
     cpus = _cpus(root)
-    cores = {(cpu.get("physical id"), cpu.get("core id")) for cpu in cpus}
+    cores = {(cpu.get("physical id"), cpu.get("core id")) for cpu in cpus}  # each once, even with two threads
     sockets = {cpu.get("physical id") for cpu in cpus}
     if not cpus or None in sockets:
         return {}

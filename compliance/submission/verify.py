@@ -346,6 +346,7 @@ def _result_of_package(root: Path, folder: Path, manifest: JsonObject, descripti
         "package": folder.relative_to(root).as_posix(),
         "id": sha256(folder / HASHES),
         **{name: manifest[name] for name in _MANIFEST_COLUMNS},
+        # Only a result that uses the name MLPerf has footnotes.
         "status": mlperf.UNVERIFIED if manifest["footnotes"] else "no MLPerf result",
         "result": result["name"],
         "is_mlperf": result["is_mlperf"],

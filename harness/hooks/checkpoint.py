@@ -305,8 +305,8 @@ class Keeper(Hook):
         """Write a checkpoint of `main` if one is due; return the seconds that the training waited for it.
 
         One is due when CHECKPOINT_MINUTES have passed, or when a signal asked a rank to end the run. Each rank says
-        NOT_DUE, DUE or the signal's number, and the largest of these holds for all. Every rank must call this after the
-        same step. The first call also begins to heed the signals. Does nothing where the job asks for no checkpoints.
+        NOT_DUE, DUE or a signal's number, which is above both; the largest holds for all. Every rank must call this
+        after the same step. The first call also begins to heed the signals. Without checkpoints this does nothing.
 
         Raises RunError where a signal asked for the end, once the checkpoint was written as far as it could be.
         """

@@ -57,7 +57,7 @@ def write(path: Path, arrays: dict[str, Array], metadata: dict[str, Any]) -> Non
         temporary.replace(path)
         _flush_folder(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)  # left over by an error alone, as it was renamed otherwise
 
 
 def _header(arrays: dict[str, Array], metadata: dict[str, Any]) -> dict[str, Any]:

@@ -39,14 +39,16 @@ class Watchdog:
             threading.Thread(target=self._watch, args=(limit_s, rank, node), name="watchdog", daemon=True).start()
 
     def _watch(self, limit_s: float, rank: int, node: str) -> None:
-        """Look each TICK_S whether there was progress within the limit, and end this process where there was none.
+        """Look each TICK_S whether there was progress within `limit_s`, and end this process where there was none.
 
         A second timer, faulthandler's, is set anew with each look. It ends the process where this thread no longer
-        runs, as in an interpreter that is stuck.
+        looks, as in an interpreter that is stuck. This never returns.
         """
         while True:
-            left_s = max(limit_s, limit_s + self._beat_s - time.monotonic())
-            faulthandler.dump_traceback_later(left_s + TICK_S + GRACE_S, exit=True)
+            # `beat` puts `_beat_s` into the future where it was asked for time beyond the limit. So much of that time
+            # as is left goes on top of the limit; a beat in the past adds nothing.
+            extra_left_s = max(0.0, self._beat_s - time.monotonic())
+            faulthandler.dump_traceback_later(limit_s + extra_left_s + TICK_S + GRACE_S, exit=True)
             time.sleep(TICK_S)
             if time.monotonic() - self._beat_s > limit_s:
                 sys.stderr.write(

@@ -23,6 +23,7 @@ def _pack(gradients: list[str], sizes: dict[str, int], limit_mib: float) -> list
       than that, there is no such bucket.
     """
     limit = limit_mib * ops.MIB
+    # The user may set a limit that is smaller than the two special buckets.
     head_limit = min(HEAD_MIB * ops.MIB, limit)
     tail_limit = min(TAIL_MIB * ops.MIB, limit)
     tail_start = _tail_start(gradients, sizes, tail_limit)
@@ -63,10 +64,14 @@ def _tail_start(gradients: list[str], sizes: dict[str, int], limit: float) -> in
 def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bool = False) -> None:
     """Replace the all-reduces of single gradients, which fleet made, by one for each bucket of gradients.
 
-    A bucket holds several gradients, of at most `limit_mib` MiB together. They become slices of one buffer before the
-    backward pass begins (`coalesce_tensor`, which copies nothing). Two kinds of operators follow the one that completes
-    the bucket's last gradient: the buffer's all-reduce and, for each gradient, a `depend`, which tells the executor
-    that the gradient's readers come after the all-reduce.
+    A bucket holds gradients of one type, of at most `limit_mib` MiB together, or a single larger one. Before the
+    backward pass begins, `coalesce_tensor` makes them slices of one buffer; nothing is copied. Of gradients a, b and c:
+
+        before: compute a, all-reduce a, compute b, all-reduce b, compute c, all-reduce c
+        after:  coalesce_tensor (a, b), coalesce_tensor (c),
+                compute a, compute b, all-reduce (a, b), depend a, depend b, compute c, all-reduce (c), depend c
+
+    A `depend` tells the executor that the gradient's readers come after the all-reduce of the buffer.
 
     With `one_stream` the buffers are summed on the stream that computes, so that nothing overlaps with them.
     """
@@ -79,17 +84,20 @@ def bucket_all_reduces(main: static.Program, *, limit_mib: float, one_stream: bo
 
     gradients = [op.input("X")[0] for op in block.ops if is_fleets_all_reduce(op)]
     remove(main, is_fleets_all_reduce)
+    # The indices of operators are asked for after the removal, which moved operators.
     completed_at = ops.completed_at(block, gradients)
     buckets = _group(block, gradients, completed_at, limit_mib)
     buffers = [f"bucket_{number}.{bucket[0]}" for number, bucket in enumerate(buckets)]
 
-    # From the last bucket to the first: an insertion leaves the indices before it, in `completed_at`, as they are.
+    # `_group` sorts buckets by the index at which they are complete. So insertions from the last bucket to the first
+    # move no operator at an index that is still needed.
     for buffer, bucket in reversed(list(zip(buffers, buckets, strict=True))):
         dtype = block.var(bucket[0]).dtype
         block.create_var(name=buffer, dtype=dtype, persistable=False, stop_gradient=True)
-        after_last_gradient = completed_at[bucket[-1]] + 1
-        insert_all(block, after_last_gradient, _all_reduce(buffer, bucket, one_stream), op_role=ops.BACKWARD)
+        complete_at = completed_at[bucket[-1]]  # `_group` also sorts the gradients in a bucket: the last completes it
+        insert_all(block, complete_at + 1, _all_reduce(buffer, bucket, one_stream), op_role=ops.BACKWARD)
 
+    # These go before the backward pass and move all of its operators, so they are inserted last.
     joins = []
     for buffer, bucket in zip(buffers, buckets, strict=True):
         joins.append(_join(buffer, bucket, parameters, block.var(bucket[0]).dtype))
@@ -121,12 +129,13 @@ def _join(buffer: str, gradients: list[str], parameters: dict[str, str], dtype: 
 
 
 def _group(block: Block, gradients: list[str], completed_at: dict[str, int], limit_mib: float) -> list[list[str]]:
-    """Group gradients into buckets, each of gradients of one type in the order in which they are completed.
+    """Group gradients into buckets of one type each, by `_pack` and its limit; return the names in each bucket.
 
-    Returns the names of the gradients in each bucket; the bucket whose last gradient is completed first comes first.
+    `completed_at` has the index of the operator that completes each gradient. Gradients in a bucket are in the order in
+    which they are completed, so the last one completes the bucket. Buckets are in the order in which they are complete.
     """
     by_type: dict[Any, list[str]] = {}
-    for name in sorted(gradients, key=lambda name: (completed_at[name], name)):
+    for name in sorted(gradients, key=lambda name: (completed_at[name], name)):  # one operator may complete several
         by_type.setdefault(block.var(name).dtype, []).append(name)
 
     sizes = {name: ops.size_bytes(block.var(name)) for name in gradients}
@@ -137,11 +146,12 @@ def _group(block: Block, gradients: list[str], completed_at: dict[str, int], lim
 
 
 def thin_depends(main: static.Program) -> None:
-    """Remove each `depend` operator that only makes operators wait which another `depend` makes wait already.
+    """Remove each `depend` operator without which the same operators would wait for the same all-reduces.
 
     A `depend` of a gradient makes every later operator that reads the gradient wait for the all-reduce of its bucket.
     An operator that updates all parameters reads all gradients of a bucket, and one of their `depend`s is enough to
-    make it wait. The others are removed, as the executor's memory grows by the square of the number of operators.
+    make it wait. The others are removed, and so is one of a gradient that nothing reads later: the executor's memory
+    grows by the square of the number of operators.
     """
     block = main.global_block()
     readers = ops.readers(block)

@@ -16,19 +16,22 @@ MOST_CHANNELS_PER_SIDE_PIXEL = 1.5
 def simplify_sums(main: static.Program) -> None:
     """Let the gradients of both addends of an addition share one variable instead of a copy each.
 
-    For z = x + y of equal shapes, dx and dy equal dz. Two operators of Paddle copy it all the same:
+    The gradients dx and dy of z = x + y, and of z = relu(x + y), are equal where x and y have one shape. Paddle's
+    operators write both all the same. Here dx and dy become one variable, called d:
 
-    - `elementwise_add_grad` is removed, and dx, dy and dz become one variable.
-    - The gradient of the fused relu(x + y) becomes a `relu_grad` that writes one variable for dx and dy. Its forward
-      operator no longer writes x + y, which nothing reads then. Of the 9 tensors that the two moved, 6 are left.
+        before                                                     after
+        elementwise_add_grad(dz) -> dx, dy                         nothing: dz is d, too
+        fused_elemwise_add_activation(x, y) -> z, x + y            fused_elemwise_add_activation(x, y) -> z
+        fused_elemwise_add_activation_grad(z, dz, ...) -> dx, dy   relu_grad(z, dz) -> d
 
-    An operator stays as it is where its variables cannot be one (`_JoinedVariables.join`). Run this after the gradients
-    exist and before another pass renames them.
+    A gradient operator stays as it is where its variables cannot become one: `_JoinedVariables.join` then returns an
+    empty name. Run this after the gradients exist and before another pass renames them.
     """
     block = main.global_block()
-    _leave_out_sums(block)
+    _leave_out_sums(block)  # the x + y above; first, as `joined` notes which operators write each variable
     joined = _JoinedVariables(block)
-    shared_gradients: dict[Operator, str] = {}  # by operator: the one variable of its gradients; empty if there is none
+    # First d is chosen for every operator: `join` goes by the operators' indices, which `rewrite` changes.
+    shared_gradients: dict[Operator, str] = {}  # by operator: the name of d; empty if it stays as it is
     for index, op in enumerate(block.ops):
         gradients = operands(op, "X@GRAD", "Y@GRAD")
         if len(gradients) < 2 or EMPTY in gradients:
@@ -48,7 +51,7 @@ def simplify_sums(main: static.Program) -> None:
         return [Step("relu_grad", inputs, {"X@GRAD": [gradient]}, {})]
 
     rewrite(main, substitute)
-    joined.rename()
+    joined.rename()  # dx, dy (and dz) to d, in all operators that are left
     block._sync_with_cpp()
 
 
@@ -81,13 +84,15 @@ class _JoinedVariables:
         """Decide whether these variables, equal once operator `index` has run, become one; return the one that stays.
 
         If one of them is written again after `index`, as gradients are summed up in it, that one stays; else the first.
-        `rename` carries it out. Where it could change a value an empty name is returned, and nothing is joined:
+        The decision is only noted: `rename` carries it out.
 
-        - their shapes or types differ,
-        - two of them are written again after `index`, or
-        - one is read at or after the operator that writes another one again.
+        Where one variable could not take the place of all, nothing is noted and an empty name is returned:
+
+        - Their shapes or types differ.
+        - Two of them are written again after `index`: each would overwrite the other.
+        - One is written again, and another one is read by that operator or a later one, which needs the old value.
         """
-        names = [self._current_name(name) for name in names]
+        names = [self._current_name(name) for name in names]  # earlier joins may have replaced them
         kinds = {(self._block.var(name).shape, self._block.var(name).dtype) for name in names}
         if len(kinds) > 1:
             return ""
@@ -102,6 +107,7 @@ class _JoinedVariables:
             if any(self._is_read_from(next_write, name) for name in dropped):
                 return ""
 
+        # From now on `kept` is written and read where each of them was, for the decisions on further operators.
         for name in dropped:
             self._substitutes[name] = kept
             self._written[kept] = sorted(self._written[kept] + self._written[name])

@@ -44,14 +44,16 @@ def share_buffers(main: static.Program) -> None:
 
 
 def _apply(main: static.Program, passes: list[str]) -> None:
-    """Apply passes of Paddle's, called by their names, to a program in place and in this order.
+    """Change a program in place by passes of Paddle's, which are given by their names and applied in this order.
 
-    Inputs keep buffers of their own, as the same batch may be fed again.
+    The program's inputs keep buffers of their own: no output may overwrite them, as the same batch may be fed again.
     """
     inputs = [variable.name for variable in main.list_vars() if variable.is_data]
+    # `mem_opt_skip_vars` are the variables whose buffers a pass may not give to others.
     attrs: dict[str, Any] = {"use_cuda": True, "nranks": 1, "mem_opt_skip_vars": inputs}
+    # Paddle hands the attributes to C++ and must be told the C++ type of each.
     types = {"use_cuda": "bool", "nranks": "size_t", "mem_opt_skip_vars": "list[str]"}
-    changed = paddle.base.core.ProgramDesc(main.desc)
+    changed = paddle.base.core.ProgramDesc(main.desc)  # a copy, which the passes change
     no_startup = static.Program().desc  # none of these passes looks at the start-up program
     for name in passes:
         paddle.base.core.apply_pass(changed, no_startup, name, attrs, types)

@@ -94,7 +94,8 @@ def fuse(main: static.Program, startup: static.Program | None = None) -> None:
     """
     block = main.global_block()
     matcher = _Matcher(block)
-    for relu in [op for op in block.ops if op.type == "relu"]:
+    relus = [op for op in block.ops if op.type == "relu"]  # noted first, as operators come and go in the loop
+    for relu in relus:
         pattern = matcher.match(relu)
         if pattern is None:
             continue

@@ -35,13 +35,18 @@ _FUSIONS = (
 
 
 def check_knobs(main: static.Program, decided: Strategy, *, asked: Strategy, ranks: int) -> list[str]:
-    """Prove, off a built program, that each knob of STRATEGY that is on changed it, and that no other did.
+    """Prove, off a built program, that these knobs of STRATEGY did to it what they say:
+
+    - Those of fusions and merged updates changed it everywhere if they are on, and nowhere if they are off. One that is
+      on by default may find nothing to change; one that the user asked for may not.
+    - Paddle's flags of cuDNN have the values that the user gave them.
+    - `perturb_input` moved an input if it is on.
+    - The buckets of the all-reduce keep to `fuse_grad_size_in_MB` and use it. On one rank there are none, and the user
+      may not have set it.
 
     `asked` holds the knobs as the user set them, `decided` as they are for this device: one that the user left open is
-    on or off there. A knob that is on by default may find nothing to change; one that the user asked for may not.
-
-    Returns what each knob changed, in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act". Raises Refused where a
-    pass did not run, ran without its knob, or changed nothing though the user asked for it.
+    on or off there. Returns what the knobs changed, in words, as "fuse_bn_act_ops made 33 fused_batch_norm_act". Raises
+    Refused for the first of which this is not so.
     """
     block = main.global_block()
     proved = _check_fusions(block, decided, asked=asked)
@@ -73,8 +78,9 @@ def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[
     """Prove that the pass of each knob ran everywhere if the knob is on, and nowhere if it is off.
 
     A pass ran nowhere if the program has none of the operators that it makes, and everywhere if no place is left that
-    it would have changed. Returns what each pass that is on made, in words. Raises Refused for the first knob of which
-    this is not so, or whose pass the user asked for and which made nothing.
+    it would have changed. Returns what each pass that is on made, in words, and how many sums of gradients there are to
+    which `enable_addto` does not apply. Raises Refused for the first knob of which this is not so, or whose pass the
+    user asked for and which made nothing.
     """
     made_by_knob = _count_made(block)
     left_by_knob = _count_left(block)
@@ -233,11 +239,15 @@ def _check_flags(block: Block, asked: Strategy) -> None:
 
 
 def _check_buckets(block: Block, limit_mib: float) -> str:
-    """Prove that every gradient is all-reduced in a bucket, and that the buckets are as full as the limit lets them be.
+    """Prove that each all-reduce is of a bucket, and that the buckets keep to the limit and use it.
 
-    A bucket of several gradients may have at most `limit_mib` MiB, one of a single gradient any size. It is full if the
-    first gradient of the next bucket would not have fitted into it. Returns the number of all-reduces in words, as
-    "fuse_grad_size_in_MB=16: buckets 7". Raises Refused where this is not so.
+    A bucket is a buffer in which `coalesce_tensor` joins gradients. Several gradients may have `limit_mib` MiB together
+    at most; a single gradient may have any size. And a bucket may be closed only where the next gradient would not have
+    fitted into it, but for the two buckets that `_check_full` names. That no gradient is left out of the all-reduces is
+    not proved here but by `verify.gradients`.
+
+    Returns the number of all-reduces in words, as "fuse_grad_size_in_MB=16: buckets 7". Raises Refused for the first
+    bucket of which this is not so.
     """
     joins = [op for op in block.ops if op.type == "coalesce_tensor"]
     buffers = {op.output("FusedOutput")[0] for op in joins}
@@ -245,7 +255,9 @@ def _check_buckets(block: Block, limit_mib: float) -> str:
     for name in summed:
         prove(name in buffers, f"STRATEGY: fuse_grad_size_in_MB: {name} travels by itself, in no bucket")
 
-    buckets_by_type: dict[str, list[list[float]]] = {}  # for each bucket of a type, the MiB of each of its gradients
+    # For each bucket of a data type, the MiB of each of its gradients. Types are apart, as a buffer has one type: a
+    # gradient of another type never fits into it.
+    buckets_by_type: dict[str, list[list[float]]] = {}
     for op in joins:
         gradients = op.output("Output")
         sizes_mib = [ops.size_bytes(block.var(name)) / ops.MIB for name in gradients]
@@ -260,10 +272,11 @@ def _check_buckets(block: Block, limit_mib: float) -> str:
 def _check_full(buckets: list[list[float]], limit_mib: float) -> None:
     """Prove that no bucket was closed though the first gradient of the next one would have fitted into it.
 
-    `buckets` are those of one type, in order, each with the MiB of its gradients. Two of them need not be full: the
-    first, and the last but one, which is closed where the small last bucket begins.
+    `buckets` are those of one type, in order, each with the MiB of its gradients. Two of them need not be full, as
+    `passes/buckets.py` closes them early: the first, so that the network has work soon, and the last but one, as the
+    last one is to be small. Raises Refused for the first other one that is not as full as `limit_mib` allows.
     """
-    for sizes_mib, next_sizes_mib in pairwise(buckets[1:-1]):
+    for sizes_mib, next_sizes_mib in pairwise(buckets[1:-1]):  # the last but one is never the first of a pair
         next_mib = next_sizes_mib[0]
         prove(
             sum(sizes_mib) + next_mib > limit_mib,

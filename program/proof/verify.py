@@ -113,7 +113,10 @@ class _Follower:
         """Note what one operator does to gradients: start, merge, clear, sum, unscale, use them or hand them on.
 
         `self._histories` maps each variable that holds a gradient to that gradient's history, and is updated in place.
-        Operators of the forward pass change nothing. Raises Refused where an operator breaks the proof.
+        Beside it, `self._gradients_in` notes which gradients a buffer holds. Operators of the forward pass change
+        nothing.
+
+        Raises Refused where an operator breaks the proof, as one that reduces a gradient to one rank alone.
         """
         role = op.attr("op_role")  # bits of BACKWARD, OPTIMIZE and LOSS
         is_start_of_backward = role == ops.BACKWARD | ops.LOSS
@@ -134,7 +137,7 @@ class _Follower:
         elif op.type == "check_finite_and_unscale":
             for source, name in zip(op.input("X"), op.output("Out"), strict=True):
                 self._histories[name] = self._without_loss_scale(source)
-        elif op.type == "update_loss_scaling":
+        elif op.type == "update_loss_scaling":  # sets gradients to zero at an infinity, else leaves them as they are
             for source, name in zip(op.input("X"), op.output("Out"), strict=True):
                 self._histories[name] = self._histories[source]
         elif role & (ops.BACKWARD | ops.OPTIMIZE):
@@ -167,17 +170,19 @@ class _Follower:
         return replace(history, scale_power=history.scale_power - 1)
 
     def _hand_on(self, op: Operator) -> None:
-        """Note that the outputs of an operator hold the gradient that it reads, with its own factor applied.
+        """Give each output of an operator the history of the gradient that the operator reads.
 
-        Every operator of the backward pass is linear in the gradient that it reads, so what it writes has the history
-        of that gradient. Two operators add to the history: `scale` multiplies the factor, and the gradient of the
-        multiplication by AMP's dynamic loss scale puts that scale on. An operator that reads no gradient changes
-        nothing.
+        A history (`Gradient`) says what was done to a gradient so far: how many micro-steps are added up in it, how
+        often it was summed over the ranks, the factor on it, and the power of the dynamic loss scale on it. All
+        operators that come here are linear in the gradient that they read, so they leave this as it is, but for two:
+        `scale` multiplies the factor, and the gradient of the multiplication by AMP's dynamic loss scale raises the
+        power by 1. An operator that reads no gradient changes nothing.
 
-        Raises Refused where gradients of different histories are joined, a `scale` is not by a constant, or a gradient
-        is written again after its sum over the ranks.
+        Raises Refused where gradients of different histories are joined, where a `scale` adds a bias or is by a
+        variable, and where a gradient that was summed over the ranks is written again, other than by a `depend`, a
+        `scale` or an operator of the optimizer.
         """
-        # What a `depend` waits for is no operand.
+        # Of a `depend` only X is handed on: its other input is a buffer that it waits for.
         inputs = op.input("X") if op.type == "depend" else op.input_arg_names
         gradients_read = [name for name in inputs if name in self._histories]
         if not gradients_read:
@@ -191,29 +196,29 @@ class _Follower:
             is_constant = not bias and len(op.input_arg_names) == 1
             prove(is_constant, f"scale of {gradients_read[0]} is more than a constant factor: bias {bias:g}")
             history = replace(history, factor=history.factor * op.attr("scale"))
+        # `_dynamic_scales` has the variables that AMP multiplies the loss by; `__init__` found them.
         if op.type == "elementwise_mul_grad" and self._dynamic_scales.intersection(op.input_arg_names):
             history = replace(history, scale_power=history.scale_power + 1)
 
         may_follow_sum = op.type in ("depend", "scale") or ops.is_optimizer(op)
         for name in op.output_arg_names:
-            prove(
-                may_follow_sum or name not in self._summed,
-                f"{name} is written by {op.type} after its sum over the ranks",
-            )
-            if name != ops.EMPTY:
+            is_summed = name in self._summed  # by an all-reduce before this operator (`_sum_over_ranks`)
+            prove(may_follow_sum or not is_summed, f"{name} is written by {op.type} after its sum over the ranks")
+            if name != ops.EMPTY:  # which stands for an output that is not computed
                 self._histories[name] = history
 
     def _add_accumulator(self, op: Operator) -> None:
-        """Note the sum of a gradient and its accumulator: of the micro-steps of both.
+        """Note that an operator adds a gradient and its accumulator: the result is of the micro-steps of both.
 
-        Both must have the same factors on them, and no sum over the ranks yet. An accumulator to which no program has
-        added holds zeros, of no micro-step.
+        An accumulator to which nothing was added yet holds zeros, and is of no micro-step. Raises Refused where the
+        gradient is not computed yet, was summed over the ranks already, or has another factor or scale on it than the
+        accumulator.
         """
         name, accumulator, out = ops.operands(op, "X", "Y", "Out")
         history = self._histories.get(name)
         if history is None or history.sums:
             raise Refused(f"{name} is merged after its sum over the ranks, or before it is computed")
-        zeros = replace(history, micro_steps=0)
+        zeros = replace(history, micro_steps=0)  # an empty accumulator fits gradients of any factor
         accumulated = self._histories.get(accumulator, zeros)
         are_alike = replace(accumulated, micro_steps=0) == zeros
         prove(are_alike, f"{name} is merged with an accumulator at another scale")

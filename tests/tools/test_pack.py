@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from harness.job import job_of
 from paddle_rn50 import data, folder
@@ -197,6 +198,13 @@ def test_sizes_are_those_of_the_largest_image(source: Path, tmp_path: Path) -> N
     pack.find_sizes(tmp_path / "packed", "train")
     assert (tmp_path / "packed" / "train.sizes.json").read_bytes() == before
     assert run(source)[0] == run("--sizes", source, tmp_path)[0] == 2
+
+
+def test_sizes_that_are_found_again_are_those_of_the_images_now(source: Path) -> None:
+    pack.find_sizes(source, "train")
+    Image.new("RGB", (300, 200)).save(source / "train/00.jpeg")
+    pack.find_sizes(source, "train")
+    assert data.find(source, "train", 10).largest == (300, 200)
 
 
 def test_the_doctor_looks_into_packed_images(source: Path, tmp_path: Path) -> None:

@@ -40,12 +40,14 @@ class Results(NamedTuple):
 def gather(folder: Path) -> Results:
     """Return a verdict for each check of each precision, run or not, and the nodes that the jobs ran on.
 
-    They are read from `folder`. The job of one precision leaves `<precision>.lines`, a JSON object a line: a verdict,
-    or {"nodes": [...]}. Where the job ended early, launch/trials.sh leaves the reason in `<precision>.failed`. A check
-    without a verdict was not run: it is FATAL with that reason, or UNKNOWN where this machine cannot run the precision
-    at all.
+    They are read from `folder`. The job of one precision leaves `<precision>.lines`, a JSON object a line: first
+    {"nodes": [...]}, then a verdict for each check that it ran. All jobs run on the same nodes, so the last job's list
+    is returned. It is empty where no job has written one.
 
-    Raises ValueError where the folder cannot be read, or holds no file of a job.
+    Where a job ended early, launch/trials.sh leaves the reason in `<precision>.failed`. A check that the job did not
+    run is FATAL with that reason, or UNKNOWN where this machine cannot run the precision at all.
+
+    Raises ValueError where the folder cannot be read, holds no file of a job, or has a line that is no JSON.
     """
     try:
         suffixes = {file.suffix for file in folder.iterdir()}
@@ -57,18 +59,18 @@ def gather(folder: Path) -> Results:
         )
 
     verdicts: list[Verdict] = []
-    nodes: list[JsonObject] = []
+    nodes: list[JsonObject] = []  # of the last job that wrote them
     for precision, checks in CHECKS.items():
         verdict_by_check: dict[str, Verdict] = {}  # of those that were run
         for line in _lines_of_job(folder / f"{precision}.lines"):
             if "nodes" in line:
-                nodes = line["nodes"]
+                nodes = line["nodes"]  # the same for every job
             elif "check" in line:
                 verdict_by_check[line["check"]] = Verdict(**line)
         for check in checks:
             if check in verdict_by_check:
                 verdicts.append(verdict_by_check[check])
-            else:
+            else:  # FATAL or UNKNOWN, with the reason
                 verdicts.append(_verdict_on_check_not_run(check, precision, folder))
     return Results(verdicts, nodes)
 
@@ -96,7 +98,8 @@ def report(job: env.Job, folder: Path, *, short: bool) -> int:
     """Write the results of the jobs in `folder` to `<folder>.json`, and print them as a table.
 
     Beside the results stand the time, the code, its packages and the machine. `short` says that the jobs ran in their
-    short form, which is noted too. Returns the exit status: 1 where a verdict is FATAL, else 0.
+    short form, which is noted too. Returns the exit status: 1 where a verdict is FATAL, else 0. Raises ValueError where
+    `gather` does, before anything is written.
     """
     results = gather(folder)
     counts = Counter(line.status for line in results.lines)
@@ -126,7 +129,8 @@ def main() -> int:
 
     The launcher, launch/trials.sh, first has the precisions printed whose jobs can run here (`--precisions`, also
     without an option), and in the end the report (`--report FOLDER`). Returns the exit status. Raises ValueError for a
-    job that the acceptance does not train: another network, or one with STRATEGY=cuda_graph=1.
+    job that the acceptance does not train: another network, or one with STRATEGY=cuda_graph=1; and where there is
+    nothing to report on.
     """
     parser = argparse.ArgumentParser(prog="python -m tools.acceptance", description=__doc__)
     parser.add_argument("--precisions", action="store_true", help="print the precisions whose jobs can run here")
@@ -139,7 +143,7 @@ def main() -> int:
         return ranks_main("tools.acceptance.rank", short=args.short)
 
     job, _ = env.read()
-    if job.model.package != config.__package__:  # "paddle_rn50"
+    if job.model.package != config.__package__:  # "paddle_rn50", the package of ResNet-50
         name = config.__package__.removeprefix("paddle_")
         raise ValueError(f"WORKLOAD={job.model.workload}: the acceptance trains ResNet-50: set WORKLOAD={name}")
     if job.model.knobs.cuda_graph:

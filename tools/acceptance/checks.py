@@ -80,7 +80,7 @@ def judge_losses(check: str, found: Array, wanted: Array, tolerance: Tolerance) 
     wanted = wanted[:steps]
     off = np.abs(found - wanted).max(axis=0) / wanted  # [steps], as a share of the wanted loss
     bound = tolerance.by_step(steps)
-    share_of_bound = np.where(np.isnan(off), np.inf, off / bound)
+    share_of_bound = np.where(np.isnan(off), np.inf, off / bound)  # a loss that is NaN is as far off as can be
     worst = int(np.argmax(share_of_bound))
     good = bool((off <= bound).all())  # False where one is NaN
     said = f"{off[worst]:.1e} of the loss off at step {worst + 1} of {steps}, {bound[worst]:.0e} allowed"
@@ -101,11 +101,12 @@ def why_untrained(losses: Array, kind: str) -> str:
 def sensors(machine: Machine) -> Verdict:
     """Check that NVML answers for each rank's GPU as the telemetry of a run needs it, and return the verdict.
 
-    NVML numbers GPUs in its own way, so its name of this rank's GPU must be that of the device on which Paddle
-    computes. Each sensor of SENSORS must have a reading. All ranks call this together, and judge the GPUs of all.
+    NVML numbers GPUs in its own way. To show that it looks at the right one, its name of this rank's GPU must be that
+    of the device on which Paddle computes. Each sensor of SENSORS must have a reading. All ranks call this together,
+    and each judges the GPUs of all.
     """
     index = machine.me.local_rank
-    with nvidia.opened() as (handles, _):
+    with nvidia.opened() as (handles, _):  # handles in CUDA's order, as `opened` finds it: local ranks count so too
         name = nvidia.gpu_of(handles[index]).name
         readings = nvidia.sample(handles[index])  # by sensor; None where there is no reading
     mine = {
@@ -169,8 +170,9 @@ def pooling(machine: Machine) -> Verdict:
         mean = paddle.nn.functional.adaptive_avg_pool2d(image, 1, data_format=plan.layout)
         (image_gradient,) = static.gradients([mean], [image], [mean_gradient])
         replaced = gradients.spread_mean(main)
-        assert replaced == 1  # the number of operators
+        assert replaced == 1  # operators: the one that computes this gradient
         given = np.random.default_rng(SEED).uniform(1, 2, mean_shape).astype(dtype)  # no quotient is subnormal
+        # The image's values do not matter: a mean has the same gradient whatever they are.
         feed = {"x": np.zeros(image_shape, dtype), "gradient": given}
         (computed,) = machine.executor.run(main, feed=feed, fetch_list=[image_gradient])
 
@@ -186,7 +188,8 @@ def input_pipeline(machine: Machine) -> Verdict:
     """Compare images that the GPU decodes and crops with those that the CPU makes of the same files.
 
     Each rank writes JPEG files, and reads them as one batch by the pipeline of training and by that of evaluation, both
-    on the GPU and on the CPU, in the job's format. The mean difference between the GPU's batch and the CPU's must be at
+    on the GPU and on the CPU. The batches have the type and the channels that the job's network takes, with the
+    channels last, as `grey_levels` compares them. The mean difference between the GPU's batch and the CPU's must be at
     most GREY_LEVELS of 255 for both pipelines on every rank.
     """
     recipe = config.NVIDIA_COSINE
@@ -342,22 +345,22 @@ def captured(machine: Machine) -> Verdict:
 def same_bits(launched: Array, replayed: Array) -> Verdict:
     """Return the verdict on whether steps replayed from a CUDA graph have the losses of launched ones, bit for bit.
 
-    Both are float32 [ranks, steps]. Losses of launched steps that are not finite, or that stay the same from step to
-    step, show no training: the verdict is bad even where the replayed ones are the same. Where losses differ it tells
-    how many, the first step, and by how much of the loss.
+    Both are float32 [ranks, steps]. The verdict is good where no loss differs and the launched steps have trained. It
+    is bad where one of their losses is not finite, or none changes from step to step: equal losses then prove nothing.
+    Where losses differ it tells in how many steps, in which one first, and by how much of the loss.
     """
     steps = launched.shape[1]
     # [steps], whether a rank's loss differs: compared as whole numbers, in which -0.0 is not 0.0 and a NaN is itself.
     differ = (launched.view(np.int32) != replayed.view(np.int32)).any(axis=0)
     untrained = why_untrained(launched, "launched")
     good = False
-    if not np.isfinite(launched).all():
+    if not np.isfinite(launched).all():  # said first: no difference from such a loss can be told
         found = untrained
     elif differ.any():
         first = int(np.argmax(differ))
         off = np.max(np.abs(replayed[:, first] - launched[:, first]) / np.abs(launched[:, first]))
         found = f"{differ.sum()} of {steps} losses differ, first at step {first + 1}, by {off:.1e} of it"
-    elif untrained:
+    elif untrained:  # here: the losses stay the same
         found = untrained
     else:
         good = True

@@ -284,7 +284,7 @@ def on_all(me: ranks.Ranks, name: str, check: Callable[[], Verdict]) -> Verdict:
     failure_of_ranks: list[Verdict | None] = me.comm.allgather(failure)
     failures = [failed for failed in failure_of_ranks if failed is not None]
     if not failures:
-        assert verdict is not None
+        assert verdict is not None  # as this rank has not failed either
         return verdict
     gravest_status = worst(failures)
     gravest = next(failed for failed in failures if failed.status == gravest_status)

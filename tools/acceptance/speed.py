@@ -54,6 +54,7 @@ def throughput(machine: Machine) -> Verdict:
         synthetic = model.synthetic(model.image, batch=job.model.batchsize, seed=SEED + me.rank)
         batch = loader.resident(synthetic, machine.executor.place)
         trainer.warm_up(batch)
+        # What the log of a run has before its first timed step.
         session.run_summary(log, job)
         session.start_clock(log, me)
 
@@ -103,10 +104,14 @@ def energy_j(machine: Machine) -> float:
 
 
 def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flops: float) -> Verdict:
-    """Judge `images` trained on in `time_s` by the nearest published rate of this card and precision.
+    """Judge the rate of a training, `images` in `time_s`, by the nearest published rate of this card and precision.
 
-    `joules` is the energy of all GPUs in that time, 0 where it was not measured; `flops` are floating-point operations
-    an image. The verdict is UNKNOWN where nothing is published for the card, the precision and the image size.
+    The verdict is ok where the rate for each rank is at least LEAST_OF_PUBLISHED of the published rate for each device,
+    and else fatal. It is UNKNOWN where nothing is published for the card, the precision and the image size.
+
+    `joules` is the energy that all GPUs took in that time, NaN where it was not measured (`energy_j`). `flops` are the
+    floating-point operations of training on one image. The images per joule, and the share of the card's peak, are told
+    where they are known.
     """
     job = machine.job
     ranks = machine.me.size
@@ -130,7 +135,7 @@ def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flop
         utilization = flops * rate / (peak_flops_per_s * ranks)
         figures["flops_utilization"] = utilization
         found += f", {utilization:.1%} of the card's peak"
-    if joules > 0:
+    if joules > 0:  # not so for NaN: it was not measured
         images_per_joule = images / joules
         figures["images_per_joule"] = images_per_joule
         found += f", {images_per_joule:.3g} images/J"
@@ -139,12 +144,12 @@ def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flop
     if card and job.hyperparameters.image_size == PUBLISHED_SIZE:
         of_card = figures_of(card, model=job.model.row.model, precision=job.model.precision)
         published = nearest(of_card, batch=job.model.batchsize, devices=ranks)
-    if published is None or published.devices is None:
+    if published is None or published.devices is None:  # `nearest` returns none without its number of devices
         unpublished = f"{found}; none published for this card, precision and image size"
         return Verdict(check="throughput", status=UNKNOWN, found=unpublished, figures=figures)
 
     figures["published"] = [inspect.quoted(published)]
-    least_rate = LEAST_OF_PUBLISHED * published.value / published.devices * ranks
+    least_rate = LEAST_OF_PUBLISHED * published.value / published.devices * ranks  # of a device, times the ranks
     source = published.source
     if note(published):
         source += f"; {note(published)}"

@@ -38,7 +38,7 @@ def over_mpi(job: env.Job) -> list[Verdict] | None:
     cores_of_ranks = node_comm.gather(own_cores())  # None but on the leader
     facts = None
     if is_leader:
-        node_number = comm.Get_rank() // job.cluster.dgxngpu
+        node_number = comm.Get_rank() // job.cluster.dgxngpu  # ranks are numbered node by node
         facts = probe(job, cores_of_ranks, node_number)
     facts_of_ranks = comm.gather(facts)  # None but on rank 0, as the next one
     host_of_ranks = comm.gather(socket.gethostname())

@@ -95,8 +95,10 @@ def main() -> None:
     """Load CUDA's driver, start it, count its GPUs, and make a context on GPU FIRST and those after it, before LAST.
 
     A JSON line is printed before each step, `{"begin": "gpu 0", "call": "cuCtxCreate_v2"}`, and one after it with the
-    result. Two more lines have the driver's `version`, where it tells one, and the `count` of GPUs. The process ends at
-    the first step of the driver itself that fails; a GPU that fails is passed over.
+    result. Two more lines have the driver's `version`, where it tells one, and the `count` of GPUs.
+
+    The process ends at the first step of the driver itself that fails; a GPU that fails is passed over. Where the
+    library or one of its functions is missing, the last line is the end of "load", with the code null and why.
     """
     first = int(sys.argv[1])
     last = int(sys.argv[2])  # one behind the last that is asked

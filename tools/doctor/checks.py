@@ -170,7 +170,7 @@ def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     least. The second verdict is left out for a job on CPUs, and where no port is ACTIVE.
     """
     ports: dict[str, str] = facts["infiniband"]  # {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}
-    setting = facts.get("nccl_settings", {}).get("NCCL_IB_HCA", "")
+    setting = facts.get("nccl_settings", {}).get("NCCL_IB_HCA", "")  # a job on CPUs has no settings of NCCL
     used_ports = nccl.names_taken(setting, list(ports))
     down = [name for name in used_ports if not ports[name].startswith("ACTIVE")]
     can_be_opened = facts.get("verbs", True)  # as a device file /dev/infiniband/uverbs*

@@ -125,7 +125,7 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
       machine code of each GPU in GPU_CODE.
     - It is older still or unknown, but the package cuda-compat has a newer libcuda.so, by which CUDA has started here.
 
-    An unknown driver by which CUDA has not started is a warning.
+    Where CUDA has not started, an unknown driver is a warning, and one older than the oldest is fatal.
     """
     own_driver, least_driver = DRIVERS
     driver = _driver_version(gpu, facts)
@@ -133,7 +133,7 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
         return _driver_verdict(job, good=False, found="unknown", bad_status=WARNING, fix=NOT_SAID)
 
     found = driver or "unknown"
-    is_new_enough = _numbers(driver) >= _numbers(least_driver)
+    is_new_enough = _numbers(driver) >= _numbers(least_driver)  # False of an unknown one, which has no numbers
     if not is_new_enough and _cuda_has_started(facts):
         start: CudaStart = facts["cuda_start"]
         found += f": {start.library} (cuda-compat) runs CUDA {start.version_words} on it"

@@ -242,7 +242,7 @@ def _judge_interface(start: NcclStart, address: str, job: env.Job) -> Verdict:
 def _judge_ports(setting: str, ports: dict[str, str], job: env.Job) -> Verdict:
     """Return the verdict on the InfiniBand ports that NCCL takes by `setting`, the value of NCCL_IB_HCA.
 
-    There are three faults:
+    There are three faults, of which the first that is found is told:
 
     - NCCL compares beginnings of names, so "mlx5_1" takes mlx5_10 too, which nobody meant. In front of the names "="
       has them compared in full, "^" leaves them out, and "^=" does both.

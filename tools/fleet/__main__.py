@@ -185,7 +185,7 @@ def as_document(judged: Judged, since: Sequence[Change] | None) -> JsonObject:
         "links": [verdict.as_dict() for verdict in judged.by_link],
         "doubts": judged.doubts,
         "differences": [dataclasses.asdict(difference) for difference in differences(judged.record)],
-        "changes": since and [dataclasses.asdict(change) for change in since],
+        "changes": since and [dataclasses.asdict(change) for change in since],  # None stays None, null in JSON
     }
 
 

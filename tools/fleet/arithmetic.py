@@ -214,6 +214,7 @@ def _judge_class(members: Sequence[Rank], digests: Digests) -> dict[int, Judgeme
     """
     measured = [rank for rank in members if rank.failure is None]
     unsteady = [rank for rank in measured if not rank.is_steady]
+    # One rank alone does not show it: it may be the one that computes wrongly.
     are_random = len(measured) > 1 and 2 * len(unsteady) > len(measured)
     rank_class = _summed_up(measured)
 
@@ -264,11 +265,11 @@ def _majority_table(measured: Sequence[Rank]) -> str | None:
 def _judge_by_own_repetitions(rank: Rank, digests: Digests, rank_class: RankClass) -> Judgement:
     """Judge a rank whose class has no majority by whether its own repetitions agree with each other.
 
-    It is fatal where fewer than half of them gave tables that differ from the usual one, and no other host gave one of
-    these. It is unknown:
+    A table is all digests of one repetition. The rank is fatal where more than half of its repetitions gave one table,
+    its usual one, and the others gave at least one that no other host gave. It is unknown:
 
     - where no table came out in more than half of its repetitions;
-    - where other hosts gave the same unusual tables, as a random order of adding up does;
+    - where other hosts gave each of its unusual tables too, as a random order of adding up does;
     - where all repetitions are alike, as nobody says that they are right.
     """
     if rank.usual_table is None:
@@ -309,8 +310,9 @@ def _judge_by_majority(rank: Rank, digests: Digests, rank_class: RankClass, majo
 def _hosts_with_same_fault(rank: Rank, rank_class: RankClass, right_table: str) -> int:
     """Return how many hosts gave the same wrong table as a rank: 1 where its own host alone did.
 
-    Every table but `right_table` is wrong. If the rank usually gives a wrong one, only that counts. Of several the one
-    that the fewest hosts gave counts, as a table that no other host has speaks against the rank.
+    Every table but `right_table` is wrong, and the rank has given one such at least. If it usually gives a wrong one,
+    only that counts. Of several the one that the fewest hosts gave counts, as a table that no other host has speaks
+    against the rank.
     """
     wrong_tables = [table for table in rank.repetitions if table != right_table]
     if rank.usual_table in wrong_tables:

@@ -42,29 +42,34 @@ def changes(now: Record, then: Record) -> list[Change]:
 def _change(
     title: str, log_times_now: Mapping[str, list[float]], log_times_then: Mapping[str, list[float]], *, alpha: float
 ) -> Change:
-    """Return how one metric changed, by the logarithms of each node's times in both records.
+    """Return how the metric `title` changed from an earlier record to a later one.
 
-    The fleet's change is the median over the nodes that are in both. A node is named in `slower` where it lost more
-    than that: `alpha` is the chance that a fleet which lost nothing has one named. The interval is None where the nodes
-    are too few for one.
+    The mappings have for each node the logarithms of its times; one node at least is in both. A node's own change is
+    that of the centre of its times, and the fleet's is the median change of the nodes in both records.
+
+    Nodes that lost far more than the fleet, by the tests of `slow`, are in `slower` with how much more they lost.
+    `alpha` is the chance that a node is named in a fleet whose nodes all changed alike. Of fewer than LEAST_NODES nodes
+    none is named, and of fewer than five the change has no interval.
     """
     log_ratios = {}  # by node: the logarithm of its time now over its time then
-    errors = []
+    errors = []  # the standard error of each of these
     for host, times_now in log_times_now.items():
         if host in log_times_then:
             times_then = log_times_then[host]
+            # `place_of` gives a centre of the times that varies little, and `error_of` its standard error.
             log_ratios[host] = place_of(times_now) - place_of(times_then)
-            errors.append(math.hypot(error_of(times_now), error_of(times_then)))
+            errors.append(math.hypot(error_of(times_now), error_of(times_then)))  # of a difference
 
     median_log_ratio = statistics.median(log_ratios.values())
-    interval = spread.median_interval(list(log_ratios.values()))
-    named = slow(log_ratios, noise=statistics.median(errors), alpha=alpha)
+    interval = spread.median_interval(list(log_ratios.values()))  # None of fewer than five
+    # Hosts whose log ratio is an outlier above the others, or one of a minority at over twice the time of all others.
+    slow_hosts = slow(log_ratios, noise=statistics.median(errors), alpha=alpha)
     return Change(
         metric=title,
         nodes=len(log_ratios),
         fleet=math.expm1(median_log_ratio),  # 0.05 is 5 % slower than then
         interval_95=None if interval is None else tuple(math.expm1(end) for end in interval),
-        slower={host: math.expm1(log_ratios[host] - median_log_ratio) for host in named},
+        slower={host: math.expm1(log_ratios[host] - median_log_ratio) for host in slow_hosts},
     )
 
 

@@ -112,7 +112,7 @@ class Alone:
         Where one fails, the reason is kept in `self.failed` for each of its metrics, and it is not tried again.
         """
         for measure in self.measures:
-            if measure.metrics[0] in self.failed:
+            if measure.metrics[0] in self.failed:  # then all its metrics are
                 continue
             WATCHDOG.beat(f"measuring {measure.metrics[0]}")
             try:
@@ -171,7 +171,7 @@ class Alone:
         """
         read_bytes = 0
         took_s = 0.0
-        for path in itertools.islice(self.files, FILES):
+        for path in itertools.islice(self.files, FILES):  # which go round: each file once a turn at most
             with path.open("rb", buffering=0) as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                 began = time.perf_counter()

@@ -36,7 +36,10 @@ def place_of(log_ratios: Sequence[float]) -> float:
 
 
 def error_of(log_ratios: Sequence[float]) -> float:
-    """Return the standard error of a place, by the median absolute deviation (MAD) of the turns."""
+    """Return the standard error of a place (`place_of`), by the median absolute deviation (MAD) of the turns.
+
+    In normal noise the variance of a place is pi / 3 times that of a mean of as many turns.
+    """
     centre = statistics.median(log_ratios)
     mad = statistics.median(abs(value - centre) for value in log_ratios)
     deviation = 1.4826 * mad  # the standard deviation of a normal distribution with this MAD
@@ -50,8 +53,8 @@ def slow(places: Mapping[str, float], *, noise: float, alpha: float) -> list[str
     """Return the names of those that are slow beside the others, in the order of `places`; none of fewer than four.
 
     `places` has for each name the logarithm of its time over the fleet's. `noise` is the error of such a place, `alpha`
-    the chance that a healthy fleet has one named. There are two ways to be named: as an outlier, and as one of a
-    minority that takes more than APART times as long as all others.
+    the chance that a healthy fleet has one named. There are two ways to be named: as an outlier above the others, and
+    as one of a minority that takes more than APART times as long as all others.
     """
     if len(places) < LEAST_NODES:
         return []
@@ -65,10 +68,10 @@ def _outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> 
     """Return the names of those above the centre that Rosner's test sets aside, by their distances from the centre.
 
     The farthest from the centre is compared with mean and standard deviation of all nearer ones, then the next farthest
-    with those nearer still, down to half of all. The nearest one that differs is an outlier, and so are all that are
-    farther. Of these, the ones below the centre are fast, and those that are only a little above it do not matter:
-    neither is returned. `noise` is the least standard deviation that is believed, `alpha` the chance that one of
-    healthy nodes is named.
+    with those nearer still, down to half of all. One differs if it is so far above their mean that chance hardly
+    explains it. The nearest one that differs is an outlier, and so are all that are farther. Of these, the ones below
+    the centre are fast, and those that are only a little above it do not matter: neither is returned. `noise` is the
+    least standard deviation that is believed, `alpha` the chance that one of healthy nodes is named.
     """
     from_near_to_far = sorted(distances, key=lambda name: abs(distances[name]))
     values = np.array([distances[name] for name in from_near_to_far])
@@ -80,6 +83,7 @@ def _outliers(distances: Mapping[str, float], *, noise: float, alpha: float) -> 
         error_of_difference = deviation * math.sqrt(1 + 1 / candidate)  # of one value and a mean of `candidate`
         t = float(values[candidate] - nearer.mean()) / error_of_difference
         chance_of_any = (1 - stats.t_cdf(t, candidate - 1)) * (candidate + 1)  # of `candidate` + 1 healthy ones
+        # One that differs takes all farther ones along, also those that hid each other in an earlier step.
         if t > LEAST_T and chance_of_any <= alpha / STEPWISE:
             first_outlier = candidate
     least_distance = smallest_difference()  # of speed, that counts
@@ -95,7 +99,7 @@ def _slow_minority(distances: Mapping[str, float], *, noise: float) -> set[str]:
     from_slow_to_fast = sorted(distances, key=lambda name: -distances[name])
     gap = math.log(APART) + 3 * noise
     largest = 0
-    for size in range(1, (len(distances) + 1) // 2):
+    for size in range(1, (len(distances) + 1) // 2):  # fewer than half of all
         fastest_inside = from_slow_to_fast[size - 1]
         slowest_outside = from_slow_to_fast[size]
         if distances[fastest_inside] - distances[slowest_outside] > gap:

@@ -59,20 +59,25 @@ def tournament(nodes: Sequence[int], turn: int) -> list[tuple[int, int]]:
 
 
 def rounds(groups: Sequence[str]) -> list[list[Pair]]:
-    """Return the rounds in which nodes are measured in pairs: for each the pairs that exchange data at once.
+    """Return the rounds in which nodes exchange data in pairs: for each round its pairs, which do so at once.
 
-    `groups` has the name of each node's switch group, by the node's number. In a round each node is in one pair at
-    most. With several groups, the first half of the rounds pairs nodes of one group, and the other half nodes of
-    different groups, so that all pairs of a round go through as many switches, and load each group's uplink at once. A
-    pair that has met is left out of later rounds, and so is a round without pairs.
+    `groups` has for each node, by its number, the name of its switch group: the nodes at one switch. In a round each
+    node is in one pair at most. No pair comes twice: one of an earlier round is left out, and so is a round that has no
+    pair left.
+
+    With one group all rounds pair nodes inside it. With several, the first half of the rounds, rounded down, pairs
+    nodes inside each group. The others pair nodes across groups, so that the pairs of a round mostly go through as many
+    switches, and load each group's uplink at once. A few pairs of these rounds may be inside a group that reaches over
+    the middle of the nodes: each pair says by `across` which it is.
     """
-    members: dict[str, list[int]] = {}
+    members: dict[str, list[int]] = {}  # of each group, the numbers of its nodes
     for node, group in enumerate(groups):
         members.setdefault(group, []).append(node)
-    total = round_count(len(groups))
+    total = round_count(len(groups))  # about log2 of the nodes
     rounds_inside = total
     if len(members) > 1:
         rounds_inside = total // 2
+    # Each function gives the pairs of one round. Those of its rounds may repeat each other's.
     planned = [_inside_groups(members, turn) for turn in range(rounds_inside)]
     planned += [_across_groups(members, turn) for turn in range(total - rounds_inside)]
 
@@ -82,6 +87,7 @@ def rounds(groups: Sequence[str]) -> list[list[Pair]]:
         new_pairs = []
         for first, second in nodes_in_pairs:
             is_across = groups[first] != groups[second]
+            # The lower number first, so that a pair equals itself whichever node was named first.
             pair = Pair(a=min(first, second), b=max(first, second), across=is_across)
             if pair not in met:
                 new_pairs.append(pair)
@@ -102,7 +108,9 @@ def _inside_groups(members: dict[str, list[int]], turn: int) -> list[tuple[int, 
 def _across_groups(members: dict[str, list[int]], turn: int) -> list[tuple[int, int]]:
     """Return the pairs of a round in which the first half of the nodes, group by group, meets the second half.
 
-    In each round the second half has moved on by a group and one node.
+    In each round the second half, as a ring, has moved on by the size of the largest group, so that other groups meet,
+    and by one node more, so that other nodes of them do. It may then be where it was: `rounds` leaves repeats out.
+    Of an odd number of nodes the last one is left out of all these rounds.
     """
     ordered = list(itertools.chain.from_iterable(members.values()))
     half = len(ordered) // 2

@@ -68,5 +68,6 @@ def programs(machine: Machine) -> Programs:
     return Programs(
         alone=Step(machine, without_all_reduces, batch),
         of_all=Step(machine, training.main, batch),
+        # Paddle has no public name for the variable of a schedule's learning rate.
         carrier=digests.Carrier(machine.executor, without_all_reduces, model, rate=training.schedule._var_name),
     )

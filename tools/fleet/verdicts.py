@@ -154,7 +154,7 @@ def _judge_by_place(
             metric,
             slower,
             is_named=name in slow_ones,
-            value=statistics.median(series[name] or ()),
+            value=statistics.median(series[name] or ()),  # not None: it has log ratios, so it was measured
             interval_95=_interval_of_slower(of_turns, places[name], median_place, nodes=len(log_ratios)),
         )
     return verdicts
@@ -204,6 +204,7 @@ def judge_links(record: Record) -> LinkVerdicts:
         times_by_link = {name: link[metric] for name, link in links.items()}
         log_ratios = _log_ratios_to_median(times_by_link, across)
         slowness_by_host = _median_slowness_of_links(hosts, hosts_by_link, log_ratios)
+        # Slowness is no time but a quotient of times, which `judge_metric` compares like times.
         node_verdicts = judge_metric(f"network {title}", slowness_by_host)
         by_node.extend(node_verdicts)
 

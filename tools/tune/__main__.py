@@ -38,6 +38,9 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
 
     What is faster in the first turns may be so by luck, so the best are measured again, on runs of their own. With
     --dry-run the commands are printed and nothing runs. Returns the exit status, 0.
+
+    Raises ValueError, before anything runs, where the config file is there or cannot be written, or --only has a wrong
+    name; RunError where the base or the control does not run.
     """
     name = args.name or f"{job.cluster.dgxsystem}_tuned"
     path = _new_config_file(args.folder, name)
@@ -53,6 +56,7 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
         return 0
 
     screened = runner.measure("screen", (BASE, CONTROL, *chosen), args.repeats)
+    # Both are taken out, so that `screened` has only what is to be judged.
     base = screened.runs.pop(BASE)
     allowed = allowed_loss([*base, *screened.runs.pop(CONTROL)])
     verdicts = judge(screened, base, allowed)
@@ -155,7 +159,7 @@ def provenance(job: env.Job, repeats: int, record: Record) -> list[str]:
     base = []
     for name in names:
         value = job.value(name)
-        if value not in ("", 0):
+        if value not in ("", 0):  # which mean that it is not set, as IMAGE_SIZE=0
             base.append(f"{name}={value}")
     steps = f"{job.course.warmup_steps} + {job.course.measured_steps} steps"
     return [

@@ -85,6 +85,7 @@ def _sensible_knobs(job: Job) -> Iterator[str]:
     is_nhwc = job.model.is_half and "NHWC" in traits.layouts and job.model.layout != "NCHW"  # the default in half
     can_capture = traits.captures(is_half=job.model.is_half) and job.model.knobs.gradient_merge == 1
 
+    # Each is the opposite of its default, so far as it has one (program/strategy.py).
     yield "enable_inplace=0" if on_gpu else "enable_inplace=1"
     yield "merged_lars=1" if "lars" in job.model.recipe else "merged_optimizer=0"
     if is_nhwc:

@@ -42,10 +42,10 @@ def allowed_loss(runs: Sequence[Record]) -> Array:
 
 
 def judge(measured: Measured, base: Sequence[Record], allowed: Array) -> Verdicts:
-    """Return a verdict on the base and on every candidate that was measured in the same turns as `base`, its runs.
+    """Return a verdict on the base and on each candidate of `measured`; `base` are the base's runs of the same turns.
 
-    The base is ok. A candidate that does not run is fatal. `allowed` has how far a loss may be from the base's, by
-    window.
+    The base is ok, and a candidate that failed is fatal. Any other is judged by its speed and its losses, as
+    `judge_candidate` says. `allowed` has how far a loss may be from the base's, by window.
     """
     rates = [rate(run) for run in base]
     verdicts = {BASE: Verdict(check=BASE.name, status=OK, found=shown(rates), figures={"images_per_s": rates})}
@@ -79,8 +79,8 @@ def judge_candidate(name: str, runs: Sequence[Record], base: Sequence[Record], a
     low = math.exp(log_interval[0])
     high = math.exp(log_interval[1])
 
-    first_of_base = losses(base[:1])
-    excesses = np.abs(losses(runs) - first_of_base) / allowed
+    first_of_base = losses(base[:1])  # as in `allowed_loss`; all runs have one seed, so its others are nearly the same
+    excesses = np.abs(losses(runs) - first_of_base) / allowed  # [runs, windows]
     excess = math.inf if np.isnan(excesses).any() else float(excesses.max())
     if excess > 1:
         status = FATAL
@@ -115,7 +115,11 @@ def better(verdicts: Verdicts) -> list[Candidate]:
 
 
 def finalists(verdicts: Verdicts) -> list[Candidate]:
-    """Return what is measured again: the fastest candidate, and all that can go together with it as one."""
+    """Return what is measured again: the fastest candidate, and all that can go together as one; [] if none is better.
+
+    From the fastest on, a candidate is joined unless it excludes one that is joined already. Where none can be joined
+    with the fastest, that alone is measured again.
+    """
     together: list[Candidate] = []
     for candidate in better(verdicts):
         if not any(candidate.excludes(other) for other in together):
