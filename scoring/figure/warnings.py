@@ -48,7 +48,7 @@ def of_summary(record: Record, value: float, lines: tuple[int, int]) -> Iterator
 
 
 def _of_same_rows(record: Record, value: float, lines: tuple[int, int], figure_of_lines: str) -> Iterator[Verdict]:
-    """Warn where a figure is more than REFUSED times what the same rows' own times make, or less than 1 / REFUSED times.
+    """Warn where a figure is over REFUSED times what the same rows' own times make, or under 1 / REFUSED times.
 
     `figure_of_lines` is the start of the message, such as "the figure, of lines 12 to 480, is". There is no warning
     where the rows do not tell their times.

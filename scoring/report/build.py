@@ -213,8 +213,7 @@ def _name_of_group(record: Record, *, name_machine: bool) -> str:
         parts.append("TF32")
     if name_machine:
         parts.append(f"on {visible(record.machine or 'a machine not said', 80)}")
-    shown = [part for part in parts if part]
-    return ", ".join(shown) or record.format
+    return ", ".join(parts) or record.format
 
 
 def _scored_group(runs: Sequence[ReportedRun], options: _FigureOptions, *, name_machine: bool) -> Group:
