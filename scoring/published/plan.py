@@ -329,12 +329,18 @@ def read_trial(folder: Path, exports: dict[str, str]) -> Record | str:
     return record
 
 
+class ExpectedTime(NamedTuple):
+    """How long one trial takes, and where that is from."""
+
+    seconds: float
+    source: str
+
+
 def plan_lines(campaign: Campaign, jobs: Sequence[Job]) -> Iterator[str]:
     """Yield the plan of a campaign as lines, one or more for each job, and at the end a line for all of them.
 
-    A job has a line with what is to be done with it (done, skip or run), its trials and the time of one. Below it stand
-    what is wrong with the logs of missing trials, and why the job is skipped or the command that runs it. The line for
-    all jobs has the number of trials, and the time of those that are to run. A shrunk campaign has a note behind it.
+    The line for all jobs has the number of trials, and the time of those that are to run. A shrunk campaign has a note
+    behind it, which says what its figures are good for.
     """
     trials_done = 0
     trials_skipped = 0
@@ -349,17 +355,7 @@ def plan_lines(campaign: Campaign, jobs: Sequence[Job]) -> Iterator[str]:
         elif state == "run":
             trials_to_run += len(job.missing)
             seconds += expected.seconds * len(job.missing)
-
-        counts = f"{len(job.done)} done, {len(job.missing)} missing"
-        yield f"{state:<4} {job.run.name}: {counts}, about {expected.seconds:.0f} s each by {expected.source}"
-        for trial, wrong in job.missing.items():
-            if wrong:
-                yield f"     trial {trial}: {wrong}"
-        if state == "skip":
-            yield f"     {job.skipped}"
-        if state == "run":
-            exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in job.exports.items())
-            yield f"     {exports} LOGDIR={job.folder}/trial_N {job.command}"
+        yield from _lines_of_job(job, state, expected)
 
     yield (
         f"{campaign.name}: {trials_done + trials_skipped + trials_to_run} trials, {trials_done} done, "
@@ -370,18 +366,29 @@ def plan_lines(campaign: Campaign, jobs: Sequence[Job]) -> Iterator[str]:
         yield SHRUNK_NOTE
 
 
+def _lines_of_job(job: Job, state: str, expected: ExpectedTime) -> Iterator[str]:
+    """Yield the lines of one job: what is to be done with it (`state`), its trials and the time of one.
+
+    Below that stand what is wrong with the logs of missing trials, and why the job is skipped or the command that runs
+    it. A trial that was not run yet has no line.
+    """
+    counts = f"{len(job.done)} done, {len(job.missing)} missing"
+    yield f"{state:<4} {job.run.name}: {counts}, about {expected.seconds:.0f} s each by {expected.source}"
+    for trial, wrong in job.missing.items():
+        if wrong:
+            yield f"     trial {trial}: {wrong}"
+    if state == "skip":
+        yield f"     {job.skipped}"
+    if state == "run":
+        exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in job.exports.items())
+        yield f"     {exports} LOGDIR={job.folder}/trial_N {job.command}"
+
+
 def _what_to_do(job: Job) -> str:
     """Return what is to be done with a job: `done` for nothing, `skip` where this machine cannot do it, or `run`."""
     if not job.missing:
         return "done"
     return "skip" if job.skipped else "run"
-
-
-class ExpectedTime(NamedTuple):
-    """How long one trial takes, and where that is from."""
-
-    seconds: float
-    source: str
 
 
 def expected_time(campaign: Campaign, job: Job) -> ExpectedTime:

@@ -78,7 +78,8 @@ def table(campaign: Campaign, jobs: Sequence[Job]) -> list[JsonObject]:
 
     A cell without a figure of ours says why in `notes`; a framework without a published one has None. Where the
     publisher's own log gives another figure, `log_value` has it, a note says how, and `ratio` is taken against it.
-    The figure on one device, to which a speedup is taken, must come before those on more, as it does in reports.
+    The figure on one device, to which a speedup is taken, must come before those on more, as it does in reports: else
+    a row has no speedup.
     """
     figures = {job.run: figure_of(job, campaign.protocol) for job in jobs}
     our_values: dict[Run, float | None] = {}  # by the run that the report asks for, which is not the shrunk one
