@@ -38,6 +38,18 @@ class Epoch:
             return None
         return positive_amount((self.interval.stop.time_ms - self.interval.start.time_ms) / 1000)
 
+    @property
+    def end_s(self) -> float | None:
+        """When it stopped, in seconds; None where its stop is not logged."""
+        if self.interval is None or self.interval.stop is None:
+            return None
+        return self.interval.stop.time_ms / 1000
+
+    @property
+    def printed_rate(self) -> float | None:
+        """The images/s that another submitter prints of it; None where none does."""
+        return positive_amount(self.printed.images_per_s) if self.printed else None
+
 
 def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[Window]:
     """Return a window for each epoch that stopped or of which a rate is logged, in the order of their lines.
@@ -57,18 +69,20 @@ def read_epochs(events: Run, *, samples: int | None, batch: int | None) -> list[
             wait_s = real(epoch.measured.data_wait_s)
         if images is None and seconds:
             images = samples
+        steps: int | None = None
+        if images and batch:
+            steps = int(images // batch)
 
-        stop = epoch.interval.stop if epoch.interval else None
         windows.append(
             Window(
                 line=epoch.line,
                 epoch=epoch_number(number),
-                steps=int(images // batch) if images and batch else None,
+                steps=steps,
                 images=images,
                 seconds=seconds,
                 data_wait_s=wait_s,
-                printed_rate=positive_amount(epoch.printed.images_per_s) if epoch.printed else None,
-                end_s=stop.time_ms / 1000 if stop else None,
+                printed_rate=epoch.printed_rate,
+                end_s=epoch.end_s,
             )
         )
     return sorted(windows, key=_line_of)

@@ -301,7 +301,7 @@ class Table:
         if last_step_wanted is not None and self.last_row:
             steps_of_row = self.usual_steps or self.last_row.step
             self.truncated = self.last_row.step + steps_of_row <= last_step_wanted
-        self.finish()
+        self.finish()  # first, as the next two look at the batch and the precision that it sets
         self.row_batch.set_batch(self.said, self.checks)
         self._forget_doubtful_precision()
         self._require_images()
