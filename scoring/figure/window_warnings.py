@@ -106,8 +106,8 @@ def _of_step_times(
             yield found
 
     ordered = sorted(times)
-    fast = ordered[int(0.05 * len(times))]
-    slow = ordered[int(0.95 * len(times))]
+    fast = ordered[int(0.05 * len(times))]  # 5 % of the windows are faster
+    slow = ordered[int(0.95 * len(times))]  # 5 % of them are as slow, or slower
     if slow > SWING * fast:
         message = f"the slow windows take {slow / fast:.3g} times as long as the fast ones, 5 to 95 % of them"
         yield warning("unsteady", message, record)
@@ -134,6 +134,7 @@ def _outlying_windows(record: Record, windows: Sequence[Window], times: Sequence
     if far_windows == 0 or far_windows > len(times) / 10:
         return None
 
+    # How far the mean over all windows lies from that over the near ones alone.
     weights = steps_as_weights(windows)
     near_times = []
     near_weights = []

@@ -357,7 +357,7 @@ def _set_logarithmic(drawing: Plot, values: Sequence[float]) -> None:
     """Set a logarithmic vertical axis around the values, with more ticks where it spans fewer powers of ten."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    low = min(values) / 1.25
+    low = min(values) / 1.25  # room below and above the curves
     high = max(values) * 1.25
     ticks_in_a_decade: tuple[int, ...] = (1,)  # times each power of ten
     if high / low < 15:  # about one decade

@@ -219,18 +219,10 @@ def _measurement(groups: Sequence[Group]) -> Iterator[Verdict]:
     the scores warn of, or ok. A figure is unsteady where it has one of UNSTEADY_WARNINGS, as its windows scatter: it
     has to be measured again.
     """
-    problems: list[str] = []  # why a group lacks its figure
-    unsteady: list[str] = []  # the texts of UNSTEADY_WARNINGS
-    other_warnings: set[str] = set()  # their names
-    for group in groups:
-        if group.problem:
-            problems.append(group.problem)
-        for warning in group.score.warnings if group.score else ():
-            if warning.check in UNSTEADY_WARNINGS:
-                unsteady.append(warning.found)
-            else:
-                other_warnings.add(warning.check)
-
+    problems = [group.problem for group in groups if group.problem]  # why a group lacks its figure
+    warnings = _warnings_of_scores(groups)
+    unsteady = [warning.found for warning in warnings if warning.check in UNSTEADY_WARNINGS]
+    other_warnings = {warning.check for warning in warnings if warning.check not in UNSTEADY_WARNINGS}
     if problems:
         fix = "Give what the protocol asks for, or take a protocol that these logs can serve."
         yield Verdict(check="measurement", status=FATAL, found=_first_and_count(problems), fix=fix)
@@ -247,6 +239,15 @@ def _measurement(groups: Sequence[Group]) -> Iterator[Verdict]:
     if unsteady:
         fix = "Look for other load on the machine, waits for data and throttling; then measure again."
         yield Verdict(check="steadiness", status=WARNING, found=_first_and_count(unsteady), fix=fix)
+
+
+def _warnings_of_scores(groups: Sequence[Group]) -> list[Verdict]:
+    """Return the warnings of all groups' figures; a group without a figure has none."""
+    warnings: list[Verdict] = []
+    for group in groups:
+        if group.score:
+            warnings += group.score.warnings
+    return warnings
 
 
 def _provenance(runs: Sequence[ReportedRun]) -> Iterator[Verdict]:
