@@ -107,7 +107,8 @@ def to_mlflow(record: Record, uri: str, name: str) -> None:
     """Write a run to the MLflow tracking server at `uri`, as a run called `name`.
 
     It joins the experiment that is called as the run's model, which is created where there is none. The run's facts
-    become parameters, what it measured over its steps becomes metrics, and a run that was aborted is marked as failed.
+    become parameters, and what it measured over its steps becomes metrics. A run that was aborted is marked as failed,
+    any other as finished. Raises InputError where mlflow is not installed.
     """
     mlflow = _optional_package("mlflow")
     client = mlflow.MlflowClient(tracking_uri=uri)

@@ -72,7 +72,8 @@ def row_of(result: Score, index: int, system: str | None) -> Row:
     """Return the history's row of one run of a score, the one at `index`.
 
     `system` names the machine; where it is None the log must. Raises InputError where neither does: runs of two
-    machines must never share a trend. What else the log does not say stands in the row in words, as `batch unsaid`.
+    machines must never share a trend. What else the log does not say stands in the row in words, as `batch unsaid`;
+    only the revision is then None.
     """
     record = result.records[index]
     started = start_of(record)

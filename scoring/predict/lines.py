@@ -7,8 +7,8 @@ from typing import Any
 def prediction_lines(planned: Mapping[str, Any]) -> list[str]:
     """Return a plan as lines: the measured shapes, a table of the predictions, assumptions and warnings.
 
-    `planned` is what `plan` returned. An efficiency compares a prediction with the first one in the table. The last lines
-    say why a time to train is not known, where it is not.
+    `planned` is what `plan` returned. An efficiency compares a prediction with the first one in the table. The last
+    lines say why a time to train is not known, where it is not.
     """
     shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in planned["measured"])
     loss = format(planned["model"]["loss"], ".1%")

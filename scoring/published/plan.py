@@ -210,9 +210,9 @@ def reason_to_skip(
 def environment(campaign: Campaign, run: Run) -> dict[str, str]:
     """Return the variables that the job of `run` sets, but for LOGDIR; all others, as DATADIR, are left to the user.
 
-    A variable that the campaign's file sets has the value given there. DGXSYSTEM names the file
-    `config_<DGXSYSTEM>.sh`: where the user has set it to `DGX1`, or to `4xDGX1`, a run of 2 nodes takes `2xDGX1` if
-    there is such a file, and else `DGX1`. A shrunk campaign sets its own.
+    A variable that the campaign's file sets has the value given there, in the place of any of these. Only DGXSYSTEM,
+    which names the file `config_<DGXSYSTEM>.sh`, is the user's: where it is set to `DGX1`, or to `4xDGX1`, a run of 2
+    nodes takes `2xDGX1` if there is such a file, and else `DGX1`. A shrunk campaign has its own.
     """
     exports = {
         "WORKLOAD": campaign.workload,

@@ -111,7 +111,7 @@ def _dates(runs: Sequence[ReportedRun]) -> Inline:
         link_of_day[day] = link_to_line(start_of_run.run, start_of_run.line, day)
     links = list(link_of_day.values())
     if len(links) > 2:
-        links = [links[0], links[-1]]  # the first and the last day
+        links = [links[0], links[-1]]  # the first and the last day, which are all where there are two or fewer
     return _joined(links, " to ") or NOT_SAID
 
 
