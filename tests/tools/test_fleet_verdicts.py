@@ -297,6 +297,15 @@ def test_groups_are_measured_inside_and_across(nodes: int, size: int, mixed: boo
         assert len(met) == min(sum(of_round[0].across for of_round in found), nodes // 2 // size)
 
 
+@pytest.mark.parametrize("groups", ["aab", "aabbc", "abc", "aaabbbcc", "aaaabbbbccccd"])
+def test_no_node_of_uneven_groups_is_left_out(groups: str) -> None:
+    """A lone node of the last group was in no pair, and a round across groups came twice, so that one was left out."""
+    found = fleet_rounds.rounds(list(groups))
+    measured = {node for of_round in found for pair in of_round for node in (pair.a, pair.b)}
+    assert measured == set(range(len(groups)))
+    assert len(found) == fleet_rounds.round_count(len(groups)) - (groups in ("aab", "abc"))
+
+
 def test_a_group_is_given_for_each_node() -> None:
     assert fleet_rounds.groups_of("", 3) == ["", "", ""]
     assert fleet_rounds.groups_of("s1,s1,s2", 3) == ["s1", "s1", "s2"]

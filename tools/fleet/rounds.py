@@ -109,14 +109,20 @@ def _across_groups(members: dict[str, list[int]], turn: int) -> list[tuple[int, 
     """Return the pairs of a round in which the first half of the nodes, group by group, meets the second half.
 
     In each round the second half, as a ring, has moved on by the size of the largest group, so that other groups meet,
-    and by one node more, so that other nodes of them do. It may then be where it was: `rounds` leaves repeats out.
-    Of an odd number of nodes the last one is left out of all these rounds.
+    and by one node more, so that other nodes of them do. Of an odd number of nodes the second half has one more, and
+    each round leaves another one of them out.
     """
     ordered = list(itertools.chain.from_iterable(members.values()))
-    half = len(ordered) // 2
-    largest_group = max(len(nodes) for nodes in members.values())
-    shift = turn * (largest_group + 1)
-    return [(ordered[index], ordered[half + (index + shift) % half]) for index in range(half)]
+    middle = len(ordered) // 2
+    ring = ordered[middle:]
+    step = max(len(nodes) for nodes in members.values()) + 1
+    while math.gcd(step, len(ring)) != 1:  # else the ring would be where it was before each node has met all of it
+        step += 1
+    pairs_of_turn = []
+    for index in range(middle):
+        partner = ring[(index + turn * step) % len(ring)]
+        pairs_of_turn.append((ordered[index], partner))
+    return pairs_of_turn
 
 
 def groups_of(text: str, nodes: int) -> list[str]:
