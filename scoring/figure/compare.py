@@ -246,7 +246,7 @@ def ratio_interval(base: Score, other: Score, between: BetweenRuns | None = None
 
 
 def _interval_by_protocol(base: Score, other: Score, between: BetweenRuns | None) -> RatioInterval:
-    """Return the interval of the ratio other / base; it has no width where all runs print one and the same figure.
+    """Return the interval of the ratio other / base, as the method gives it: `ratio_interval` refuses one of no width.
 
     A single run on either side is judged by `between`. Of several runs on both, the method is that of the protocol's
     `over_runs`: ordered quotients for a median, Yuen's t for an olympic mean, Welch's t for a mean. There is none for

@@ -43,7 +43,7 @@ def _card_of_all_gpus(record: Record) -> Card | None:
     Returns None where the log does not describe its GPUs, where they are of several models, or where the table lacks
     the model.
     """
-    cards = set()
+    cards = set()  # with None for a GPU that the table lacks
     for node in nodes_of(record):
         gpus = node.get("gpus")
         if not isinstance(gpus, list):

@@ -224,10 +224,10 @@ def work_of(record: Record, chosen: Sequence[Window], kind: str) -> Work:
 
 
 def _measured_work(record: Record, chosen: Sequence[Window]) -> Work | None:
-    """Return the images and seconds that the windows' rows say; None where one row lacks its seconds or its images.
+    """Return the images and seconds that the windows' rows say; None where they do not say both.
 
-    Where one lacks its images and all say their steps, the images of each are its steps times the batch of all devices.
-    Raises InputError where that is then not known.
+    All must say their seconds. Where one lacks its images but all say their steps, the images of each are its steps
+    times the batch of all devices. Raises InputError where that batch is needed and not known.
     """
     seconds = _column_if_in_all(chosen, "seconds")
     if not seconds:

@@ -93,9 +93,10 @@ def _of_step_times(
 ) -> Iterator[Verdict]:
     """Warn of uneven step times: running averages, a change of level or a few outliers, a wide swing, unequal rates.
 
-    `times` are the seconds of a step in each window. `averages_rates` says that the figure is a mean of rates, which
-    lies above images over time where the windows are of unequal speed. Levels are sought in
-    LEAST_FOR_LEVELS windows or more, and outliers where no change of level is found.
+    `times` are the seconds of a step in each window. A level is a stretch of the run in which they lie around one
+    value. Changes of level are sought in LEAST_FOR_LEVELS windows or more, and outliers where there is no change.
+    `averages_rates` says that the figure is a mean of rates: it lies above images over time where the windows are of
+    unequal speed.
     """
     if not record.cumulative and _look_like_running_averages(times):
         message = "the windows look like running averages: ever smaller changes from row to row"
@@ -128,6 +129,7 @@ def _outlying_windows(record: Record, windows: Sequence[Window], times: Sequence
     """
     middle = statistics.median(times)
     distances = [abs(time - middle) for time in times]
+    # The standard deviation of the other windows: the median distance does not grow with a few far ones.
     deviation = DEVIATIONS_OF_MEDIAN_DISTANCE * statistics.median(distances)
     limit = max(OUTLIER_SCORE * deviation, OUTLYING_WINDOW_SHARE * middle)
     far_windows = sum(distance > limit for distance in distances)
@@ -259,7 +261,7 @@ def _throttling(record: Record, windows: Sequence[Window], times: Sequence[float
         return None
 
     steepest_ramp = max(_ramp(compute_times[: change.at]), _ramp(compute_times[change.at :]))
-    is_step = steepest_ramp < THROTTLE_SHARE / 2  # flat on both sides, beside the change
+    is_step = steepest_ramp < THROTTLE_SHARE / 2  # flat on both sides, beside the change, which is over THROTTLE_SHARE
     is_slower = change.after > change.before * (1 + THROTTLE_SHARE) > 0  # 0: all of the time before was waiting
     if not (is_step and is_slower):
         return None

@@ -360,7 +360,8 @@ def _training(args: argparse.Namespace, records: Sequence[Record], base: Point) 
 
     What is assumed rather than measured is returned in words too:
 
-    - Evaluation does ASSUMED_EVALUATION_RATE times the images/s that training does at the measured point `base`.
+    - On each device evaluation does ASSUMED_EVALUATION_RATE times the images/s that training does at the measured point
+      `base`.
     - Where the user gives no --epochs, ResNet-50 on ImageNet takes as many epochs as the MLPerf reference did at the
       same global batch.
     """
@@ -368,17 +369,17 @@ def _training(args: argparse.Namespace, records: Sequence[Record], base: Point) 
     size = _dataset_size(records)
     is_resnet = workload is not None and workload.benchmark == "resnet"
     is_imagenet = is_resnet and size.train == IMAGENET.train
-    rate = ASSUMED_EVALUATION_RATE * base.images_per_s / base.devices
+    evaluated_per_s_device = ASSUMED_EVALUATION_RATE * base.images_per_s / base.devices
     assumptions = []
     if args.epochs is None and is_imagenet:
         points = "MLPerf reference convergence points at the global batch"
         assumptions.append(f"epochs to the target are {points} (--epochs)")
-    assumptions.append(f"evaluation does {format(rate, '.0f')} images/s a device, 3 x training")
+    assumptions.append(f"evaluation does {format(evaluated_per_s_device, '.0f')} images/s a device, 3 x training")
     training = Training(
         epochs=args.epochs,
         train_samples=size.train,
         eval_samples=size.evaluation,
-        eval_images_per_s_device=rate,
+        eval_images_per_s_device=evaluated_per_s_device,
         imagenet=is_imagenet,
     )
     return Assumed(training, assumptions)

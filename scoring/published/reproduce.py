@@ -304,7 +304,7 @@ def speedups(rows: Sequence[Published]) -> list[JsonObject]:
     for row in select(rows, metric="speedup"):
         same_system = {"table": row.table, "framework": row.framework, "batch_per_device": row.batch_per_device}
         averages = {figure.devices: figure.value for figure in select(rows, metric="throughput", **same_system)}
-        quotient = averages[row.devices] / averages[1]
+        quotient = averages[row.devices] / averages[1]  # a report that prints speedups prints both of these too
         follows = round(quotient, 2) == row.value
         judged.append(
             {
