@@ -293,7 +293,7 @@ def _interval_of_means(base: Score, other: Score) -> RatioInterval:
     """Return the interval of a ratio of means of several runs each, by Welch's t.
 
     Runs on one host lie closer together than hosts do. So for a side whose logs name several hosts, the mean of each
-    host counts as one value, rather than each run.
+    host counts as one value, rather than each run. Both sides must have two runs or more.
     """
     base_values = independent_values(_run_values(base), hosts_of_runs(base.records))
     other_values = independent_values(_run_values(other), hosts_of_runs(other.records))

@@ -351,14 +351,15 @@ def _of_slow_rank(record: Record, windows: Sequence[Window], kind: str, does: st
     """Warn of a rank that all others wait for: slower than the median rank by over 3 % of the time, again and again.
 
     `kind` is the time that is looked at, `compute` or `data_wait`; `does` says it in words, for the message. Some rank
-    is always the slowest, so the rank must be it in more windows than chance gives among ranks that are alike.
+    is always the slowest, so the rank must be the slowest in more windows than chance gives among ranks that are alike.
+    There is no warning for a single device, nor where no window has the ranks' times.
     """
     slowest_ranks = _slowest_ranks(windows, kind)
     if not slowest_ranks or not record.devices or record.devices < 2:
         return
 
-    times_slowest = Counter((slowest.rank, slowest.host) for slowest in slowest_ranks)  # in windows
-    [((rank, host), count)] = times_slowest.most_common(1)
+    windows_as_slowest = Counter((slowest.rank, slowest.host) for slowest in slowest_ranks)
+    [((rank, host), count)] = windows_as_slowest.most_common(1)
     chance = _chance_of_slowest(count, len(slowest_ranks), record.devices)
     of_this_rank = [slowest for slowest in slowest_ranks if slowest.rank == rank]
     share = statistics.median(slowest.over_median for slowest in of_this_rank)

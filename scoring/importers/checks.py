@@ -153,7 +153,7 @@ def _check_time_stamps(record: Record) -> Check | None:
         return None
 
     has_whole_seconds = all(gap.clock_s == int(gap.clock_s) for gap in gaps)
-    digit_s = 1.0 if has_whole_seconds else 0.01
+    digit_s = 1.0 if has_whole_seconds else 0.01  # any fraction is taken to have hundredths at least
     kept = _without_pauses(gaps, digit_s)
     if not kept:
         return None

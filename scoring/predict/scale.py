@@ -96,7 +96,7 @@ def predict(
     row |= _time_to_train_columns(training, global_batch, devices, step_s)
     minutes = row["time_to_train_min"]
     if minutes and nodes == base.nodes and error_is_known:
-        row["time_to_train_95_min"] = [minutes / high_factor, minutes / low_factor]
+        row["time_to_train_95_min"] = [minutes / high_factor, minutes / low_factor]  # least at the highest rate
     return row
 
 

@@ -36,9 +36,10 @@ class _AllReduce(NamedTuple):
 
 
 def with_step_times(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups, all of one system, each with the parts of its mean step; without them if logs tell no step.
+    """Return the groups, all of one system, each with the parts of its mean step as its `step_time`.
 
-    The all-reduce, the sum of gradients over devices, is a part of its own where some of the runs are on one device.
+    A group whose logs do not tell a step is returned as it is. The all-reduce, the sum of gradients over devices, is a
+    part of its own where it can be told from computation by runs on one device (`_estimated_all_reduce`).
     """
     mean_steps = [_mean_step(group) for group in groups]
     one_device_step_s = _step_of_one_device(groups, mean_steps)
