@@ -240,9 +240,10 @@ def score(
 def _scored_runs(records: Sequence[Record], protocol: Protocol) -> tuple[Sequence[Record], str]:
     """Return the runs that are scored, and a text that says which they are; the text is empty where all are scored.
 
-    A protocol that times whole runs scores as many as it asks for: where there are more, consecutive ones in the order
-    of their starts, chosen by the rule of MLPerf: `median_set` takes the set with the median figure. A protocol of one
-    or two runs scores all, as it is not of MLPerf, whose olympic mean takes three or more.
+    A protocol that times whole runs scores as many as it asks for. Where there are more, they are put in the order of
+    their starts, and each so many that follow one another are a set: by the rule of MLPerf `median_set` takes the one
+    with the median figure. A protocol of one or two runs scores all: it is not MLPerf's, whose olympic mean takes three
+    or more.
     """
     if protocol.figure != "run_time" or protocol.runs <= 2 or len(records) <= protocol.runs:
         return records, ""

@@ -299,7 +299,7 @@ class Table:
             last_step_wanted = integer(row.get("of"))
 
         if last_step_wanted is not None and self.last_row:
-            steps_of_row = self.usual_steps or self.last_row.step
+            steps_of_row = self.usual_steps or self.last_row.step  # a first row alone does not say how many it has
             self.truncated = self.last_row.step + steps_of_row <= last_step_wanted
         self.finish()  # first, as the next two look at the batch and the precision that it sets
         self.row_batch.set_batch(self.said, self.checks)

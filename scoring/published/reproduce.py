@@ -172,7 +172,7 @@ def _judged(rule: Rule, result: Score, records: Sequence[Record], published: Pub
     its closing figure counts as the logs' figure.
 
     No further rule is tried: one of 20 rules would bear out many a wrong figure. Where the report does not say its
-    rule, a figure that is not borne out is not decided.
+    rule, and it is "assumed", a figure that is not borne out is not decided, unless the conditions differ.
     """
     notes = []
     recomputed = result.value * (rule.factor or 1.0)

@@ -289,7 +289,7 @@ def _draw_run(drawing: Plot, look: int, label: str, points: Sequence[Point], sca
                 end = stretch[-1].end / scale
                 drawing.axes.axvspan(start, end, color=SERIES_COLORS[0], alpha=0.1, linewidth=0)
         else:
-            marker = "o" if len(middles) <= MOST_MARKERS else None
+            marker = "o" if len(middles) <= MOST_MARKERS else None  # more would hide the line
             xs = [x for x, _ in middles]
             ys = [y for _, y in middles]
             drawing.axes.plot(xs, ys, marker=marker, color=MUTED, markerfacecolor="none", linewidth=0.8)
