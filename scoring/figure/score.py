@@ -242,8 +242,7 @@ def _scored_runs(records: Sequence[Record], protocol: Protocol) -> tuple[Sequenc
 
     A protocol that times whole runs scores as many as it asks for. Where there are more, they are put in the order of
     their starts, and each so many that follow one another are a set: by the rule of MLPerf `median_set` takes the one
-    with the median figure. A protocol of one or two runs scores all: it is not MLPerf's, whose olympic mean takes three
-    or more.
+    with the median figure. A protocol of one or two runs scores all: that rule is for three or more.
     """
     if protocol.figure != "run_time" or protocol.runs <= 2 or len(records) <= protocol.runs:
         return records, ""
