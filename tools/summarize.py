@@ -15,7 +15,7 @@ from compliance import rules
 from compliance.check import Report
 from compliance.forms import as_json
 from compliance.submission.runs import check_logs
-from runlog import workloads
+from runlog import named_files, workloads
 from runlog.json_types import JsonObject
 from runlog.reader import HeldLog
 from scoring.figure import protocols
@@ -188,9 +188,11 @@ def main() -> int:
     args = parser.parse_args()
     try:
         return summarize(args.logs, throughput=args.throughput)
-    except (TooFewRunsError, ValueError, OSError) as error:
+    except OSError as error:
+        print(f"error: {named_files.explain(error)}", file=sys.stderr)
+    except (TooFewRunsError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+    return 1
 
 
 if __name__ == "__main__":

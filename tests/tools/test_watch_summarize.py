@@ -196,3 +196,11 @@ def test_a_log_that_measured_nothing_is_named(tmp_path: Path) -> None:
     done = summarized(log)
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: {log}: ") and done.stderr.count("\n") == 1
+
+
+def test_a_log_that_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> None:
+    done = jobs.run([sys.executable, "-m", "tools.summarize", str(tmp_path / "absent.txt")])
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"error: {tmp_path}/absent.txt: no such file or folder: check the path\n",
+    )
