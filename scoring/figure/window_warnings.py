@@ -354,19 +354,19 @@ def _of_slow_rank(record: Record, windows: Sequence[Window], kind: str, does: st
     is always the slowest, so the rank must be the slowest in more windows than chance gives among ranks that are alike.
     There is no warning for a single device, nor where no window has the ranks' times.
     """
-    slowest_ranks = _slowest_ranks(windows, kind)
-    if not slowest_ranks or not record.devices or record.devices < 2:
+    slowest_of_windows = slowest_ranks(windows, kind)
+    if not slowest_of_windows or not record.devices or record.devices < 2:
         return
 
-    windows_as_slowest = Counter((slowest.rank, slowest.host) for slowest in slowest_ranks)
+    windows_as_slowest = Counter((slowest.rank, slowest.host) for slowest in slowest_of_windows)
     [((rank, host), count)] = windows_as_slowest.most_common(1)
-    chance = _chance_of_slowest(count, len(slowest_ranks), record.devices)
-    of_this_rank = [slowest for slowest in slowest_ranks if slowest.rank == rank]
+    chance = _chance_of_slowest(count, len(slowest_of_windows), record.devices)
+    of_this_rank = [slowest for slowest in slowest_of_windows if slowest.rank == rank]
     share = statistics.median(slowest.over_median for slowest in of_this_rank)
     if chance < STRAGGLER_CHANCE and share > STRAGGLER_SHARE:
         message = (
             f"rank {rank} on {host} {does} {percent(share)} of the time longer than the median rank, and is the "
-            f"slowest in {count} of {len(slowest_ranks)} windows: all others wait for it"
+            f"slowest in {count} of {len(slowest_of_windows)} windows: all others wait for it"
         )
         yield warning("straggler", message, record, of_this_rank[0].line)
 
@@ -380,7 +380,7 @@ class SlowestRank(NamedTuple):
     line: int  # of the window
 
 
-def _slowest_ranks(windows: Sequence[Window], kind: str) -> list[SlowestRank]:
+def slowest_ranks(windows: Sequence[Window], kind: str) -> list[SlowestRank]:
     """Return the slowest rank of each window that has the ranks' times of a kind: `compute` or `data_wait`.
 
     The fields of a window's `rank_times` are named by the kind, such as `compute_rank`.

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from typing import NamedTuple
 
 from runlog.text import visible
-from scoring.figure.window_warnings import over_median
+from scoring.figure.window_warnings import slowest_ranks
 from scoring.importers.checks import REFUSED
 from scoring.record import Window, nodes_of
 from scoring.report import blocks
@@ -143,10 +143,9 @@ def _rank_most_often_slowest(group: Group, kind: str, verb: str) -> SlowestRank 
     in which it is the slowest, of what it takes longer than the median rank. None where no window has the ranks' times.
     """
     shares_by_rank: dict[Rank, list[float]] = {}  # one share for each window in which the rank is the slowest
-    for window in _measured(group):
-        share_over_median = over_median(window, kind)  # None where the window does not have the ranks' times
-        if share_over_median is not None:
-            shares_by_rank.setdefault(_slowest_rank_of(window, kind), []).append(share_over_median)
+    for slowest in slowest_ranks(_measured(group), kind):
+        rank = Rank(slowest.rank, str(slowest.host))
+        shares_by_rank.setdefault(rank, []).append(slowest.over_median)
     if not shares_by_rank:
         return None
 
@@ -159,15 +158,6 @@ def _windows_as_slowest(rank_and_shares: tuple[Rank, list[float]]) -> int:
     """Return in how many windows a rank is the slowest."""
     _, shares = rank_and_shares
     return len(shares)
-
-
-def _slowest_rank_of(window: Window, kind: str) -> Rank:
-    """Return the rank that a window names as the slowest in a kind of time, "compute" or "data_wait"."""
-    times = window.rank_times
-    assert times is not None
-    if kind == "compute":
-        return Rank(times.compute_rank, str(times.compute_host))
-    return Rank(times.data_wait_rank, str(times.data_wait_host))
 
 
 def _efficiency(group: Group, efficiency: float | None) -> Inline:
