@@ -5,7 +5,6 @@ Exit status: 0 done, 1 a check failed, 2 wrong use or bad input (one line on std
 
 import argparse
 import importlib
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from compliance import COMMANDS, forms, rules
 from compliance.submission.runs import check_logs, logs_named_by
 from runlog import named_files
 from runlog.completion import complete
+from runlog.errors import drop_output
 from runlog.text import called, printable
 
 
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
         # half of the time of a small check would be the imports of the other commands
         return int(importlib.import_module(f"compliance.submission.{options.command}").command(options))
     except BrokenPipeError:  # the reader of our output went away: `check ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return 1
     except (ValueError, OSError) as error:
         text = named_files.explain(error) if isinstance(error, OSError) else str(error)

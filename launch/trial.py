@@ -231,10 +231,10 @@ class Trial:
         begin = time.monotonic()
         end = begin + TIMES["ALIVE_S"] + 3  # mpirun's keepalives may be one ahead of ours
         while time.monotonic() < end and self.signal is None and not self.told_by_nodes():
-            messages = self.messages()
-            has_own_reason = messages.errors() or messages.rank_ended()
-            if time.monotonic() > begin + 3 and has_own_reason:
-                return
+            if time.monotonic() > begin + 3:
+                messages = self.messages()
+                if messages.errors() or messages.rank_ended():
+                    return
             time.sleep(0.1)
 
     def reason(self, status: int) -> str:

@@ -39,10 +39,14 @@ def message_of(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def drop_output() -> None:
+    """Have what is still to be printed go nowhere, where its reader is gone: Python flushes it once more as it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def print_to_reader(text: str) -> None:
     """Print a text at once, and end quietly where its reader has seen enough and is gone, as in `... | head`."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        # Python flushes standard output once more when it ends: what is left then goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()

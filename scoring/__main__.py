@@ -3,11 +3,11 @@
 import argparse
 import importlib
 import io
-import os
 import sys
 
 from runlog import named_files
 from runlog.completion import complete
+from runlog.errors import drop_output
 from runlog.text import MOST_OF_A_LINE, called, visible
 from scoring.commands import COMMANDS
 from scoring.record import InputError, TooFewRunsError
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
         named_files.check_options(args)
         return args.main(args)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python fails once more as it exits
+        drop_output()
         return 0
     except TooFewRunsError as error:
         text = str(error)

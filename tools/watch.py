@@ -21,7 +21,7 @@ from rich.text import Text
 
 from runlog import named_files, schema
 from runlog.completion import complete
-from runlog.errors import one_line
+from runlog.errors import drop_output, one_line
 from runlog.json_types import JsonObject
 from runlog.reader import Problem, read_text
 from runlog.run import Run, real
@@ -346,8 +346,7 @@ def main() -> int:
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:
-        # Python flushes standard output once more when it ends: what is left then goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
     except OSError as error:
         raise ValueError(named_files.explain(error)) from error
     return 0

@@ -138,8 +138,9 @@ class Machine:
 
         Returns float32 [ranks, steps]; each loss is read after its step.
         """
-        recipe, images, schedule = self.recorded()
-        if other_recipe is not None:
+        if other_recipe is None:
+            recipe, images, schedule = self.recorded()
+        else:
             recipe, images, schedule = self.on_recorded_images(other_recipe)
         cpu_batches = self.batches(images, recipe, self.steps)
         weights = first_weights(recipe)  # before a capture, which binds the process to its GPU
@@ -300,12 +301,11 @@ def _wait_for_others(me: ranks.Ranks, failure: Verdict | None) -> None:
     Raises RunError where the failure is FATAL and another rank has not left LEAVE_S seconds later: it may wait for this
     one without an end. In any other case this rank waits as long as the others take.
     """
-    has_failed = failure is not None and failure.status == FATAL
     all_have_left = me.comm.Ibarrier()
     until_s = time.monotonic() + LEAVE_S
     while not all_have_left.Test():
         is_late = time.monotonic() > until_s
-        if failure is not None and has_failed and is_late:
+        if is_late and failure is not None and failure.status == FATAL:
             message = f"{failure.found}; another rank has not left this check {LEAVE_S:g} s later"
             raise RunError(f"rank {me.rank}: {message}")
         time.sleep(0.01)

@@ -19,7 +19,6 @@ from pathlib import Path
 from types import FrameType
 
 from harness import env
-from harness.job import Job
 from runlog import named_files
 from runlog.completion import complete
 from runlog.errors import one_line
@@ -223,7 +222,7 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _refuse_wrong_names(job: Job) -> None:
+def _refuse_wrong_names(job: env.Job) -> None:
     """Raise ValueError where STRATEGY or RECIPE names what there is not; they are read when they are asked for."""
     _ = job.model.knobs
     _ = job.hyperparameters
