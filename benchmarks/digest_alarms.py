@@ -62,11 +62,13 @@ def one_start(repetitions: int) -> dict[str, int]:
         assert done.returncode == 0, done.stderr
         record = json.loads(result.read_text())
     repetitions_of_table: Counter[str] = Counter()
-    for rank in arithmetic.ranks_of(record):
+    ranks = arithmetic.ranks_of(record)
+    for rank in ranks:
         repetitions_of_table.update(rank.repetitions)
     return {
         "repetitions": repetitions,
-        "alarms": repetitions_of_table.total() - max(repetitions_of_table.values(), default=0),
+        "alarms": repetitions * len(ranks)
+        - max(repetitions_of_table.values(), default=0),  # one that is missing is one
         "false": sum(verdict.status != OK for verdict in arithmetic.judge(record)),
     }
 

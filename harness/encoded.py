@@ -175,7 +175,7 @@ def _png_fault(content: bytes) -> str:
 
 
 class PngChunk(NamedTuple):
-    """A chunk of a PNG: the length of its body, its kind, the body, and a CRC-32 of kind and body."""
+    """Where a chunk of a PNG lies: the length of its body, its kind, the body, and a CRC-32 of kind and body."""
 
     kind: bytes  # IHDR, IDAT, IEND and others
     kind_start: int  # in the file, as the further places

@@ -203,7 +203,8 @@ class Record:
     @property
     def run_time_s(self) -> float | None:
         """From run_start to run_stop, in seconds."""
-        return None if self.run_span is None else self.run_span.seconds
+        span = self.run_span
+        return None if span is None else span.seconds
 
     @property
     def global_batch(self) -> int | None:

@@ -11,7 +11,7 @@ from scoring.figure import spread
 from scoring.figure.protocols import Protocol
 from scoring.figure.selection import nothing_left, positions, select, too_short
 from scoring.importers.checks import AGREES, rows_with_clock_set_back
-from scoring.importers.text import steps_as_weights
+from scoring.importers.text import steps_as_weights, total
 from scoring.record import InputError, Record, Window
 
 
@@ -439,7 +439,7 @@ def _refuse_set_clock(record: Record, run_s: float) -> None:
     if run_s <= 0:
         raise InputError(f"{record.file}: run_stop is not after run_start: the clock was set, or the log edited")
     _refuse_set_back(record, record.windows)
-    windows_s = math.fsum(window.seconds or 0.0 for window in record.windows)
+    windows_s = total(record.windows, "seconds")
     if record.benchmark not in JUDGED_AFTER_TRAINING and run_s * (1 + AGREES) < windows_s:
         says = f"are {run_s:.6g} s and the windows alone {windows_s:.6g} s: the clock was set, or the log edited"
         raise InputError(f"{record.file}: run_start to run_stop {says}")
