@@ -9,6 +9,7 @@ from pathlib import Path
 from compliance.check import Report
 from compliance.official.rule_files import VERSION, files, keys, load, read_check
 from compliance.rules import Finding, Ruleset, StrictRule, verdict
+from runlog.digits import six_digits
 
 _NOT_APPLIED = "not applied: "  # how the note of a rule that does not hold for a log begins
 
@@ -173,7 +174,7 @@ def _explain_strict(rule: StrictRule) -> str:
         f"  applies to: {rule.scope}",
     ]
     if rule.bounds:
-        lines.append(f"  bounds: {', '.join(f'{name} {bound:g}' for name, bound in rule.bounds.items())}")
+        lines.append(f"  bounds: {', '.join(f'{name} {six_digits(bound)}' for name, bound in rule.bounds.items())}")
         lines.append(f"  bounds from: {rule.bound_from}")
     lines.append(f"  source: {rule.source}")
     return "\n".join(lines) + "\n"

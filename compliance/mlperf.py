@@ -17,6 +17,7 @@ from compliance.official.rounds import SubmissionRuns
 from compliance.passports import Distributed, PartBytes, bytes_of_parts, differences
 from compliance.rules import read_rules
 from runlog import schema
+from runlog.digits import six_digits
 from runlog.json_types import JsonObject
 from runlog.text import printable
 
@@ -116,11 +117,11 @@ class Standing:
     def target_in_words(self) -> str:
         """Return the quality at which the run was to end: its own, else the one that the closed division fixes."""
         if self.facts.quality_target is not None:
-            return f"{self.facts.quality_target:g}"
+            return six_digits(self.facts.quality_target)
         expected = _row_of_benchmark(self.facts)
         if expected is None or self.facts.division != "closed":
             return NOT_STATED
-        return f"{expected['targets']['closed']:g}"
+        return six_digits(expected["targets"]["closed"])
 
     def unit(self, unit: str) -> str:
         """Return the unit of a figure of this result, with the word that must stand next to each score."""
@@ -335,7 +336,7 @@ def _against_target(facts: ResultFacts) -> Iterable[str]:
         return
     wanted = expected["targets"].get("closed")
     if wanted is not None and facts.quality_target < wanted:
-        yield f"quality target {facts.quality_target:g}, the benchmark's is {wanted:g}"
+        yield f"quality target {six_digits(facts.quality_target)}, the benchmark's is {six_digits(wanted)}"
 
 
 def _not_stated(facts: ResultFacts) -> list[str]:

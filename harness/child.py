@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runlog.digits import six_digits
+
 END_S = 2.0  # for a killed child to be gone; one that waits inside the kernel stays, and this process goes on
 NVML_S = 30.0  # for a question to NVML, which loads the driver on a GPU in some seconds where persistence is off
 
@@ -66,7 +68,7 @@ def talk(script: Path, *arguments: str, environ: Mapping[str, str] | None, silen
 
     lines = tuple(output.decode(errors="replace").splitlines())
     if is_silent:
-        return Talk(lines=lines, failure=f"no answer in {silent_s:g} s")
+        return Talk(lines=lines, failure=f"no answer in {six_digits(silent_s)} s")
     if status < 0:
         number = -status
         return Talk(lines=lines, failure=f"ended by signal {number} ({signal.Signals(number).name})")

@@ -3,6 +3,7 @@
 import re
 import subprocess
 
+from runlog.digits import six_digits
 from runlog.schema import Topology
 
 SMI_S = 20.0  # for nvidia-smi, which loads the driver on each GPU where persistence is off
@@ -68,7 +69,7 @@ def topology() -> Topology | None:
     except FileNotFoundError:
         return None
     except subprocess.TimeoutExpired as error:
-        raise ValueError(f"nvidia-smi topo -m: no answer in {SMI_S:g} s") from error
+        raise ValueError(f"nvidia-smi topo -m: no answer in {six_digits(SMI_S)} s") from error
     if done.returncode != 0:
         words = " ".join((done.stdout + done.stderr).split())
         raise ValueError(f"nvidia-smi topo -m ended with status {done.returncode}: {words[:200] or 'no message'}")

@@ -30,6 +30,7 @@ from program.precision import Precision
 from program.proof import kernels, verify
 from program.proof.knobs import check_knobs
 from program.strategy import Strategy, resolve
+from runlog.digits import six_digits
 
 # Operators that only NCCL needs: gloo's collectives are synchronous and use no communicator of the program.
 NCCL_ONLY = ("c_gen_nccl_id", "c_comm_init", "c_broadcast", "c_sync_calc_stream", "c_sync_comm_stream")
@@ -289,7 +290,7 @@ def _verify(
         f"{optimizer.kind} by {updates_in_words}",
     ]
     if scale != 1.0:
-        proved.append(f"a fixed loss scale of {scale:g} taken off by the update")
+        proved.append(f"a fixed loss scale of {six_digits(scale)} taken off by the update")
     if micro_steps > 1:
         proved.append(f"{len(parameters)} gradients of {micro_steps} micro-steps merged before their sum")
     if ranks > 1:

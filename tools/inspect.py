@@ -17,6 +17,7 @@ from program.count import counts_of, layout
 from program.proof import kernels
 from runlog import workloads
 from runlog.completion import complete
+from runlog.digits import six_digits
 from runlog.errors import one_line
 from runlog.json_types import JsonObject
 from scoring.published.table import Card, Published, figures_of, nearest, note, read_cards
@@ -147,7 +148,7 @@ def inspect(job: env.Job, network_bytes_per_s: float | None = None) -> JsonObjec
 
 def text(found: JsonObject) -> str:
     """Return the counts for people: YAML, a figure to six digits."""
-    rounded = json.loads(json.dumps(found), parse_float=lambda figure: float(f"{float(figure):.6g}"))
+    rounded = json.loads(json.dumps(found), parse_float=lambda figure: float(six_digits(float(figure))))
     return yaml.safe_dump(rounded, sort_keys=False, default_flow_style=None, width=120)
 
 
@@ -184,7 +185,7 @@ def main() -> int:
     network_bytes_per_s = None
     if network_gbps is not None:
         if not 0 < network_gbps < math.inf:
-            raise ValueError(f"--network {network_gbps:g}: must be above 0 and finite, as 100")
+            raise ValueError(f"--network {six_digits(network_gbps)}: must be above 0 and finite, as 100")
         network_bytes_per_s = network_gbps * 1e9 / BITS_OF_A_BYTE
     described = inspect(job, network_bytes_per_s)
     print(json.dumps(described, indent=1) if as_json else text(described))

@@ -12,6 +12,7 @@ from compliance.official.language import State, holds
 from compliance.official.rule_files import VERSION, Check, Rule, RuleFile, benchmarks, keys, load, names, versions
 from compliance.rules import FINDINGS_PER_RULE, Collected, Finding
 from runlog import schema
+from runlog.digits import six_digits
 from runlog.reader import Event
 from runlog.text import as_json, printable, visible
 
@@ -281,7 +282,7 @@ class _EventsOfKey:
         limit_ms = limit(event, self._file.state)
         if not limit_ms:
             return _Objection("submission_division before it, for its time limit", "no submission_division")
-        wanted = f"under {limit_ms / _MINUTE_MS:g} min after the first init_start"
+        wanted = f"under {six_digits(limit_ms / _MINUTE_MS)} min after the first init_start"
         return _Objection(wanted, f"{since_ms / _MINUTE_MS:.1f} min after it")
 
     def fail(self, event: Event, aspect: str, wanted: str, actual: str) -> None:
@@ -331,7 +332,7 @@ class _EventsOfKey:
             actual = "no number"
             line = None
             if self._largest is not None:
-                actual = f"the best is {self._largest.value:.6g}"
+                actual = f"the best is {six_digits(self._largest.value)}"
                 line = self._largest.line
             finding = self.finding("value", line, f"one event with {rule.any_check.words}", actual)
             collected.found.append(replace(finding, fix="train until the target is reached, then log run_stop"))

@@ -7,6 +7,7 @@ from compliance.logged_run import COUNT, EVENTS_KEPT, Evaluation, LoggedRun, has
 from compliance.rules import Benchmark, Collected
 from compliance.strict.run_order import RunOrder
 from runlog import schema
+from runlog.digits import percent, six_digits
 
 SCHEDULE = "eval-schedule"
 SAMPLES = "eval-samples"
@@ -172,7 +173,7 @@ def check_curve(evaluations: Sequence[Evaluation], target: float, collected: Col
     bounds = collected.strict[CURVE].bounds
     best = max(evaluations, key=lambda evaluation: evaluation.value, default=None)
     if best is not None and best.value > bounds["most_accurate"]:
-        actual = f"top-1 {best.value:.6g}; none of ResNet-50's is over {bounds['most_accurate']}"
+        actual = f"top-1 {six_digits(best.value)}; none of ResNet-50's is over {bounds['most_accurate']}"
         collected.breach(CURVE, best.line, actual)
 
     index = index_of_target(evaluations, target)
@@ -185,9 +186,13 @@ def check_curve(evaluations: Sequence[Evaluation], target: float, collected: Col
     rises = [after for before, after in pairs if after > before]
     share_of_rises = len(rises) / len(pairs)
     if before_last < target - bounds["last_rise"]:
-        collected.breach(CURVE, line, f"{before_last:.6g} at one evaluation, {values[-1]:.6g} at the next")
+        collected.breach(
+            CURVE, line, f"{six_digits(before_last)} at one evaluation, {six_digits(values[-1])} at the next"
+        )
     elif share_of_rises < bounds["share_of_rises"]:
-        collected.breach(CURVE, line, f"{share_of_rises:.0%} of its evaluations are better than the one before")
+        collected.breach(
+            CURVE, line, f"{percent(share_of_rises, decimals=0)} of its evaluations are better than the one before"
+        )
 
 
 def index_of_target(evaluations: Sequence[Evaluation], target: float) -> int | None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from compliance.logged_run import EVENTS_KEPT, LoggedRun, is_number
 from compliance.rules import FINDINGS_PER_RULE, Collected
 from runlog import schema
+from runlog.digits import significant, six_digits
 from runlog.reader import Event, table_of
 from runlog.text import printable
 
@@ -280,7 +281,9 @@ class Measured:
         passed_ms = event.time_ms - self._epoch_sums.since_ms
         windows_s = self._epoch_sums.time_s
         if windows_s * 1000 > passed_ms * (1 + self._clock_share) + self._run.clock_tolerance_ms:
-            self.keep_fault(event.line, f"windows of {windows_s:.6g} s in the {passed_ms / 1000:.6g} s up to here")
+            self.keep_fault(
+                event.line, f"windows of {six_digits(windows_s)} s in the {six_digits(passed_ms / 1000)} s up to here"
+            )
 
     @property
     def _clock_share(self) -> float:
@@ -342,7 +345,7 @@ class Measured:
         """Compare the images/s of an epoch with its images over its seconds."""
         rate = stated.images / stated.time_s
         if abs(stated.images_per_s - rate) > self._clock_share * rate:
-            actual = f"{stated.images_per_s:.6g} images/s; its images over its time are {rate:.6g}"
+            actual = f"{six_digits(stated.images_per_s)} images/s; its images over its time are {six_digits(rate)}"
             self._collected.breach(AGREES, line, actual)
 
     def _compare_with_data_set(self, stated: schema.EpochThroughput, line: int) -> None:
@@ -350,7 +353,8 @@ class Measured:
         samples = self._run.stated_count(schema.TRAIN_SAMPLES)
         batch = self._run.stated_count(schema.GLOBAL_BATCH_SIZE)
         if samples and batch and abs(stated.images - samples) > batch:
-            actual = f"{stated.images:.10g} images in an epoch; train_samples is {samples}, the global batch {batch}"
+            images = significant(stated.images, digits=10)
+            actual = f"{images} images in an epoch; train_samples is {samples}, the global batch {batch}"
             self._collected.breach(AGREES, line, actual)
 
     def _compare_sums(self, line: int, number: int, stated: schema.EpochThroughput) -> None:
@@ -367,8 +371,8 @@ class Measured:
             ("s of waiting for data", stated.data_wait_s, sums.wait_s, rounding_s),
         ):
             if abs(value - sum_of_windows) > tolerance:
-                by_windows = f"{sum_of_windows:.10g} in its step_windows"
-                self.keep_fault(line, f"{value:.10g} {unit} in epoch {number}, {by_windows}")
+                by_windows = f"{significant(sum_of_windows, digits=10)} in its step_windows"
+                self.keep_fault(line, f"{significant(value, digits=10)} {unit} in epoch {number}, {by_windows}")
         planned_step = number * self._plan.epoch_steps
         if planned_step and self._last_step != planned_step:
             self.keep_fault(line, f"epoch {number} ends with step {self._last_step}, not {planned_step}")

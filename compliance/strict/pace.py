@@ -11,6 +11,7 @@ from compliance.logged_run import LoggedRun
 from compliance.rules import Benchmark, Collected
 from compliance.strict.run_order import RunOrder, TrainedPart
 from runlog import schema
+from runlog.digits import significant
 
 RULE = "epoch-time"
 
@@ -27,7 +28,7 @@ def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collected:
     if fast_epochs:
         median_ms = statistics.median_high(part.epoch_ms for part in trained)
         how_many = f"{len(fast_epochs)} of {len(trained)} epochs"
-        actual = f"{how_many} take under 1/8 of the median, {median_ms:.10g} ms, between slower ones"
+        actual = f"{how_many} take under 1/8 of the median, {significant(median_ms, digits=10)} ms, between slower ones"
         collected.breach(RULE, fast_epochs[0].line, actual)
     if benchmark.name == "resnet":
         _check_steps(run, order, trained, collected)
@@ -79,7 +80,7 @@ def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]
         step_ms = time.epoch_ms / samples * batch
         least_ms = collected.strict[RULE].bounds[time.bound]
         if step_ms < least_ms:
-            actual = f"{step_ms:.3g} ms a step of {batch} images, by {time.origin}"
+            actual = f"{significant(step_ms, digits=3)} ms a step of {batch} images, by {time.origin}"
             collected.breach(RULE, run.stop.line, actual)
 
 
@@ -109,7 +110,8 @@ def _check_evaluations(run: LoggedRun, order: RunOrder, trained: Sequence[Traine
     epoch_ms = min((part.epoch_ms for part in trained), default=_mean_epoch_ms(run, order))
     training_ms = epoch_ms / samples * evaluated
     if run.stop is not None and 0 < least_ms < collected.strict[RULE].bounds["share_of_training"] * training_ms:
-        actual = f"an evaluation of {least_ms:.10g} ms; {evaluated} images of training take {training_ms:.4g} ms"
+        training_takes = f"{evaluated} images of training take {significant(training_ms, digits=4)} ms"
+        actual = f"an evaluation of {significant(least_ms, digits=10)} ms; {training_takes}"
         collected.breach(RULE, run.stop.line, actual)
 
 

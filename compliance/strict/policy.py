@@ -20,6 +20,7 @@ from compliance.strict.pace import check_pace
 from compliance.strict.project_log import ProjectLog
 from compliance.strict.run_order import RunOrder
 from runlog import schema
+from runlog.digits import significant, six_digits
 from runlog.reader import Event
 from runlog.text import printable
 
@@ -242,7 +243,7 @@ class Policy:
             self._check_reached(run.evaluations[index], division)
         elif run.status == "success":
             last = run.evaluations[-1]
-            actual = f"status success; the last evaluation gave {last.value:.6g}, the target is {target}"
+            actual = f"status success; the last evaluation gave {six_digits(last.value)}, the target is {target}"
             self._breach("target-status", last.line, actual)
 
     def _check_reached(self, first: Evaluation, division: str) -> None:
@@ -252,12 +253,12 @@ class Policy:
         """
         run = self.run
         assert run.stop is not None
-        reached = f"epoch {first.epoch} reached {first.value:.6g}"
+        reached = f"epoch {first.epoch} reached {six_digits(first.value)}"
         late_ms = first.time_ms - run.stop.time_ms
         if run.status != "success":
             self._breach("target-status", first.line, f"status {printable(run.status)}, although {reached}")
         elif late_ms > self.collected.strict["target-status"].bounds["after_stop_ms"]:
-            self._breach("target-status", first.line, f"{reached} {late_ms:.10g} ms after run_stop")
+            self._breach("target-status", first.line, f"{reached} {significant(late_ms, digits=10)} ms after run_stop")
         elif division == "closed" and first is not run.evaluations[-1]:
             self.collected.note("target-status", f"{reached} already and the run went on, as it may")
 

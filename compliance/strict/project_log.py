@@ -14,6 +14,7 @@ from compliance.strict.accuracies import are_whole_numbers_of, index_of_target
 from compliance.strict.measured import Fault
 from compliance.strict.run_order import RunOrder
 from runlog import schema, workloads
+from runlog.digits import six_digits
 from runlog.json_types import JsonObject
 from runlog.reader import Event, hints_of
 from runlog.text import printable
@@ -168,7 +169,7 @@ class ProjectLog:
         energy_j = telemetry.value["energy_j"] or 0
         joules = (telemetry.value["joules_per_image"] or 0) * self.order.measured.all_images
         if not abs(joules - energy_j) <= _ENERGY_TOLERANCE * joules:
-            yield Fault(telemetry.line, f"{energy_j:.6g} J; by joules_per_image it is {joules:.6g} J")
+            yield Fault(telemetry.line, f"{six_digits(energy_j)} J; by joules_per_image it is {six_digits(joules)} J")
 
     # --- what cannot be ---
 
@@ -200,8 +201,10 @@ class ProjectLog:
         fastest = self.order.measured.fastest
         if most is not None and fastest.images_per_s > most:
             devices = f"{len(cards)} cards" if cards else f"{cores} cores"
-            bound = f"the peak of its {devices} is below {most:.6g}"
-            yield Fault(fastest.line, f"a window of {fastest.images_per_s:.6g} images/s; {bound} at {pixels} px")
+            bound = f"the peak of its {devices} is below {six_digits(most)}"
+            yield Fault(
+                fastest.line, f"a window of {six_digits(fastest.images_per_s)} images/s; {bound} at {pixels} px"
+            )
 
     def _impossible_accuracies(self) -> Iterator[Fault]:
         """Yield an accuracy of ResNet that is no whole number of the evaluation set's samples."""

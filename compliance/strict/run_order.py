@@ -8,6 +8,7 @@ from compliance.logged_run import EVENTS_KEPT, Evaluation, LoggedRun, is_number
 from compliance.rules import Collected
 from compliance.strict.measured import Measured
 from runlog import schema
+from runlog.digits import significant
 from runlog.reader import Event
 from runlog.text import printable
 
@@ -117,7 +118,8 @@ class RunOrder:
         latest_ms = event.time_ms if self._latest_ms is None else self._latest_ms
         back_ms = latest_ms - event.time_ms
         if back_ms > allowed_ms:
-            actual = f"{printable(event.key)} at {event.time_ms} ms, {back_ms:.10g} ms before an event above it"
+            before = f"{significant(back_ms, digits=10)} ms before an event above it"
+            actual = f"{printable(event.key)} at {event.time_ms} ms, {before}"
             self._breach(rule, event, actual)
         if not does_time_count:
             return
@@ -131,7 +133,9 @@ class RunOrder:
         """Collect the start of a block, epoch or evaluation that is before run_start."""
         before_ms = start_ms - part.time_ms
         if before_ms > self._collected.strict["before-run-start"].bounds["before_ms"]:
-            self._breach("before-run-start", part, f"{part.key} {before_ms:.10g} ms before run_start")
+            self._breach(
+                "before-run-start", part, f"{part.key} {significant(before_ms, digits=10)} ms before run_start"
+            )
 
     def _run_start(self, event: Event) -> None:
         """Begin the run, and collect a part that started above it. A second run_start is compared with the first."""
@@ -178,7 +182,7 @@ class RunOrder:
         apart_ms = abs(event.time_ms - first.time_ms)
         if apart_ms:
             far = apart_ms > self._collected.strict["run-time"].bounds["repeat_ms"]
-            actual = f"another {event.key}, {apart_ms:.10g} ms from that of line {first.line}"
+            actual = f"another {event.key}, {significant(apart_ms, digits=10)} ms from that of line {first.line}"
             self._breach("run-time" if far else ORDER, event, actual)
 
     # --- blocks, epochs and evaluations ---

@@ -25,6 +25,7 @@ from compliance.submission.runs import by_number, check_between_runs
 from compliance.submission.score import Score, score_runs
 from compliance.submission.selection import Candidate, unusual
 from runlog import schema
+from runlog.digits import significant
 from runlog.text import printable
 
 SCORE_DIGITS = 1e-9  # a relative difference of two factors that is none
@@ -197,7 +198,7 @@ def _with_selection_questions(submissions: Sequence[Submission], candidates: Seq
     screened = []
     for index, submission in enumerate(submissions):
         if index in chance_by_index:
-            chance = f"unusual (p = {chance_by_index[index]:.2g})"
+            chance = f"unusual (p = {significant(chance_by_index[index], digits=2)})"
             question = Question(
                 rule="selected-runs",
                 kind="plausibility",

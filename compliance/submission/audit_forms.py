@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from compliance import mlperf
 from compliance.mlperf import Standing
 from compliance.submission.package import rendered
+from runlog.digits import six_digits
 from runlog.json_types import JsonObject
 from runlog.text import csv_text
 
@@ -97,7 +98,7 @@ class Submission:
             return "lower convex envelope: the same reference point"
         tool = "not known" if self.scaling is None else f"{self.scaling:.6f}"
         envelope = f"lower convex envelope: held to {second.held_to:.6g} {second.unit}, x {second.scaling:.6f}"
-        pruning = f"by rcp_checker to {second.held_to_by_tool:.6g}, x {tool}"
+        pruning = f"by rcp_checker to {six_digits(second.held_to_by_tool)}, x {tool}"
         return f"{envelope}; {pruning} (a question to the working group, mlcommons/logging #368)"
 
     def minutes_in_words(self, minutes: float | None) -> str:

@@ -9,6 +9,7 @@ from compliance.check import LoggedRun
 from compliance.logged_run import COUNT, NUMBER, has_type
 from compliance.rules import Finding, StrictRule, breach, most_images_per_s
 from runlog import schema
+from runlog.digits import six_digits
 from runlog.json_types import JsonObject
 from runlog.reader import open_log, parse_json
 from runlog.text import printable
@@ -168,8 +169,8 @@ def findings_over_peak(run: LoggedRun, description: Description, rule: StrictRul
     most = most_of_one * accelerators
     if images_per_s <= most:
         return []
-    by_log = f"{images_per_s:.6g} images/s by its epochs and time"
-    actual = f"{by_log}; {accelerators} {printable(model)} do {most:.6g} at most"
+    by_log = f"{six_digits(images_per_s)} images/s by its epochs and time"
+    actual = f"{by_log}; {accelerators} {printable(model)} do {six_digits(most)} at most"
     return [breach(rule, actual, line=run.first_lines.get(schema.RUN_STOP.key))]
 
 

@@ -16,6 +16,7 @@ from compliance.rules import Ruleset, load
 from compliance.submission.group import FAILED, ConvergenceTest, convergence_test, one_submission, standing_of
 from compliance.submission.runs import check_between_runs, logs_named_by
 from runlog import schema
+from runlog.digits import six_digits
 from runlog.json_types import JsonObject
 from runlog.stats import median_set
 from runlog.text import printable
@@ -307,7 +308,7 @@ def _run_in_words(run: ScoredRun, unit: str) -> str:
     if run.minutes is not None:
         words = f"{run.minutes:.6f} min"
     if run.epochs is not None:
-        words += f", {run.epochs:g} {unit}"
+        words += f", {six_digits(run.epochs)} {unit}"
     if run.dropped:
         words += f" (dropped: {run.dropped})"
     return f"  {run.file}: {words}"

@@ -19,6 +19,7 @@ from compliance.check import LoggedRun, check_file
 from compliance.rules import load, read_rules
 from compliance.submission.description import STATUS_WORDS, Node, gpu_names, hardware_nodes
 from runlog import schema
+from runlog.digits import six_digits
 from runlog.text import printable
 
 FIELDS = tuple(read_rules("system_description.yaml")["fields"])
@@ -266,7 +267,7 @@ def _network(root: Path) -> dict[str, str | None]:
         megabits_per_s = _text_of(card / "speed")
         is_device = (card / "device").exists()  # and no bridge or other card of software
         if is_device and megabits_per_s and megabits_per_s.isdecimal():
-            counts[f"Ethernet {int(megabits_per_s) / 1000:g} Gb/s"] += 1
+            counts[f"Ethernet {six_digits(int(megabits_per_s) / 1000)} Gb/s"] += 1
     if not counts:
         return {"host_networking": None}
     return {"host_networking": ", ".join(f"{count}x {name}" for name, count in sorted(counts.items()))}

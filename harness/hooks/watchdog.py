@@ -15,6 +15,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from runlog.digits import six_digits
+
 GRACE_S = 5.0
 TICK_S = 1.0
 
@@ -52,7 +54,7 @@ class Watchdog:
             time.sleep(TICK_S)
             if time.monotonic() - self._beat_s > limit_s:
                 sys.stderr.write(
-                    f"error: rank {rank} on {node} hangs: no progress for {limit_s:g} s while {self.doing}\n"
+                    f"error: rank {rank} on {node} hangs: no progress for {six_digits(limit_s)} s while {self.doing}\n"
                 )
                 _write_stacks(rank)
                 time.sleep(GRACE_S)  # in which the other ranks write theirs

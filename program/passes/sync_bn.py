@@ -24,6 +24,7 @@ from paddle.base.framework import Block, Operator
 
 from program.ops import operands
 from program.passes.edit import Step, insert, rewrite
+from runlog.digits import six_digits
 
 FORWARD, BACKWARD = "sync_batch_norm", "sync_batch_norm_grad"
 UNIFIED = "FLAGS_dynamic_static_unified_comm"
@@ -70,7 +71,7 @@ def on_cpu(main: static.Program, ranks: int) -> None:
     def substitute(op: Operator) -> list[Step] | None:
         if op.type == FORWARD:
             share = 1.0 - op.attr("momentum")
-            name = f"sync_bn.share_{share:g}"
+            name = f"sync_bn.share_{six_digits(share)}"
             share_variables[name] = share
             return _CpuEquivalent(block, op, ranks).forward(name)
         if op.type == BACKWARD:

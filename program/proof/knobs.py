@@ -12,6 +12,7 @@ from program import ops
 from program.ops import Refused, prove, type_in
 from program.passes.resnet_unit import takes_convolution
 from program.strategy import Strategy
+from runlog.digits import six_digits
 
 
 class _Fusion(NamedTuple):
@@ -266,7 +267,7 @@ def _check_buckets(block: Block, limit_mib: float) -> str:
         buckets_by_type.setdefault(type_in(block, gradients[0]), []).append(sizes_mib)
     for buckets in buckets_by_type.values():
         _check_full(buckets, limit_mib)
-    return f"fuse_grad_size_in_MB={limit_mib:g}: buckets {len(summed)}"
+    return f"fuse_grad_size_in_MB={six_digits(limit_mib)}: buckets {len(summed)}"
 
 
 def _check_full(buckets: list[list[float]], limit_mib: float) -> None:

@@ -17,6 +17,7 @@ from paddle.base.framework import Operator
 from program import ops
 from program.ops import Refused, prove, type_in
 from program.optimizers import KINDS, OptimizerConfig
+from runlog.digits import six_digits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ def _check_history(parameter: str, gradient: Gradient, *, ranks: int, micro_step
     prove(gradient.sums == sums, f"{subject} is summed over the ranks {gradient.sums} times, not {sums}")
     divisor = ranks * micro_steps
     is_mean = _is_close(gradient.factor, 1 / divisor)
-    prove(is_mean, f"{subject} is scaled by {gradient.factor:g}, not by 1/{divisor}")
+    prove(is_mean, f"{subject} is scaled by {six_digits(gradient.factor)}, not by 1/{divisor}")
     power = gradient.scale_power
     prove(power == 0, f"{subject} still has the loss scale on it ({power:+d})")
 
@@ -146,7 +147,10 @@ class _Follower:
     def _start_at_loss(self, op: Operator) -> None:
         """Begin with the gradient of the loss, which an operator sets to the loss scale."""
         value = op.attr("value")
-        prove(_is_close(value, self._scale), f"the gradients start at {value:g}, not at the loss scale {self._scale:g}")
+        prove(
+            _is_close(value, self._scale),
+            f"the gradients start at {six_digits(value)}, not at the loss scale {six_digits(self._scale)}",
+        )
         self._histories[op.output_arg_names[0]] = Gradient(factor=value, micro_steps=self._runs)
 
     def _sum_over_ranks(self, name: str) -> None:
@@ -194,7 +198,7 @@ class _Follower:
         if op.type == "scale":
             bias = op.attr("bias")
             is_constant = not bias and len(op.input_arg_names) == 1
-            prove(is_constant, f"scale of {gradients_read[0]} is more than a constant factor: bias {bias:g}")
+            prove(is_constant, f"scale of {gradients_read[0]} is more than a constant factor: bias {six_digits(bias)}")
             history = replace(history, factor=history.factor * op.attr("scale"))
         # `_dynamic_scales` has the variables that AMP multiplies the loss by; `__init__` found them.
         if op.type == "elementwise_mul_grad" and self._dynamic_scales.intersection(op.input_arg_names):
@@ -270,7 +274,10 @@ def _check_decays(op: Operator, config: OptimizerConfig) -> None:
     for index, name in enumerate(op.input("Param")):
         decay = _decay(op, index)
         expected = config.weight_decay if config.decays(name) else 0.0
-        prove(_is_close(decay, expected, least=1e-3), f"weight decay of {name} is {decay:g}, not {expected:g}")
+        prove(
+            _is_close(decay, expected, least=1e-3),
+            f"weight decay of {name} is {six_digits(decay)}, not {six_digits(expected)}",
+        )
 
 
 class _Attribute(NamedTuple):
@@ -290,7 +297,10 @@ def _check_attributes(op: Operator, config: OptimizerConfig) -> None:
     parameter = op.input("Param")[0]
     for attr, called, expected in attributes:
         value = op.attr(attr)
-        prove(_is_close(value, expected, least=1e-3), f"{called} of {parameter} is {value:g}, not {expected:g}")
+        prove(
+            _is_close(value, expected, least=1e-3),
+            f"{called} of {parameter} is {six_digits(value)}, not {six_digits(expected)}",
+        )
 
 
 def _check_lars_states(op: Operator) -> None:

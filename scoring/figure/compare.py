@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from compliance import mlperf
+from runlog.digits import percent
 from runlog.json_types import JsonObject
 from runlog.text import safe_lines
 from runlog.verdict import Verdict, as_text
@@ -330,10 +331,10 @@ def between_runs_sd(text: str) -> BetweenRuns:
 
     Raises ValueError for any other text.
     """
-    percent, _, runs = text.partition("/")
-    if not (0 < float(percent) < 100 and count(runs) > 1):
+    deviation, _, runs = text.partition("/")
+    if not (0 < float(deviation) < 100 and count(runs) > 1):
         raise ValueError(text)
-    return BetweenRuns(float(percent) / 100, count(runs) - 1, f"a given {percent} % between {runs} runs")
+    return BetweenRuns(float(deviation) / 100, count(runs) - 1, f"a given {deviation} % between {runs} runs")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -386,7 +387,7 @@ def _verdict_in_words(row: Row) -> str:
         low, high = row.ratio_interval_95
         interval_holds_1 = low <= 1 <= high
         if not interval_holds_1:
-            return f"not called different: like hosts differ by up to {smallest_difference():.1%}"
+            return f"not called different: like hosts differ by up to {percent(smallest_difference())}"
     return _VERDICTS[row.different]
 
 
@@ -402,7 +403,7 @@ def _ratio_lines(row: Row) -> list[str]:
         interval = f", 95 % {low:.4f} to {high:.4f}"
     efficiency = ""
     if row.efficiency is not None:
-        efficiency = f"   efficiency {row.efficiency:.1%}"
+        efficiency = f"   efficiency {percent(row.efficiency)}"
     return [
         f"  ratio       {row.ratio:.4f}{interval}   {_verdict_in_words(row)} ({row.basis})",
         f"  speedup     {row.speedup:.2f}{efficiency}",

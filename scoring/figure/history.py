@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jinja2
 
+from runlog.digits import percent, six_digits
 from runlog.text import csv_text, safe_lines, visible
 from scoring.export import to_parquet
 from scoring.figure import spread
@@ -81,7 +82,7 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
     independent_past = independent_values(past_values, hosts)
     independent_new = independent_values(new_values, hosts_of_runs(result.records))
     new_mean = statistics.fmean(new_values)
-    figure = f"{new_mean:.6g} {result.unit} over {in_words(result.levels)}"
+    figure = f"{six_digits(new_mean)} {result.unit} over {in_words(result.levels)}"
 
     interval = ratio_interval(independent_past, independent_new)
     if interval is None:
@@ -117,7 +118,7 @@ def _verdict(share: float, high: float) -> str:
     if high >= 1:
         return "not shown to be lower"
     if -math.log(share) < smallest_difference():
-        return f"not called lower: like hosts differ by up to {smallest_difference():.1%}"
+        return f"not called lower: like hosts differ by up to {percent(smallest_difference())}"
     return LOWER
 
 

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from runlog.digits import percent
 from scoring.figure import spread
 from scoring.record import Record, nodes_of
 
@@ -105,7 +106,7 @@ def _counted_in_words(level: Level) -> str:
     counted = f"{level.count} {level.name}s"
     if level.relative_sd is None:
         return f"{counted} ({level.unknown})"
-    return f"{counted} +-{level.relative_sd:.2%}"
+    return f"{counted} +-{percent(level.relative_sd, decimals=2)}"
 
 
 def hosts_of_runs(records: Sequence[Record]) -> list[str] | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from runlog.digits import six_digits
 from scoring.figure import spread
 from scoring.figure.protocols import Protocol
 from scoring.figure.selection import nothing_left, positions, select, too_short
@@ -441,5 +442,6 @@ def _refuse_set_clock(record: Record, run_s: float) -> None:
     _refuse_set_back(record, record.windows)
     windows_s = total(record.windows, "seconds")
     if record.benchmark not in JUDGED_AFTER_TRAINING and run_s * (1 + AGREES) < windows_s:
-        says = f"are {run_s:.6g} s and the windows alone {windows_s:.6g} s: the clock was set, or the log edited"
+        times = f"are {six_digits(run_s)} s and the windows alone {six_digits(windows_s)} s"
+        says = f"{times}: the clock was set, or the log edited"
         raise InputError(f"{record.file}: run_start to run_stop {says}")

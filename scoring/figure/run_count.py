@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from compliance.mlperf import submission_runs_by_round
 from compliance.official.rounds import SubmissionRuns, dropped_runs
+from runlog.digits import six_digits
 from scoring.figure.protocols import Protocol
 from scoring.figure.run import RunFigure
 from scoring.record import InputError, Record, TooFewRunsError
@@ -108,5 +109,5 @@ def _figures_in_words(runs: Sequence[RunFigure], unit: str) -> str:
     """Return the figures of the runs as a list such as `28.5 minutes, did not converge`."""
     words = []
     for run in runs:
-        words.append(f"{run.value:.6g} {unit}" if math.isfinite(run.value) else "did not converge")
+        words.append(f"{six_digits(run.value)} {unit}" if math.isfinite(run.value) else "did not converge")
     return ", ".join(words)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from compliance.mlperf import Standing
+from runlog.digits import percent, significant
 from runlog.json_types import JsonObject
 from runlog.stats import median_set, olympic_mean
 from runlog.text import called, safe_lines
@@ -95,9 +96,9 @@ class Score:
         """Say the limits that are known, in words."""
         said = []
         if self.flops_utilization is not None:
-            said.append(f"{self.flops_utilization:.1%} of the cards' peak FLOP/s (MFU)")
+            said.append(f"{percent(self.flops_utilization)} of the cards' peak FLOP/s (MFU)")
         if self.images_per_joule is not None:
-            said.append(f"{self.images_per_joule:.3g} images/J")
+            said.append(f"{significant(self.images_per_joule, digits=3)} images/J")
         return said
 
     @property

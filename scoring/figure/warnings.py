@@ -4,9 +4,9 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
+from runlog.digits import percent, percent_above, significant, six_digits
 from runlog.json_types import JsonObject
 from runlog.verdict import WARNING, Verdict
-from scoring.digits import percent_above, six_digits
 from scoring.figure.spread import outlier
 from scoring.importers.checks import CLOCK_AGREES, EPOCHS_AND_RUN, REFUSED, seconds_of_row
 from scoring.importers.run_time import run_rate
@@ -56,8 +56,9 @@ def _of_same_rows(record: Record, value: float, lines: tuple[int, int], figure_o
     first_line, last_line = lines
     rate_of_rows = _rate_by_rows(record, first_line, last_line)
     if rate_of_rows is not None and not 1 / REFUSED <= value / rate_of_rows <= REFUSED:
+        times_too_much = significant(value / rate_of_rows, digits=3)
         message = (
-            f"{figure_of_lines} {value / rate_of_rows:.3g} times what the same rows' own times make, "
+            f"{figure_of_lines} {times_too_much} times what the same rows' own times make, "
             f"{six_digits(rate_of_rows)}: the clock was set, or the run stood still in between"
         )
         yield warning("rows_disagree", message, record, last_line)
@@ -134,7 +135,9 @@ def of_interval(value: float, interval: tuple[float, float] | None) -> Iterator[
     half_width = (high - low) / 2 / value  # as a share of the figure
     if half_width > UNSTEADY_SHARE:
         share = percent_above(half_width, UNSTEADY_SHARE)
-        message = f"half the width of the 95 % interval is {share} of the figure (over {UNSTEADY_SHARE:.0%})"
+        message = (
+            f"half the width of the 95 % interval is {share} of the figure (over {percent(UNSTEADY_SHARE, decimals=0)})"
+        )
         yield warning("wide_interval", message)
 
 
@@ -191,7 +194,10 @@ def of_mean(rates: Sequence[float]) -> Iterator[Verdict]:
     """Warn of a mean of runs' rates that lies above their images over their time by more than 0.1 %."""
     gap = statistics.fmean(rates) * statistics.fmean(1 / rate for rate in rates) - 1
     if gap > RATE_GAP_SHARE:
-        yield warning("rates_averaged", f"the mean of the runs' rates is {gap:.2%} above their images over their time")
+        yield warning(
+            "rates_averaged",
+            f"the mean of the runs' rates is {percent(gap, decimals=2)} above their images over their time",
+        )
 
 
 def of_mixture(records: Sequence[Record]) -> Iterator[Verdict]:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from runlog.digits import percent, percent_above, significant
 from runlog.verdict import Verdict
-from scoring.digits import percent, percent_above
 from scoring.figure.warnings import OUTLIER_SHARE, RATE_GAP_SHARE, warning
 from scoring.importers.text import steps_as_weights, weighted_mean
 from scoring.record import Record, Window
@@ -54,7 +54,7 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
     share = waiting_share(windows)
     if share is not None and share > STALL_SHARE:
         waiting = percent_above(share, STALL_SHARE)
-        message = f"{waiting} of the step time is waiting for data (over {STALL_SHARE:.0%})"
+        message = f"{waiting} of the step time is waiting for data (over {percent(STALL_SHARE, decimals=0)})"
         yield warning("data_stall", message, record)
     for kind, does in (("data_wait", "waits for its input"), ("compute", "computes")):
         yield from _of_slow_rank(record, windows, kind, does)
@@ -110,14 +110,15 @@ def _of_step_times(
     fast = ordered[int(0.05 * len(times))]  # 5 % of the windows are faster
     slow = ordered[int(0.95 * len(times))]  # 5 % of them are as slow, or slower
     if slow > SWING * fast:
-        message = f"the slow windows take {slow / fast:.3g} times as long as the fast ones, 5 to 95 % of them"
+        times_as_long = significant(slow / fast, digits=3)
+        message = f"the slow windows take {times_as_long} times as long as the fast ones, 5 to 95 % of them"
         yield warning("unsteady", message, record)
 
     mean_rate = statistics.fmean(1 / time for time in times)
     mean_time = weighted_mean(times, steps_as_weights(windows))
     gap = mean_rate * mean_time - 1  # 0 where all windows are of one speed
     if averages_rates and gap > RATE_GAP_SHARE:
-        message = f"the mean of rates is {gap:.2%} above images over time: windows of unequal speed"
+        message = f"the mean of rates is {percent(gap, decimals=2)} above images over time: windows of unequal speed"
         yield warning("rates_averaged", message, record)
 
 
@@ -150,9 +151,10 @@ def _outlying_windows(record: Record, windows: Sequence[Window], times: Sequence
 
     farthest = distances.index(max(distances))
     longer = "longer" if moved > 0 else "shorter"
+    times_the_median = significant(times[farthest] / middle, digits=3)
     message = (
         f"{far_windows} of {len(windows)} windows, far from the others, make the mean step time {percent(abs(moved))} "
-        f"{longer}; the farthest takes {times[farthest] / middle:.3g} times the median: see the median of the window "
+        f"{longer}; the farthest takes {times_the_median} times the median: see the median of the window "
         "rates"
     )
     return warning("outlying_window", message, record, windows[farthest].line)

@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
+from runlog.digits import six_digits
 from runlog.reader import open_log
 from runlog.text import safe_lines
 from scoring.importers import checks, dllogger, gluoncv, keras, mllog, mmseg, oneflow, paddle, paddleclas
@@ -373,7 +374,7 @@ def record_lines(record: Record) -> list[str]:
         show("run time", f"{record.run_time_s / 60:.3f} min")
     if record.quality:
         last = record.quality[-1]
-        show("quality", f"{last.name} {last.value:g}  (line {last.line})")
+        show("quality", f"{last.name} {six_digits(last.value)}  (line {last.line})")
     for check in record.checks:
         show(_check_word(check), str(check))
     if record.truncated:

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scoring.digits import six_digits
+from runlog.digits import significant, six_digits
 from scoring.importers.run_time import rate_of_whole_time, rows_of_epochs
 from scoring.importers.text import lines_in_words, total
 from scoring.record import Check, Record, Window
@@ -333,7 +333,7 @@ def _check_printed_rates(record: Record) -> Check | None:
     return _check_of_ratio(
         "rate",
         f"line {rows[0].line} and {len(rows) - 1} more: the printed rates, {six_digits(printed_rate)} images/s",
-        f"images / time, {six_digits(measured_rate)} images/s, {ratio:.4g} times the printed ones",
+        f"images / time, {six_digits(measured_rate)} images/s, {significant(ratio, digits=4)} times the printed ones",
         ratio=ratio,
     )
 
@@ -359,7 +359,7 @@ def _check_batch(record: Record) -> Check | None:
     return _check_of_ratio(
         "batch",
         f"{where}: {batch} a device",
-        f"{lines_in_words(rows)}: rate x step time, {images:.4g} a device at the median",
+        f"{lines_in_words(rows)}: rate x step time, {significant(images, digits=4)} a device at the median",
         ratio=images / batch,
     )
 

@@ -4,7 +4,7 @@ import bisect
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scoring.digits import six_digits
+from runlog.digits import six_digits
 from scoring.importers.text import lines_in_words, total
 from scoring.record import Record, Span, Window
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from compliance.mlperf import UNVERIFIED, notes_in_order
+from runlog.digits import percent
 from runlog.json_types import JsonObject
 from runlog.text import safe_lines
 from scoring.figure import protocols
@@ -190,7 +191,7 @@ def _judged(rule: Rule, result: Score, records: Sequence[Record], published: Pub
     notes += other_conditions
     is_borne_out = not other_conditions and (is_exact or is_near)
     if is_borne_out and not is_exact:
-        notes.append(f"within {TOLERANCE:.2%}, not to all digits")
+        notes.append(f"within {percent(TOLERANCE, decimals=2)}, not to all digits")
     if published.log_note:
         notes.append(f"known: {published.log_note}")
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from runlog.digits import six_digits
 from runlog.json_types import JsonObject
-from scoring.digits import six_digits
 from scoring.figure.protocols import Protocol
 from scoring.figure.score import Score, score
 from scoring.published.plan import SHRUNK_NOTE, Campaign, Job, Run, run_of

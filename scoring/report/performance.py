@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
 
+from runlog.digits import six_digits
 from runlog.text import visible
 from scoring.figure.window_warnings import slowest_ranks
 from scoring.importers.checks import REFUSED
@@ -197,7 +198,7 @@ def _moment(run: ReportedRun) -> str:
     try:
         return datetime.fromtimestamp(_start_s(run), tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
-        return f"{_start_s(run):g}"
+        return six_digits(_start_s(run))
 
 
 def hosts_of(run: ReportedRun) -> Inline:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from runlog.digits import significant, six_digits
 from runlog.text import visible
 from scoring.report.blocks import Figure
 from scoring.report.content import Point, stretches
@@ -220,9 +221,9 @@ def _tick_label(value: float, _: object) -> str:
     """Return the label of a tick, for which the axis has room for six characters."""
     size = abs(value)
     if size >= 1e6:
-        return f"{value / 1e6:.4g} M"
+        return f"{significant(value / 1e6, digits=4)} M"
     if size >= 1e5:
-        return f"{value / 1e3:.4g} k"
+        return f"{significant(value / 1e3, digits=4)} k"
     if size >= 1000 or value == int(value):
         return format(value, ",.0f")
     return format(value, ".10g")
@@ -310,7 +311,7 @@ def lines(
         drawing.draw_series(look, label, points)
     if target is not None and abs(target) < GREATEST_DRAWN:
         drawing.draw_level(target)
-        drawing.add_to_legend("╌", INK, f"target {target:g}")
+        drawing.add_to_legend("╌", INK, f"target {six_digits(target)}")
     if from_zero:
         drawing.start_at_zero(_values_of(series))
     drawing.axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Sequence
 
+from runlog.digits import six_digits
 from runlog.text import visible
 from scoring.record import Quality
 from scoring.report import blocks, plots
@@ -42,7 +43,7 @@ def _caption(measures: Sequence[str], series: Sequence[plots.NamedPoints], targe
     first_and_last = "; ".join(f"{name} {_both_ends(points)}" for name, points in series)
     caption = f"{' and '.join(measures)}, first and last: {first_and_last}"
     if target is not None:
-        caption += f"; target {target:g}"
+        caption += f"; target {six_digits(target)}"
     return f"{caption}."
 
 

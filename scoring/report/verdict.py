@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from compliance import mlperf
+from runlog.digits import six_digits
 from runlog.text import called
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure.protocols import Protocol
@@ -200,7 +201,7 @@ def _final_quality(trained: Sequence[ReportedRun], runs: Sequence[ReportedRun]) 
         f"{_numbers_in_words(trained, runs)} ended with success; lowest final {worst.name} {four_digits(worst.value)}"
     )
     if target is not None:
-        text += f", target {target:g}"
+        text += f", target {six_digits(target)}"
     if target is not None and worst.value < target:
         fix = "Train to the target, or measure throughput alone (MODE=throughput)."
         return Verdict(check="quality", status=FATAL, found=text, fix=fix)

@@ -24,6 +24,7 @@ from program import build
 from program.arrays import Array
 from program.ops import LOSS_VALUE
 from program.optimizers import Schedule
+from runlog.digits import six_digits
 from runlog.errors import RunError, message_of
 from runlog.verdict import FATAL, UNKNOWN, Verdict, as_text, worst
 from tools.doctor import checks as doctor_checks
@@ -306,6 +307,6 @@ def _wait_for_others(me: ranks.Ranks, failure: Verdict | None) -> None:
     while not all_have_left.Test():
         is_late = time.monotonic() > until_s
         if is_late and failure is not None and failure.status == FATAL:
-            message = f"{failure.found}; another rank has not left this check {LEAVE_S:g} s later"
+            message = f"{failure.found}; another rank has not left this check {six_digits(LEAVE_S)} s later"
             raise RunError(f"rank {me.rank}: {message}")
         time.sleep(0.01)

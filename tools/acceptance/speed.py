@@ -14,6 +14,7 @@ from paddle_rn50 import config
 from program import build
 from program.count import counts_of
 from runlog import schema
+from runlog.digits import percent, significant
 from runlog.json_types import JsonObject
 from runlog.verdict import OK, UNKNOWN, Verdict, judged
 from runlog.writer import RunLog, open_log
@@ -134,11 +135,11 @@ def judge_rate(machine: Machine, images: int, time_s: float, joules: float, flop
     if peak_flops_per_s:
         utilization = flops * rate / (peak_flops_per_s * ranks)
         figures["flops_utilization"] = utilization
-        found += f", {utilization:.1%} of the card's peak"
+        found += f", {percent(utilization)} of the card's peak"
     if joules > 0:  # not so for NaN: it was not measured
         images_per_joule = images / joules
         figures["images_per_joule"] = images_per_joule
-        found += f", {images_per_joule:.3g} images/J"
+        found += f", {significant(images_per_joule, digits=3)} images/J"
 
     published = None
     if card and job.hyperparameters.image_size == PUBLISHED_SIZE:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from harness import env
 from runlog.completion import complete
+from runlog.digits import six_digits
 from runlog.errors import one_line
 from runlog.verdict import FATAL, Verdict, as_json, as_text, worst
 from tools.doctor.checks import clock_offset_s, judge_all, judge_ranks, judge_start
@@ -71,12 +72,12 @@ def mpirun_failure() -> str:
     options = [*as_root, "-n", "2", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
     script = "from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2"
     # By the command timeout, whose signal ends the ranks too; Python's own would kill mpirun alone.
-    command = ["timeout", f"{MPIRUN_S:g}", str(mpirun), *options, sys.executable, "-c", script]
+    command = ["timeout", str(MPIRUN_S), str(mpirun), *options, sys.executable, "-c", script]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode == 0:
         return ""
     if done.returncode == TIMED_OUT:
-        return f"no answer in {MPIRUN_S:g} s"
+        return f"no answer in {six_digits(MPIRUN_S)} s"
     message = " ".join(done.stderr.split())
     return message[:MESSAGE_CHARS] or "mpirun failed"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pynvml
 
 from harness import env, memory, nvidia, provenance
+from runlog.digits import six_digits
 from runlog.verdict import FATAL, WARNING, Verdict
 from tools.doctor.cuda import CudaStart, System
 from tools.doctor.rows import CAPABILITIES, FAULTS, Facts, gpu_name, judge_check
@@ -368,7 +369,7 @@ def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
         f"libraries {memory.BESIDE_MIB / 1024:.1f} (assumed); and {margin_gib:.1f} GiB left over"
     )
     fits = need_gib + margin_gib <= gpu.memory_gib
-    found = f"{gpu_name(gpu)}: {gpu.memory_gib:g} GiB"
+    found = f"{gpu_name(gpu)}: {six_digits(gpu.memory_gib)} GiB"
     yield judge_check(job, "gpu.memory", good=fits, found=found, need=need, limit=memory.WORKSPACE_LIMIT)
 
 

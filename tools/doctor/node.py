@@ -19,6 +19,7 @@ import psutil
 
 from harness import child, env, network, nvidia, nvidia_smi, provenance
 from harness.libraries import of_network
+from runlog.digits import six_digits
 from runlog.errors import RunError
 from runlog.json_types import JsonObject
 from runlog.schema import as_json
@@ -150,7 +151,7 @@ def _import_error(name: str) -> str:
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=IMPORT_S)
     except subprocess.TimeoutExpired:
-        return f"not done in {IMPORT_S:g} s"
+        return f"not done in {six_digits(IMPORT_S)} s"
     if done.returncode < 0:
         return f"ended by signal {-done.returncode}"
     if done.returncode > 0:

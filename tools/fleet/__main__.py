@@ -19,6 +19,7 @@ from harness import env
 from harness.__main__ import main as ranks_main
 from runlog import named_files
 from runlog.completion import complete
+from runlog.digits import percent, significant, six_digits
 from runlog.errors import RunError, one_line
 from runlog.json_types import JsonObject
 from runlog.verdict import FATAL, OK, UNKNOWN, Verdict, as_text
@@ -86,7 +87,7 @@ def text(judged: Judged, since: Sequence[Change]) -> str:
     `step` or `left out`. `since` are the changes since a baseline; empty without one.
     """
     record = judged.record
-    lines = [f"fleet     {len(judged.statuses)} compared, measured in {record['took_s']:g} s"]
+    lines = [f"fleet     {len(judged.statuses)} compared, measured in {six_digits(record['took_s'])} s"]
     lines += _metric_lines(judged)
     lines += _arithmetic_lines(judged)
     lines += _lines_on_step_of_all(record)
@@ -172,7 +173,7 @@ def _change_lines(change: Change) -> list[str]:
         between = " ({:+.1%} to {:+.1%})".format(*change.interval_95)
     lines = [f"since     {change.metric}: {_signed(change.fleet)}{between} on {change.nodes} nodes"]
     for host, slower in change.slower.items():
-        lines.append(f"since     {host}: {change.metric}: {slower:.1%} slower beside itself")
+        lines.append(f"since     {host}: {change.metric}: {percent(slower)} slower beside itself")
     return lines
 
 
@@ -212,7 +213,7 @@ def _figure_on_map(metric: str, time_s: float) -> str:
     value = time_s * 1e6
     if metric == "transfer_s":
         value = EXCHANGE_MIB / time_s
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if value >= 1000 else significant(value, digits=4)
 
 
 def _map_rows(judged: Judged, metric: str) -> list[dict[int, Cell]]:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from program.arrays import Array
+from runlog.digits import percent
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict, judged, worst
 from scoring.figure import spread
 from scoring.figure.calibration import smallest_difference
@@ -70,8 +71,8 @@ def judge_slowness(
     interval = figures["interval_95"]
     within = ""
     if interval:
-        within = f" ({interval[0]:.1%} to {interval[1]:.1%})"
-    found = f"{slower:.1%}{within} slower than the fleet's median{also}"
+        within = f" ({percent(interval[0])} to {percent(interval[1])})"
+    found = f"{percent(slower)}{within} slower than the fleet's median{also}"
     return judged(metric, not is_named, found, bad=WARNING, where=where, figures=figures | {"slower": slower})
 
 
@@ -338,8 +339,9 @@ class Judged:
         if difference <= DOUBTFUL:
             return []
         return [
-            f"a step of {slowest} takes {difference:.1%} longer than one of {fastest}, and nobody is told from the "
-            "others: too few are alike, or too many are slow; look at the nodes' figures, or compare with a --baseline"
+            f"a step of {slowest} takes {percent(difference)} longer than one of {fastest}, and nobody is told from "
+            "the others: too few are alike, or too many are slow; look at the nodes' figures, or compare with a "
+            "--baseline"
         ]
 
 

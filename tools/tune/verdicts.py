@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from program.arrays import Array
+from runlog.digits import significant
 from runlog.verdict import FATAL, OK, UNKNOWN, WARNING, Verdict
 from scoring.figure import spread
 from scoring.record import Record
@@ -84,7 +85,7 @@ def judge_candidate(name: str, runs: Sequence[Record], base: Sequence[Record], a
     excess = math.inf if np.isnan(excesses).any() else float(excesses.max())
     if excess > 1:
         status = FATAL
-        outcome = f"refused: its losses differ by {excess:.3g} times what is allowed"
+        outcome = f"refused: its losses differ by {significant(excess, digits=3)} times what is allowed"
     elif low > 1:
         status = OK
         outcome = "faster"

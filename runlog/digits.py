@@ -3,12 +3,17 @@
 
 def six_digits(value: float) -> str:
     """Return a figure with its six leading digits: `1234.57` of 1234.5678, `0.5` of 0.5."""
-    return format(value, ".6g")
+    return significant(value, digits=6)
 
 
-def percent(share: float) -> str:
-    """Return a share in percent with one decimal: `3.1%` of 0.0312."""
-    return format(share, ".1%")
+def significant(value: float, *, digits: int) -> str:
+    """Return a figure with this many leading digits: with three, `1.23e+03` of 1234.5678 and `0.5` of 0.5."""
+    return format(value, f".{digits}g")
+
+
+def percent(share: float, *, decimals: int = 1) -> str:
+    """Return a share in percent: `3.1%` of 0.0312, `3%` with no decimals."""
+    return format(share, f".{decimals}%")
 
 
 def percent_above(share: float, limit: float) -> str:
