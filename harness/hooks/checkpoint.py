@@ -31,7 +31,6 @@ from harness.ranks import Ranks
 from program import build, stored
 from program.arrays import Array
 from runlog import schema
-from runlog.digits import six_digits
 from runlog.errors import RunError
 from runlog.writer import RunLog
 
@@ -132,7 +131,7 @@ def _require_same_course(path: Path, position: Position, job: Job, ranks: int) -
     if position.global_batch != job.global_batch:
         raise ValueError(
             f"{path}: its run had {position.global_batch} images a step, this one has {job.global_batch}: the "
-            f"recipe depends on it: set BATCHSIZE={six_digits(position.global_batch / ranks)} for {ranks} ranks"
+            f"recipe depends on it: set BATCHSIZE={position.global_batch / ranks:g} for {ranks} ranks"
         )
     if job.course.seed not in (-1, position.seed):
         raise ValueError(f"{path}: its run had SEED={position.seed}: set that, or SEED=-1 to take it over")
