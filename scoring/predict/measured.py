@@ -110,7 +110,7 @@ def _warnings_of_mixture(records: Sequence[Record]) -> list[str]:
     Raises InputError if they differ in model, batch per device or precision, because they did different work then.
     """
     texts = []
-    for warning in figure_warnings.of_mixture(records):
+    for warning in figure_warnings.warn_of_mixed_settings(records):
         if warning.check in ("mixed_model", "mixed_batch", "mixed_precision"):
             raise InputError(f"{warning.found}; scaling compares the same work, so give logs of one")
         texts.append(warning.found)
