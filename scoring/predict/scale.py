@@ -268,7 +268,7 @@ def _base_nodes(measured: Iterable[int], nodes: int) -> int:
 
 
 class Assumed(NamedTuple):
-    """What the time to train is computed from, and what is assumed for it, in words."""
+    """The inputs of the time to train, and in words those of them that are assumed."""
 
     training: Training
     assumptions: list[str]
