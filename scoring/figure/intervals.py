@@ -27,7 +27,7 @@ class Intervals:
     repeat_95: Bounds | None = None  # of one run: where the figure of another run of the system lies
 
 
-def of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
+def intervals_of_one_run(run: RunFigure, record: Record, protocol: Protocol) -> Intervals:
     """Return the two 95 % intervals of a single run: where its own mean lies, and where another run would lie.
 
     Their widths were learnt from published logs, for figures that are made of windows. Where a figure is made of
@@ -88,7 +88,7 @@ def _why_no_width(widths: Sequence[Width], kind: str) -> str:
     return f"none: fewer than {least} windows of one run"
 
 
-def of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol) -> Intervals:
+def intervals_of_several_runs(runs: Sequence[RunFigure], records: Sequence[Record], protocol: Protocol) -> Intervals:
     """Return the 95 % interval of the protocol's mean, median or olympic mean of several runs, and how it was made.
 
     Runs on one host lie closer together than hosts do. So where the logs name two hosts or more and some have several

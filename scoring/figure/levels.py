@@ -27,7 +27,9 @@ class Level:
     not_converged: int = 0  # runs that are not counted, as they have no figure: aborted, or short of the target
 
 
-def levels(values: Sequence[float], rates: Sequence[Sequence[float]], hosts: Sequence[str] | None) -> tuple[Level, ...]:
+def levels_of_repetition(
+    values: Sequence[float], rates: Sequence[Sequence[float]], hosts: Sequence[str] | None
+) -> tuple[Level, ...]:
     """Return how many windows, runs and hosts were measured, and how far each lie apart, in this order.
 
     `values` are the figures of the runs. `rates` holds the rates of each run's windows, empty where it has none.

@@ -34,7 +34,7 @@ def as_json(warnings: Iterable[Verdict]) -> list[JsonObject]:
     return [{"rule": one.check, "message": one.found, **one.figures} for one in warnings]
 
 
-def of_summary(record: Record, value: float, lines: tuple[int, int]) -> Iterator[Verdict]:
+def warn_if_other_rates_differ(record: Record, value: float, lines: tuple[int, int]) -> Iterator[Verdict]:
     """Warn where a run's figure lies far off what the same log says of the speed in another way.
 
     `value` is the figure in images/s, `lines` the first and last line that it is made of. The other ways are the times
@@ -42,12 +42,14 @@ def of_summary(record: Record, value: float, lines: tuple[int, int]) -> Iterator
     """
     first_line, last_line = lines
     figure_of_lines = f"the figure, of lines {first_line} to {last_line}, is"
-    yield from _of_same_rows(record, value, lines, figure_of_lines)
-    yield from _of_whole_run(record, value, last_line)
-    yield from _of_closing_figure(record, value, figure_of_lines)
+    yield from _warn_if_rows_disagree(record, value, lines, figure_of_lines)
+    yield from _warn_if_whole_run_disagrees(record, value, last_line)
+    yield from _warn_if_closing_figure_disagrees(record, value, figure_of_lines)
 
 
-def _of_same_rows(record: Record, value: float, lines: tuple[int, int], figure_of_lines: str) -> Iterator[Verdict]:
+def _warn_if_rows_disagree(
+    record: Record, value: float, lines: tuple[int, int], figure_of_lines: str
+) -> Iterator[Verdict]:
     """Warn where a figure is over REFUSED times what the same rows' own times make, or under 1 / REFUSED times.
 
     `figure_of_lines` is the start of the message, such as "the figure, of lines 12 to 480, is". There is no warning
@@ -64,7 +66,7 @@ def _of_same_rows(record: Record, value: float, lines: tuple[int, int], figure_o
         yield warning("rows_disagree", message, record, last_line)
 
 
-def _of_whole_run(record: Record, value: float, last_line: int) -> Iterator[Verdict]:
+def _warn_if_whole_run_disagrees(record: Record, value: float, last_line: int) -> Iterator[Verdict]:
     """Warn where a figure lies off the rate of the whole run by more than warm-up explains, WARM_UP_SHARE.
 
     Where the importer has already found that the epochs and the whole run disagree, they are not compared again. There
@@ -82,7 +84,7 @@ def _of_whole_run(record: Record, value: float, last_line: int) -> Iterator[Verd
             yield warning("ways_disagree", message, record, last_line)
 
 
-def _of_closing_figure(record: Record, value: float, figure_of_lines: str) -> Iterator[Verdict]:
+def _warn_if_closing_figure_disagrees(record: Record, value: float, figure_of_lines: str) -> Iterator[Verdict]:
     """Warn where a figure lies off the images/s that the log closes with by more than SUMMARY_SHARE.
 
     `figure_of_lines` is the start of the message, such as "the figure, of lines 12 to 480, is". There is no warning
@@ -127,7 +129,7 @@ def _rate_by_rows(record: Record, first_line: int, last_line: int) -> float | No
     return steps * batch / seconds
 
 
-def of_interval(value: float, interval: tuple[float, float] | None) -> Iterator[Verdict]:
+def warn_if_interval_is_wide(value: float, interval: tuple[float, float] | None) -> Iterator[Verdict]:
     """Warn of a figure whose 95 % interval reaches more than 2 % of it to each side."""
     if interval is None:
         return
@@ -141,7 +143,7 @@ def of_interval(value: float, interval: tuple[float, float] | None) -> Iterator[
         yield warning("wide_interval", message)
 
 
-def of_efficiency(name: str, efficiency: float) -> Iterator[Verdict]:
+def warn_if_over_linear(name: str, efficiency: float) -> Iterator[Verdict]:
     """Warn of an efficiency over 1 by more than clocks differ: a device that does more among many than among few."""
     if efficiency <= 1 + CLOCK_AGREES:
         return
@@ -152,7 +154,7 @@ def of_efficiency(name: str, efficiency: float) -> Iterator[Verdict]:
     yield warning("over_linear", message)
 
 
-def of_record(record: Record) -> Iterator[Verdict]:
+def warn_of_import_findings(record: Record) -> Iterator[Verdict]:
     """Warn of what the importer of a log found: text that it could not read, contradictions, and TF32 called FP32."""
     for problem in record.problems[:3]:
         yield warning("option_contradicts_log" if "the options" in problem else "log_problem", problem, record)
@@ -164,7 +166,7 @@ def of_record(record: Record) -> Iterator[Verdict]:
         yield warning("tf32", message, record, record.field_lines.get("math_mode"))
 
 
-def of_runs(records: Sequence[Record], values: Sequence[float], unit: str) -> Iterator[Verdict]:
+def warn_of_outlying_run(records: Sequence[Record], values: Sequence[float], unit: str) -> Iterator[Verdict]:
     """Warn of the run that does not belong to the others by Grubbs' test, if it is over 1 % off the median too."""
     finite = [(record, value) for record, value in zip(records, values, strict=True) if math.isfinite(value)]
     index = outlier([value for _, value in finite])
@@ -177,7 +179,7 @@ def of_runs(records: Sequence[Record], values: Sequence[float], unit: str) -> It
         yield warning("outlying_run", message, record)
 
 
-def of_unsaid_machine(records: Sequence[Record]) -> Iterator[Verdict]:
+def warn_if_machine_is_unknown(records: Sequence[Record]) -> Iterator[Verdict]:
     """Warn that runs are put together of which nothing says that they ran on one machine."""
     silent = [record for record in records if record.machine is None]
     if len(records) < 2 or not silent:
@@ -190,7 +192,7 @@ def of_unsaid_machine(records: Sequence[Record]) -> Iterator[Verdict]:
     yield warning("system_unsaid", message, silent[0])
 
 
-def of_mean(rates: Sequence[float]) -> Iterator[Verdict]:
+def warn_if_mean_of_rates_is_high(rates: Sequence[float]) -> Iterator[Verdict]:
     """Warn of a mean of runs' rates that lies above their images over their time by more than 0.1 %."""
     gap = statistics.fmean(rates) * statistics.fmean(1 / rate for rate in rates) - 1
     if gap > RATE_GAP_SHARE:
@@ -200,7 +202,7 @@ def of_mean(rates: Sequence[float]) -> Iterator[Verdict]:
         )
 
 
-def of_mixture(records: Sequence[Record]) -> Iterator[Verdict]:
+def warn_of_mixed_settings(records: Sequence[Record]) -> Iterator[Verdict]:
     """Warn of runs set side by side that differ in model, batch, precision, math mode or software.
 
     A run whose log does not say one of them is taken to agree. The precision is an exception: see `_different_values`.

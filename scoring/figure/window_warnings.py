@@ -36,7 +36,7 @@ STRAGGLER_CHANCE = 0.01  # that a run of ranks that are alike has such a warning
 STRAGGLER_WINDOWS = 4  # windows that are worth one of independent ones: (1 + r) / (1 - r) at a correlation r of 0.6
 
 
-def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) -> Iterator[Verdict]:
+def warn_about_windows(record: Record, windows: Sequence[Window], averages_rates: bool) -> Iterator[Verdict]:
     """Warn of what the measured windows of one run show: a log that ends early, uneven times, waits for data or a rank.
 
     `averages_rates` says that the figure is a mean of the windows' rates, for which running averages and windows of
@@ -48,16 +48,16 @@ def of_windows(record: Record, windows: Sequence[Window], averages_rates: bool) 
     if record.cumulative and averages_rates:
         message = "the printed rates are running averages of the epoch: their mean counts early steps many times"
         yield warning("cumulative_windows", message, record)
-    times = step_times(windows)
+    times = comparable_times(windows)
     if len(times) == len(windows) > 1:
-        yield from _of_step_times(record, windows, times, averages_rates)
+        yield from _warn_of_uneven_times(record, windows, times, averages_rates)
     share = waiting_share(windows)
     if share is not None and share > STALL_SHARE:
         waiting = percent_above(share, STALL_SHARE)
         message = f"{waiting} of the step time is waiting for data (over {percent(STALL_SHARE, decimals=0)})"
         yield warning("data_stall", message, record)
     for kind, does in (("data_wait", "waits for its input"), ("compute", "computes")):
-        yield from _of_slow_rank(record, windows, kind, does)
+        yield from _warn_of_slow_rank(record, windows, kind, does)
 
 
 def waiting_share(windows: Sequence[Window]) -> float | None:
@@ -71,7 +71,7 @@ def waiting_share(windows: Sequence[Window]) -> float | None:
     return waited / total if total else None
 
 
-def step_times(windows: Iterable[Window]) -> list[float]:
+def comparable_times(windows: Iterable[Window]) -> list[float]:
     """Return the seconds of a step in each window; windows whose rows do not tell a time are left out.
 
     Where a row does not say its steps, the time is that of an image instead. Where it prints a rate alone, it is one
@@ -88,7 +88,7 @@ def step_times(windows: Iterable[Window]) -> list[float]:
     return times
 
 
-def _of_step_times(
+def _warn_of_uneven_times(
     record: Record, windows: Sequence[Window], times: Sequence[float], averages_rates: bool
 ) -> Iterator[Verdict]:
     """Warn of uneven step times: running averages, a change of level or a few outliers, a wide swing, unequal rates.
@@ -102,7 +102,7 @@ def _of_step_times(
         message = "the windows look like running averages: ever smaller changes from row to row"
         yield warning("cumulative_windows", message, record)
     if len(times) >= LEAST_FOR_LEVELS:
-        found = _change_of_level(record, windows, times) or _outlying_windows(record, windows, times)
+        found = _warning_of_level_change(record, windows, times) or _warning_of_outlying_windows(record, windows, times)
         if found is not None:
             yield found
 
@@ -122,7 +122,7 @@ def _of_step_times(
         yield warning("rates_averaged", message, record)
 
 
-def _outlying_windows(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
+def _warning_of_outlying_windows(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Return a warning of a few windows far from the median step time that move the mean by over 1 %; None without.
 
     Far is more than OUTLIER_SCORE deviations, and more than OUTLYING_WINDOW_SHARE of the median. More than a tenth of
@@ -160,19 +160,19 @@ def _outlying_windows(record: Record, windows: Sequence[Window], times: Sequence
     return warning("outlying_window", message, record, windows[farthest].line)
 
 
-def _change_of_level(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
+def _warning_of_level_change(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Return a warning of warm-up that was not over, of throttling or of drift; None without them.
 
     At most one of them explains a series, so the first one that is found is returned.
     """
     return (
-        _warm_up_not_over(record, windows, times)
-        or _throttling(record, windows, times)
-        or _drift(record, windows, times)
+        _warning_of_warm_up(record, windows, times)
+        or _warning_of_throttling(record, windows, times)
+        or _warning_of_drift(record, windows, times)
     )
 
 
-class ChangeOfLevel(NamedTuple):
+class LevelChange(NamedTuple):
     """The place at which a series of values changes from one level to another."""
 
     at: int  # index of the first value of the new level
@@ -180,7 +180,7 @@ class ChangeOfLevel(NamedTuple):
     after: float  # median of the values from it on
 
 
-def change_point(values: Sequence[float], first: int, last: int) -> ChangeOfLevel | None:
+def change_point(values: Sequence[float], first: int, last: int) -> LevelChange | None:
     """Return where a series changes its level, at an index from `first` to `last`; None where it does not clearly.
 
     Each index splits the series in two parts, of the values before it and of those from it on. The index is taken at
@@ -188,7 +188,7 @@ def change_point(values: Sequence[float], first: int, last: int) -> ChangeOfLeve
     differ by more than CHANGE_STRENGTH of these. Values far from the median are moved nearer beforehand, so that one
     spike does not look like a level.
     """
-    noise = _noise(values)
+    noise = _noise_deviation(values)
     clipped = _clipped(values, MOST_DEVIATIONS * noise)
     total = math.fsum(clipped)
     sums_before = list(itertools.accumulate(clipped, initial=0.0))  # at an index, the sum of the values before it
@@ -208,7 +208,7 @@ def change_point(values: Sequence[float], first: int, last: int) -> ChangeOfLeve
 
     if greatest_strength <= CHANGE_STRENGTH:
         return None
-    return ChangeOfLevel(best_index, statistics.median(values[:best_index]), statistics.median(values[best_index:]))
+    return LevelChange(best_index, statistics.median(values[:best_index]), statistics.median(values[best_index:]))
 
 
 def _clipped(values: Sequence[float], most: float) -> list[float]:
@@ -217,7 +217,7 @@ def _clipped(values: Sequence[float], most: float) -> list[float]:
     return [min(max(value, middle - most), middle + most) for value in values]
 
 
-def _noise(values: Sequence[float]) -> float:
+def _noise_deviation(values: Sequence[float]) -> float:
     """Return the standard deviation of a series about its level, by how much neighbours differ at the median.
 
     A change of level or a slow drift hardly touches it. The difference of two values has sqrt(2) times the deviation of
@@ -229,7 +229,7 @@ def _noise(values: Sequence[float]) -> float:
     return max(noise, 1e-4 * abs(middle), 1e-12)
 
 
-def _warm_up_not_over(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
+def _warning_of_warm_up(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Return a warning where the measured windows begin with a level that is slower by over 1 %; None where not."""
     count = len(times)
     change = change_point(times, 1, count // 2)
@@ -242,7 +242,7 @@ def _warm_up_not_over(record: Record, windows: Sequence[Window], times: Sequence
     return warning("warm_up_not_over", message, record, windows[change.at].line)
 
 
-def _throttling(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
+def _warning_of_throttling(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Return a warning where the computation slows down by over 3 % and stays slow to the end; None where not.
 
     The wait for data is taken off the times. The change must be sudden: where the times rise slowly before or after
@@ -262,7 +262,9 @@ def _throttling(record: Record, windows: Sequence[Window], times: Sequence[float
     if change is None:
         return None
 
-    steepest_ramp = max(_ramp(compute_times[: change.at]), _ramp(compute_times[change.at :]))
+    steepest_ramp = max(
+        _change_between_halves(compute_times[: change.at]), _change_between_halves(compute_times[change.at :])
+    )
     is_step = steepest_ramp < THROTTLE_SHARE / 2  # flat on both sides, beside the change, which is over THROTTLE_SHARE
     is_slower = change.after > change.before * (1 + THROTTLE_SHARE) > 0  # 0: all of the time before was waiting
     if not (is_step and is_slower):
@@ -274,7 +276,7 @@ def _throttling(record: Record, windows: Sequence[Window], times: Sequence[float
     return warning("throttling", message, record, windows[change.at].line)
 
 
-def _drift(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
+def _warning_of_drift(record: Record, windows: Sequence[Window], times: Sequence[float]) -> Verdict | None:
     """Return a warning where step times rise or fall through the whole run by over 2 %; None where they do not."""
     third = len(times) // 3
     first = statistics.median(times[:third])
@@ -285,7 +287,7 @@ def _drift(record: Record, windows: Sequence[Window], times: Sequence[float]) ->
     return warning("drift", message, record, windows[len(times) - third].line)
 
 
-def _ramp(values: Sequence[float]) -> float:
+def _change_between_halves(values: Sequence[float]) -> float:
     """Return how much the median of the second half of a stretch differs from that of the first, as a share of it."""
     half = len(values) // 2
     if not half:
@@ -349,7 +351,7 @@ def _power_note(windows: Sequence[Window], index: int) -> str:
     return f" (power {statistics.median(before):.0f} W before, {statistics.median(after):.0f} W after)"
 
 
-def _of_slow_rank(record: Record, windows: Sequence[Window], kind: str, does: str) -> Iterator[Verdict]:
+def _warn_of_slow_rank(record: Record, windows: Sequence[Window], kind: str, does: str) -> Iterator[Verdict]:
     """Warn of a rank that all others wait for: slower than the median rank by over 3 % of the time, again and again.
 
     `kind` is the time that is looked at, `compute` or `data_wait`; `does` says it in words, for the message. Some rank
@@ -364,7 +366,7 @@ def _of_slow_rank(record: Record, windows: Sequence[Window], kind: str, does: st
     [((rank, host), count)] = windows_as_slowest.most_common(1)
     chance = _chance_of_slowest(count, len(slowest_of_windows), record.devices)
     of_this_rank = [slowest for slowest in slowest_of_windows if slowest.rank == rank]
-    share = statistics.median(slowest.over_median for slowest in of_this_rank)
+    share = statistics.median(slowest.lag_share for slowest in of_this_rank)
     if chance < STRAGGLER_CHANCE and share > STRAGGLER_SHARE:
         message = (
             f"rank {rank} on {host} {does} {percent(share)} of the time longer than the median rank, and is the "
@@ -378,7 +380,7 @@ class SlowestRank(NamedTuple):
 
     rank: int | None
     host: str | None
-    over_median: float  # how much longer than the median rank, as a share of the window's time
+    lag_share: float  # how much longer than the median rank, as a share of the window's time
     line: int  # of the window
 
 
@@ -389,11 +391,11 @@ def slowest_ranks(windows: Sequence[Window], kind: str) -> list[SlowestRank]:
     """
     slowest = []
     for window in windows:
-        share = over_median(window, kind)
+        share = slowest_rank_lag(window, kind)
         if share is not None:
             rank = getattr(window.rank_times, f"{kind}_rank")
             host = getattr(window.rank_times, f"{kind}_host")
-            slowest.append(SlowestRank(rank=rank, host=host, over_median=share, line=window.line))
+            slowest.append(SlowestRank(rank=rank, host=host, lag_share=share, line=window.line))
     return slowest
 
 
@@ -414,7 +416,7 @@ def _chance_of_slowest(count: int, windows: int, ranks: int) -> float:
     return ranks * math.exp(-windows / STRAGGLER_WINDOWS * divergence)
 
 
-def over_median(window: Window, kind: str) -> float | None:
+def slowest_rank_lag(window: Window, kind: str) -> float | None:
     """Return how much longer the slowest rank of a window takes than the median one, as a share of the window's time.
 
     `kind` is the time that is compared: `compute` or `data_wait`. Returns None where the log does not say the ranks'

@@ -146,7 +146,7 @@ def _rank_most_often_slowest(group: Group, kind: str, verb: str) -> SlowestRank 
     shares_by_rank: dict[Rank, list[float]] = {}  # one share for each window in which the rank is the slowest
     for slowest in slowest_ranks(_measured(group), kind):
         rank = Rank(slowest.rank, str(slowest.host))
-        shares_by_rank.setdefault(rank, []).append(slowest.over_median)
+        shares_by_rank.setdefault(rank, []).append(slowest.lag_share)
     if not shares_by_rank:
         return None
 
