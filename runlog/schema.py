@@ -321,8 +321,7 @@ CLOCK_SET = Point("clock_set", float, _BY_HOW_MUCH, unit="s", metadata=AtStep)
 def _optimizer_points(kind: str) -> dict[str, Point[float]]:
     """Return the event for each hyperparameter of an optimizer, by the hyperparameter's name, such as "momentum".
 
-    `kind` is the optimizer's name in MLPerf, which begins the event's key: for "sgd" the event of "momentum" has the
-    key `sgd_opt_momentum`.
+    The event's key begins with `kind`, the optimizer's name in MLPerf: "momentum" of "sgd" is `sgd_opt_momentum`.
     """
     prefix = f"{kind}_opt_"
     points = [
@@ -364,17 +363,14 @@ def json_schema() -> Table:
 
 
 def _event(event: Point[Any] | Mark) -> Table:
-    """Return the JSON Schema of the line of an event.
-
-    mllog itself adds the metadata `file` and `lineno`. A Point has a value; the value of a Mark is null.
-    """
+    """Return the JSON Schema of an event's line. mllog itself adds the metadata `file` and `lineno`."""
     metadata: Table = {"file": {"type": "string"}, "lineno": {"type": "integer"}}
     required_metadata = list(metadata)
     if event.metadata:
         own_metadata = _type(event.metadata)
         metadata |= own_metadata["properties"]
         required_metadata += own_metadata["required"]
-    value: Table = {"type": "null"}
+    value: Table = {"type": "null"}  # of a Mark
     if isinstance(event, Point):
         value = _type(event.value)
         if event.unit:
@@ -404,8 +400,7 @@ def _type(kind: Any) -> Table:
     """Return the JSON Schema of a Python type: `list[int]` -> {"type": "array", "items": {"type": "integer"}}.
 
     The types are those that a log holds: Any, plain types, types annotated with a unit and a meaning, unions, lists,
-    dictionaries with text as keys, and dataclasses. A field of a dataclass with the default None may be left out of the
-    log, so it is not required.
+    dictionaries and dataclasses. A dataclass's field with the default None may be absent, so it is not required.
     """
     if kind is Any:
         return {}
@@ -425,8 +420,7 @@ def _type(kind: Any) -> Table:
         return {"type": "array", "items": _type(arguments[0])}
     if origin is dict:
         return {"type": "object", "additionalProperties": _type(arguments[1])}
-    # All other types are dataclasses.
-    hints = typing.get_type_hints(kind, include_extras=True)
+    hints = typing.get_type_hints(kind, include_extras=True)  # any other type is a dataclass
     properties = {}
     required = []
     for field in dataclasses.fields(kind):
@@ -439,9 +433,8 @@ def _type(kind: Any) -> Table:
 def as_json(value: Any) -> Any:
     """Convert a value of an event or a header section into types that `json.dumps` takes.
 
-    - A dataclass becomes a dictionary of its fields. A field is left out if both its value and its default are None.
-    - Dictionaries, lists and tuples are converted item by item; a tuple becomes a list.
-    - Any other value is returned unchanged.
+    A dataclass becomes a dictionary of its fields, without those whose value and default are both None. Dictionaries,
+    lists and tuples are converted item by item. Any other value is returned unchanged.
     """
     if dataclasses.is_dataclass(value):
         table = {}
