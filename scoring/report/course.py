@@ -11,7 +11,7 @@ from scoring.figure.levels import level_in_words
 from scoring.figure.score import Score
 from scoring.figure.selection import positions
 from scoring.figure.standing import standing_of
-from scoring.figure.window_warnings import slowest_rank_lag
+from scoring.figure.stragglers import slowest_rank_lag
 from scoring.record import Record, Window
 from scoring.report import blocks, plots, quality
 from scoring.report.blocks import Block, Cell, Figure, Inline, Paragraph, Section, Text, field, link_to_line, run_link

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from runlog.digits import six_digits
 from runlog.text import visible
-from scoring.figure.window_warnings import slowest_ranks
+from scoring.figure.stragglers import slowest_ranks
 from scoring.importers.checks import REFUSED
 from scoring.record import Window, nodes_of
 from scoring.report import blocks
