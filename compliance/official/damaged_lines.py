@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from compliance.official.checker import Judge
-from compliance.rules import Collected, Finding, Ruleset
+from compliance.rules import Finding, FindingCollector, Ruleset
 from runlog.json_types import JsonObject
 from runlog.reader import Event, open_log
 
@@ -33,11 +33,11 @@ def official_findings(path: Path, ours: Sequence[Finding], ruleset: Ruleset) -> 
         if any(finding.official for finding in marked):
             return tuple(marked)  # the official checker ends there, so the rest of the log changes nothing
 
-    collected = Collected(ruleset.strict)
-    judge = Judge(ruleset.version, collected)
+    collector = FindingCollector(ruleset.strict)
+    judge = Judge(ruleset.version, collector)
     unreadable = _lines_unreadable_for_official_parser(path, judge)
     judge.finish()
-    theirs = [finding for finding in collected.found if finding.official]
+    theirs = [finding for finding in collector.findings if finding.official]
     marked = _mark_official(ours, unreadable, broken_rules={finding.rule for finding in theirs})
 
     is_unreadable_line_named = any(_is_error_at(finding, unreadable) for finding in ours)
