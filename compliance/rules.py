@@ -75,7 +75,7 @@ class StrictRule:
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenRule:
-    """A check from MLPerf's written rules that the official checker does not make.
+    """A check from the written rules of MLPerf that the official checker does not make.
 
     A closed run must pass it with the first event of `key`.
     """
@@ -111,7 +111,7 @@ def load(version: str) -> Ruleset:
     - benchmarks.yaml and the workloads of this project give the benchmarks.
     - strict.yaml gives the strict rules. All are returned, also those that are not in force in this version. In a rule
       for the benchmarks "ours", that word is replaced by the names of this project's benchmarks.
-    - written.yaml gives the checks from MLPerf's written rules.
+    - written.yaml gives the checks from the written rules of MLPerf.
 
     Raises ValueError if the version is not known.
     """

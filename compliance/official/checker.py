@@ -203,7 +203,7 @@ class _Largest(NamedTuple):
 
 
 class _Objection(NamedTuple):
-    """What a failed check wanted of an event, and what the log has instead."""
+    """The objection of a failed check: what it wanted of an event, and what the log has instead."""
 
     wanted: str
     actual: str
