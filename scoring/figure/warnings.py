@@ -8,7 +8,7 @@ from runlog.digits import percent, percent_above, significant, six_digits
 from runlog.json_types import JsonObject
 from runlog.verdict import WARNING, Verdict
 from scoring.figure.spread import outlier
-from scoring.importers.checks import CLOCK_AGREES, EPOCHS_AND_RUN, REFUSED, seconds_of_row
+from scoring.importers.checks import CLOCKS_AGREE_WITHIN, EPOCHS_AND_RUN, MAX_PLAUSIBLE_RATIO, seconds_of_row
 from scoring.importers.run_time import run_rate
 from scoring.record import Record
 
@@ -48,14 +48,14 @@ def of_summary(record: Record, value: float, lines: tuple[int, int]) -> Iterator
 
 
 def _of_same_rows(record: Record, value: float, lines: tuple[int, int], figure_of_lines: str) -> Iterator[Verdict]:
-    """Warn where a figure is over REFUSED times what the same rows' own times make, or under 1 / REFUSED times.
+    """Warn if a figure and that of the same rows' own times differ by more than a factor of MAX_PLAUSIBLE_RATIO.
 
     `figure_of_lines` is the start of the message, such as "the figure, of lines 12 to 480, is". There is no warning
     where the rows do not tell their times.
     """
     first_line, last_line = lines
     rate_of_rows = _rate_by_rows(record, first_line, last_line)
-    if rate_of_rows is not None and not 1 / REFUSED <= value / rate_of_rows <= REFUSED:
+    if rate_of_rows is not None and not 1 / MAX_PLAUSIBLE_RATIO <= value / rate_of_rows <= MAX_PLAUSIBLE_RATIO:
         times_too_much = significant(value / rate_of_rows, digits=3)
         message = (
             f"{figure_of_lines} {times_too_much} times what the same rows' own times make, "
@@ -143,11 +143,11 @@ def of_interval(value: float, interval: tuple[float, float] | None) -> Iterator[
 
 def of_efficiency(name: str, efficiency: float) -> Iterator[Verdict]:
     """Warn of an efficiency over 1 by more than clocks differ: a device that does more among many than among few."""
-    if efficiency <= 1 + CLOCK_AGREES:
+    if efficiency <= 1 + CLOCKS_AGREE_WITHIN:
         return
     message = f"{name}: {efficiency:.2f} times as much a device as the base: a clock, a count of devices or the machine"
     message += " is another than it seems"
-    if efficiency > REFUSED:
+    if efficiency > MAX_PLAUSIBLE_RATIO:
         message += "; no efficiency is given, as it is 1 at most"
     yield warning("over_linear", message)
 
