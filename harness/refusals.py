@@ -183,7 +183,7 @@ def of_named_paths(job: Job) -> Iterator[str]:
         path = job.value(variable)
         if not path:
             continue
-        refuse = named_files.refuse_no_folder if variable in FOLDERS else named_files.refuse_no_file
+        refuse = named_files.require_folder_if_present if variable in FOLDERS else named_files.require_file_if_present
         try:
             refuse(Path(path))
         except named_files.UnusableError as error:
