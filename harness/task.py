@@ -1,4 +1,4 @@
-"""What a job trains: its workload, its data set and its schedule, checked before a log is begun."""
+"""Finds what a job trains, before a log is begun: its workload, its data set and its schedule."""
 
 from dataclasses import dataclass
 from pathlib import Path
