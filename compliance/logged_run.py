@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from compliance.official.tool_reading import ToolReading
 from runlog import schema
 from runlog.json_types import JsonObject
-from runlog.reader import Event, settings_of, table_of
+from runlog.reader import Event, dataclass_of, settings_of
 
 EVENTS_KEPT = 100_000  # of a kind of them: 15 MB
 TEXT = "a name"
@@ -172,7 +172,7 @@ class LoggedRun:
     @property
     def summary(self) -> schema.RunSummary | None:
         """Return the value of the event run_summary; None where it is missing or not as the schema has it."""
-        return table_of(schema.RunSummary, self.first_event(schema.RUN_SUMMARY).value)
+        return dataclass_of(schema.RunSummary, self.first_event(schema.RUN_SUMMARY).value)
 
 
 NOTHING = LoggedRun()  # the facts of a log without events

@@ -8,7 +8,7 @@ from compliance.logged_run import EVENTS_KEPT, LoggedRun, is_number
 from compliance.rules import FINDINGS_PER_RULE, Collected
 from runlog import schema
 from runlog.digits import significant, six_digits
-from runlog.reader import Event, table_of
+from runlog.reader import Event, dataclass_of
 from runlog.text import printable
 
 LOSSES_KEPT = 1000  # of a run, to compare it with others
@@ -233,8 +233,8 @@ class Measured:
         its epoch; and the window with the most images/s is remembered. The first window makes the plan. An event that
         is not as the schema has it is a fault. Nothing more is compared once there are as many faults as are kept.
         """
-        window = table_of(schema.StepWindow, event.value)
-        position = table_of(schema.InWindow, event.metadata)
+        window = dataclass_of(schema.StepWindow, event.value)
+        position = dataclass_of(schema.InWindow, event.metadata)
         if len(self._run.losses) < LOSSES_KEPT:
             self._run.losses.append(window.loss if window else None)
             self._run.keep_interval(event.key, window.time_s if window else 0.0)
@@ -296,7 +296,7 @@ class Measured:
         It has the least, the median and the most time that the ranks waited for data, and that they computed. These
         must be in that order, and the rank that took most must be one of the run's. Times of computing may be missing.
         """
-        times = table_of(schema.RankTimes, event.value)
+        times = dataclass_of(schema.RankTimes, event.value)
         summary = self._run.summary
         is_possible = False
         if times is not None and summary is not None:
@@ -309,7 +309,7 @@ class Measured:
 
     def _keep_checkpoint(self, event: Event) -> None:
         """Keep how long training waited for a checkpoint; it must be of a step that was done."""
-        checkpoint = table_of(schema.Checkpoint, event.value)
+        checkpoint = dataclass_of(schema.Checkpoint, event.value)
         if checkpoint is None or not 0 < checkpoint.step <= self._last_step:
             self.keep_fault(event.line, f"no checkpoint of a step that was done: {printable(event.value)}")
         elif len(self._blocked_ms_by_step) < EVENTS_KEPT:
@@ -325,7 +325,7 @@ class Measured:
         are not numbers above 0. An event before the epoch's end is compared with the clock when the epoch stops.
         """
         line = event.line
-        stated = table_of(schema.EpochThroughput, event.value)
+        stated = dataclass_of(schema.EpochThroughput, event.value)
         if number is None or stated is None or not _is_positive(stated):
             wanted = "epoch_throughput has images, time_s and images_per_s, numbers above 0"
             self._collected.breach(AGREES, line, f"epoch_throughput is {printable(event.value)}", wanted)

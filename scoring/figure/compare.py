@@ -98,13 +98,13 @@ def compare(named: Sequence[tuple[str, Score]], given: BetweenRuns | None = None
 
     base = scores[0]
     rows = []
-    shown_warnings = list(warnings.of_mixture(records))
+    shown_warnings = list(warnings.warn_of_mixed_settings(records))
     for name, result in named:
         between = given or spread_between_runs(base, result, scores)
         row = _row(name, base, result, between)
         scales = row.devices != base.records[0].devices  # else the efficiency is the speedup, which may be anything
         if row.efficiency is not None and scales:
-            shown_warnings += warnings.of_efficiency(name, row.efficiency)
+            shown_warnings += warnings.warn_if_over_linear(name, row.efficiency)
             if row.efficiency > REFUSED:
                 row = dataclasses.replace(row, efficiency=None)
         rows.append(row)
@@ -176,7 +176,7 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
     Versions of the same software may differ.
     """
     records = (*base.records, *other.records)
-    mixtures = {warning.check for warning in warnings.of_mixture(records)}
+    mixtures = {warning.check for warning in warnings.warn_of_mixed_settings(records)}
     mixtures.discard("mixed_software")
     frameworks = {record.framework_name for record in records if record.framework}
     return bool(mixtures) or len(frameworks) > 1

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from runlog.digits import six_digits
 from runlog.text import visible
-from scoring.figure.window_warnings import slowest_ranks
+from scoring.figure.stragglers import slowest_ranks
 from scoring.importers.checks import REFUSED
 from scoring.record import Window, nodes_of
 from scoring.report import blocks
@@ -146,7 +146,7 @@ def _rank_most_often_slowest(group: Group, kind: str, verb: str) -> SlowestRank 
     shares_by_rank: dict[Rank, list[float]] = {}  # one share for each window in which the rank is the slowest
     for slowest in slowest_ranks(_measured(group), kind):
         rank = Rank(slowest.rank, str(slowest.host))
-        shares_by_rank.setdefault(rank, []).append(slowest.over_median)
+        shares_by_rank.setdefault(rank, []).append(slowest.lag_share)
     if not shares_by_rank:
         return None
 

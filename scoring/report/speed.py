@@ -237,7 +237,7 @@ def _scaling_table(rows: Sequence[ScalingRow], of_which_system: str) -> list[Blo
     caption = f"Speedup and efficiency{of_which_system}, against its own {rows[0].devices} device(s)"
     parts: list[Block] = [blocks.table(caption, [_cells_of_scaling(row) for row in rows])]
     for row in rows:
-        for doubt in warnings.of_efficiency(row.group.name, row.efficiency):
+        for doubt in warnings.warn_if_over_linear(row.group.name, row.efficiency):
             parts.append(Paragraph(text=f"{doubt.found}."))
     return parts
 
