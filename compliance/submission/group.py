@@ -130,7 +130,7 @@ def convergence_test(checked: Sequence[Report], ruleset: Ruleset) -> Convergence
 
     The status of the outcome is:
 
-    - NOT_APPLIED for an open submission, and for a benchmark that is not MLPerf's; its minutes are scaled by 1
+    - NOT_APPLIED for an open submission, and for a benchmark not of MLPerf; its minutes are scaled by 1
     - NOT_KNOWN if mlperf-logging has no points of the benchmark, or its rcp_checker cannot read a log
     - otherwise PASSED or FAILED
     """

@@ -39,7 +39,7 @@ def official_answers(folder: Path, manifest: JsonObject) -> list[Verdict]:
 
 
 def _not_asked_about(benchmark: str) -> list[Verdict]:
-    """Return the verdicts that three tools were not asked about a benchmark, because it is not MLPerf's.
+    """Return the verdicts that three tools were not asked about a benchmark, because it is not an MLPerf benchmark.
 
     If they were asked, they would pass over the benchmark's folder or end with an error.
     """

@@ -14,7 +14,7 @@ from runlog.text import printable
 def findings_by_reference_points(members: Sequence[Report], ruleset: Ruleset) -> Iterator[BlamedRun]:
     """Yield the findings on the runs of one closed submission that come from the reference convergence points.
 
-    A point has the hyperparameters of MLPerf's reference at one global batch, and the epochs that it took.
+    A point has the hyperparameters of the MLPerf reference at one global batch, and the epochs that it took.
 
     - Each run's hyperparameters are compared with those of the point at its batch.
     - One test over all runs finds out whether they converged too fast. Its finding is yielded for each run.
