@@ -11,7 +11,7 @@ from runlog.digits import six_digits
 from scoring.figure import spread
 from scoring.figure.protocols import Protocol
 from scoring.figure.selection import nothing_left, positions, select, too_short
-from scoring.importers.checks import AGREES, rows_with_clock_set_back
+from scoring.importers.checks import AGREES_WITHIN, rows_with_clock_set_back
 from scoring.importers.text import steps_as_weights, total
 from scoring.record import InputError, Record, Window
 
@@ -434,14 +434,14 @@ def _refuse_set_clock(record: Record, run_s: float) -> None:
     """Raise InputError where the clock was set in a run that takes `run_s` seconds from its start to its stop.
 
     It shows in three things: the stop does not lie after the start; a row's time stamp lies before that of the row
-    above; or the windows together take longer than the run, by more than the share AGREES. The last is no sign of it in
-    benchmarks of JUDGED_AFTER_TRAINING, which go on training after their stop.
+    above; or the windows together take longer than the run, by more than the share AGREES_WITHIN. The last is no sign
+    of it in benchmarks of JUDGED_AFTER_TRAINING, which go on training after their stop.
     """
     if run_s <= 0:
         raise InputError(f"{record.file}: run_stop is not after run_start: the clock was set, or the log edited")
     _refuse_set_back(record, record.windows)
     windows_s = total(record.windows, "seconds")
-    if record.benchmark not in JUDGED_AFTER_TRAINING and run_s * (1 + AGREES) < windows_s:
+    if record.benchmark not in JUDGED_AFTER_TRAINING and run_s * (1 + AGREES_WITHIN) < windows_s:
         times = f"are {six_digits(run_s)} s and the windows alone {six_digits(windows_s)} s"
         says = f"{times}: the clock was set, or the log edited"
         raise InputError(f"{record.file}: run_start to run_stop {says}")
