@@ -12,7 +12,7 @@ from scoring.figure import spread
 from scoring.figure.protocols import Protocol
 from scoring.figure.rates import devices_in_rate, images_per_step, rate_or_refuse, work_of
 from scoring.figure.selection import nothing_left, positions, select, too_short
-from scoring.importers.checks import AGREES, rows_with_clock_set_back
+from scoring.importers.checks import AGREES_WITHIN, rows_with_clock_set_back
 from scoring.importers.text import total
 from scoring.record import InputError, Record, Window
 
@@ -331,14 +331,14 @@ def _refuse_if_clock_was_set(record: Record, run_s: float) -> None:
 
     - The stop is not after the start.
     - The time stamp of a row is earlier than that of the row above.
-    - The windows together take longer than the run, by more than the share AGREES. This does not count for the
+    - The windows together take longer than the run, by more than the share AGREES_WITHIN. This does not count for the
       benchmarks of JUDGED_AFTER_TRAINING, because they train on after their stop.
     """
     if run_s <= 0:
         raise InputError(f"{record.file}: run_stop is not after run_start: the clock was set, or the log edited")
     _refuse_clock_set_back(record, record.windows)
     windows_s = total(record.windows, "seconds")
-    if record.benchmark not in JUDGED_AFTER_TRAINING and run_s * (1 + AGREES) < windows_s:
+    if record.benchmark not in JUDGED_AFTER_TRAINING and run_s * (1 + AGREES_WITHIN) < windows_s:
         times = f"are {six_digits(run_s)} s and the windows alone {six_digits(windows_s)} s"
         says = f"{times}: the clock was set, or the log edited"
         raise InputError(f"{record.file}: run_start to run_stop {says}")
