@@ -149,9 +149,9 @@ def pooling(machine: Machine) -> Verdict:
     """Check the gradient of the network's last operator before the classifier, the mean over 7 x 7 pixels.
 
     A pixel's gradient is that of the mean divided by 49. Paddle's operator for it also reads the image, so our pass
-    `gradients.spread_mean` puts a pooling of 7 x 7 with padding 6 in its place. The check runs that pooling on random
-    gradients, and compares the result with the quotient in float64. The largest relative difference of all ranks must
-    be at most POOLING of the job's type.
+    `gradients.spread_mean_gradients` puts a pooling of 7 x 7 with padding 6 in its place. The check runs that pooling
+    on random gradients, and compares the result with the quotient in float64. The largest relative difference of all
+    ranks must be at most POOLING of the job's type.
     """
     plan = machine.plan()
     dtype = plan.precision.dtype
@@ -169,7 +169,7 @@ def pooling(machine: Machine) -> Verdict:
         mean_gradient = static.data("gradient", mean_shape, dtype)
         mean = paddle.nn.functional.adaptive_avg_pool2d(image, 1, data_format=plan.layout)
         (image_gradient,) = static.gradients([mean], [image], [mean_gradient])
-        replaced = gradients.spread_mean(main)
+        replaced = gradients.spread_mean_gradients(main)
         assert replaced == 1  # operators: the one that computes this gradient
         given = np.random.default_rng(SEED).uniform(1, 2, mean_shape).astype(dtype)  # no quotient is subnormal
         # The image's values do not matter: a mean has the same gradient whatever they are.
