@@ -79,7 +79,7 @@ def _has_outlier(repeats: Sequence[Score]) -> bool:
     """Tell whether the scorer warns of an outlying run in a set."""
     records = [repeat.records[0] for repeat in repeats]
     values = [repeat.value for repeat in repeats]
-    return any(warnings.of_runs(records, values, repeats[0].unit))
+    return any(warnings.warn_of_outlying_run(records, values, repeats[0].unit))
 
 
 def _published_systems(archive: Path, most_systems: int | None) -> dict[System, list[Score]]:

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from scoring.importers import read_record  # noqa: E402
-from scoring.predict.loss import PublishedTable, learn, published_tables  # noqa: E402
+from scoring.predict.loss import PublishedTable, fit_scaling_loss, published_tables  # noqa: E402
 from scoring.published.table import read_published  # noqa: E402
 from scoring.record import InputError  # noqa: E402
 
@@ -93,7 +93,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, default=ROOT / "../shared/corpus/mlperf_resnet.tar.xz")
     args = parser.parse_args()
-    loss = learn(published_tables(read_published()))
+    loss = fit_scaling_loss(published_tables(read_published()))
     same: list[tuple[float, int, int]] = []
     other: list[tuple[float, int, int]] = []
     held = 0
@@ -104,14 +104,14 @@ def main() -> int:
                 other.append((measured, a, b))
                 continue
             same.append((measured, a, b))
-            low, high = (bound * loss.ratio(a, b) for bound in loss.relative_interval_95(a, b))
+            low, high = (bound * loss.throughput_ratio(a, b) for bound in loss.relative_interval_95(a, b))
             held += low <= measured <= high
-            share = loss.ratio(a, b) / measured - 1
+            share = loss.throughput_ratio(a, b) / measured - 1
             inside = "" if low <= measured <= high else "  outside its interval"
             print(f"{submitter} {pattern} {a} to {b} nodes: {measured / more:.1%} of linear, {share:+.1%}{inside}")
     power = _power(published_tables(read_published()))
     ways: dict[str, Callable[[int, int], float]] = {
-        "loss over (M-1)/M": loss.ratio,
+        "loss over (M-1)/M": loss.throughput_ratio,
         "0.95 x linear": lambda a, b: 0.95 * b / a,
         "a power of the nodes": lambda a, b: (b / a) ** power,
         "linear": lambda a, b: b / a,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from runlog import schema
-from runlog.reader import table_of
+from runlog.reader import dataclass_of
 
 _TRAINING = "training"
 _EVALUATION = "evaluation"
@@ -37,7 +37,7 @@ def bytes_of_parts(dataset: Mapping[str, object]) -> tuple[PartBytes, ...]:
     """Return the sums of bytes that a header's `dataset` section states in its passports; empty where it has none."""
     parts = []
     for field, part in _PARTS.items():
-        passport = table_of(schema.Passport, dataset.get(field))
+        passport = dataclass_of(schema.Passport, dataset.get(field))
         if passport is not None:
             parts.append(PartBytes(part=part, total_bytes=passport.bytes, is_exact=passport.is_exact))
     return tuple(parts)

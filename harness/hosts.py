@@ -32,7 +32,7 @@ def hosts_of_file(path: Path) -> list[str]:
 def _text_of_file(path: Path) -> str:
     """Return the text of a host file. Raises ValueError, which names the variable HOSTFILE, if it cannot be read."""
     try:
-        named_files.refuse_no_file(path)
+        named_files.require_file_if_present(path)
         return path.read_text(encoding="utf-8")
     except named_files.UnusableError as error:
         raise ValueError(f"HOSTFILE={error}") from error

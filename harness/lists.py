@@ -25,7 +25,7 @@ def lines(list_file: Path) -> list[Line]:
     by which such a file can be opened. Raises ValueError where every line is blank, or the file is UTF-16 or no text,
     and OSError where it cannot be read.
     """
-    named_files.refuse_no_file(list_file)
+    named_files.require_file_if_present(list_file)
     content = list_file.read_bytes().removeprefix(UTF8_MARK)
     if content.startswith(UTF16_MARKS) and _is_utf16(content):
         raise ValueError(f"{list_file}: is UTF-16, as a spreadsheet saves it: save it as UTF-8 text")

@@ -88,7 +88,7 @@ def copy_key(key: Path, folder: Path, user: str) -> str:
     private key without a passphrase.
     """
     try:
-        named_files.refuse_no_file(key)
+        named_files.require_file_if_present(key)
         (folder / "key").write_bytes(key.read_bytes())
     except named_files.UnusableError as error:
         fail(f"JOB_KEY={error}", 2)

@@ -12,43 +12,47 @@ PROGRAM_IS_WORD = "_ARGCOMPLETE"
 
 
 def is_asked() -> bool:
-    """Tell whether a shell asks for the next word."""
+    """Return whether a shell started this process to ask for the next word."""
     return PROGRAM_IS_WORD in os.environ
 
 
 def words_before_cursor() -> list[str]:
-    """Return the words of the shell's line that stand before the one at the cursor, the program's name first.
+    """Return the complete words before the cursor on the shell's command line, the program's name first.
 
-    Raises ValueError where the shell does not say where the cursor is.
+    The word at the cursor is left out: `paddle-reference watch lo<Tab>` -> ["paddle-reference", "watch"].
+    Raises ValueError if the shell does not say where the cursor is.
     """
     line = os.environ.get("COMP_LINE", "")
-    before = line[: _cursor()]
-    words = before.split()
-    if words and not before[-1].isspace():
-        words.pop()  # the word at the cursor
+    before_cursor = line[: _cursor()]
+    words = before_cursor.split()
+    if words and not before_cursor[-1].isspace():
+        words.pop()  # the word at the cursor is not complete
     return words
 
 
 def _cursor() -> int:
-    """Return the index of the cursor in the shell's line. Raises ValueError where COMP_POINT is no whole number."""
+    """Return the index of the cursor in the shell's line. Raises ValueError if COMP_POINT is not a whole number."""
     text = os.environ.get("COMP_POINT", "")
     if not text.isdecimal():
         raise ValueError(f"COMP_POINT={text!r}: must be a whole number, as the shell sets it: unset {PROGRAM_IS_WORD}")
     return int(text)
 
 
-def count_as_program(word: int) -> None:
-    """Take this word of the line, counted from 1, for the program's name: the parser knows those behind it."""
-    os.environ[PROGRAM_IS_WORD] = str(word)
+def complete_after_word(number: int) -> None:
+    """Have the parser complete only the words after this one of the shell's line, counted from 1.
+
+    For `paddle-reference watch --on<Tab>` and 2, the parser of `watch` completes `--on`. Call this before `complete`.
+    """
+    os.environ[PROGRAM_IS_WORD] = str(number)
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer a shell that asks for the next word of this parser, and end the process; return where none asks.
+    """If a shell asks for completions, answer it from this parser and end the process; otherwise do nothing.
 
-    Raises ValueError where the shell does not say where the cursor is.
+    Raises ValueError if the shell does not say where the cursor is.
     """
     if is_asked():
-        _cursor()  # argcomplete would end with a traceback
-        import argcomplete  # which no other start of a command waits for
+        _cursor()  # raises the ValueError; argcomplete would end with a traceback
+        import argcomplete  # slow to import, so only here
 
         argcomplete.autocomplete(parser)

@@ -14,10 +14,11 @@ class RunError(Exception):
 
 
 def one_line(main: Callable[_P, int]) -> Callable[_P, int]:
-    """Decorate a command's `main` so that an error is printed as one line, `error: ...` on stderr.
+    """Decorate a command's `main` so that an error ends it with one line on stderr, `error: ...`, and an exit status.
 
-    The exit status that is returned in its place is 2 for a ValueError, which is wrong use, and 1 for a RunError, which
-    is a failed run. Any other error passes as it is.
+    - ValueError, which is wrong use: status 2.
+    - RunError, which is a failed run: status 1.
+    - Any other exception is not caught.
     """
 
     @functools.wraps(main)
@@ -35,17 +36,20 @@ def one_line(main: Callable[_P, int]) -> Callable[_P, int]:
 
 
 def message_of(error: BaseException) -> str:
-    """Return an error's message on one line; the name of its class where it has none."""
+    """Return an error's message on one line; the name of the error's class if the message is empty."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def drop_output() -> None:
-    """Have what is still to be printed go nowhere, where its reader is gone: Python flushes it once more as it ends."""
+    """Send everything that is still to be printed to /dev/null. Call this after a BrokenPipeError.
+
+    Otherwise Python flushes stdout again when it ends, and prints a second error.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_to_reader(text: str) -> None:
-    """Print a text at once, and end quietly where its reader has seen enough and is gone, as in `... | head`."""
+    """Print a text and flush it. If the reader has closed the pipe, as `| head` does, drop the output silently."""
     try:
         print(text, flush=True)
     except BrokenPipeError:

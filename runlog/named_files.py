@@ -33,23 +33,30 @@ def explain(error: OSError) -> str:
 
 
 def refuse_unusable(path: Path) -> None:
-    """Refuse a path that is neither a file nor a folder; a path at which nothing is there is accepted.
+    """Raise UnusableError if a path leads to neither a file nor a folder.
 
-    Raises UnusableError for a link to itself, and for a pipe, socket or device, on which a command would wait for ever
-    or read without end. /dev/null and this process's own streams are accepted.
+    - Nothing is there, or the path cannot be looked at: accepted. The command that opens it reports the error.
+    - /dev/null or a stream of this process, such as /dev/stdin: accepted.
+    - A file or a folder: accepted.
+    - A pipe, a socket or another device: refused, because a command could wait or read there without end.
+    - A link that leads back to itself: refused.
     """
-    mode = _mode_of(path)
+    mode = _mode_to_judge(path)
     if mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise UnusableError(f"{path}: is a pipe, a socket or a device: name a file or a folder")
 
 
-def refuse_no_file(path: Path) -> None:
-    """Refuse a path at which something else than a file stands; a path at which nothing is there is accepted.
+def require_file_if_present(path: Path) -> None:
+    """Raise UnusableError if a path leads to something that is not a file.
 
-    Raises UnusableError for a folder, a link to itself, and for a pipe, socket or device, on which a command would wait
-    for ever or read without end. /dev/null and this process's own streams are accepted.
+    - Nothing is there, or the path cannot be looked at: accepted. The command that opens it reports the error.
+    - /dev/null or a stream of this process, such as /dev/stdin: accepted.
+    - A file: accepted.
+    - A folder: refused.
+    - A pipe, a socket or another device: refused, because a command could wait or read there without end.
+    - A link that leads back to itself: refused.
     """
-    mode = _mode_of(path)
+    mode = _mode_to_judge(path)
     if mode is None or stat.S_ISREG(mode):
         return
     if stat.S_ISDIR(mode):
@@ -58,26 +65,30 @@ def refuse_no_file(path: Path) -> None:
 
 
 def is_file(path: Path) -> bool:
-    """Tell whether there is a file at a path; False where nothing is there.
+    """Return whether there is a file at a path; False if nothing is there.
 
-    Raises UnusableError where something else than a file is there, as `refuse_no_file` does.
+    Raises UnusableError if the path leads to something else, as `require_file_if_present` does.
     """
-    refuse_no_file(path)
+    require_file_if_present(path)
     return path.is_file()
 
 
-def refuse_no_folder(path: Path) -> None:
-    """Refuse a path that is there and no folder, by UnusableError; one that is not there is accepted."""
-    mode = _mode_of(path)
+def require_folder_if_present(path: Path) -> None:
+    """Raise UnusableError if a path leads to something that is not a folder; accept it if nothing is there."""
+    mode = _mode_to_judge(path)
     if mode is not None and not stat.S_ISDIR(mode):
         raise UnusableError(f"{path}: is no folder: name a folder")
 
 
-def _mode_of(path: Path) -> int | None:
-    """Return the `st_mode` of what is at a path, from which `stat.S_ISREG` and its like read what it is.
+def _mode_to_judge(path: Path) -> int | None:
+    """Return the `st_mode` at a path, for `stat.S_ISREG` and `stat.S_ISDIR`; None if the path needs no judgement.
 
-    It is None where nothing is there or it cannot be looked at, and for /dev/null and this process's own streams, which
-    any command may open. Raises UnusableError for a link to itself.
+    None is returned for:
+
+    - /dev/null and the streams of this process, which every command may open;
+    - a path at which nothing is there or that cannot be looked at, because opening it later reports the error.
+
+    Raises UnusableError for a link that leads back to itself.
     """
     text = str(path)
     if text == os.devnull or text.startswith(OWN_STREAMS):
@@ -87,17 +98,18 @@ def _mode_of(path: Path) -> int | None:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UnusableError(explain(error)) from None
-        return None  # the command that opens it knows what it is for
+        return None  # opening it later fails with the same error, or creates the file
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Refuse a command line that names a pipe, a socket, a device or a link to itself, by UnusableError.
+    """Raise UnusableError if an option or argument names a pipe, a socket, a device or a link to itself.
 
-    Words that are not declared as paths are looked at too, if something of that name is there: one of them may be a
-    file's name.
+    Every `Path` of the parsed command line is checked. A string is checked only if something of that name exists,
+    because it may be a file's name.
     """
     for value in vars(options).values():
-        values = value if isinstance(value, list) else [value]
-        for item in values:
-            if isinstance(item, Path) or (isinstance(item, str) and os.path.lexists(item)):
+        items = value if isinstance(value, list) else [value]
+        for item in items:
+            may_be_file_name = isinstance(item, str) and os.path.lexists(item)
+            if isinstance(item, Path) or may_be_file_name:
                 refuse_unusable(Path(item))

@@ -36,8 +36,8 @@ _RANK = re.compile(rb"\s*(?:\[\d+,(\d+)\](?:<std\w+>)?:?|\[?(?:rank ?)?(\d+)\]?:
 class Event(NamedTuple):
     """One MLLOG event. `time_ms` is Unix time; `line` counts from 1; `offset` is the byte where it starts.
 
-    `event_type` is empty where it is none of EVENT_TYPES; a `Problem` says so, too. `rank` is that of a launcher's
-    prefix (mpirun's `[1,3]<stdout>:`, srun's `3: `), None without one.
+    `event_type` is empty if the log has none of EVENT_TYPES; a `Problem` reports that, too. `rank` is the rank that a
+    launcher's prefix names (mpirun's `[1,3]<stdout>:`, srun's `3: `), None without such a prefix.
     """
 
     key: str
@@ -98,9 +98,10 @@ hints_of = functools.cache(typing.get_type_hints)  # it compiles text each time
 
 
 def parse_json(text: str) -> Any:
-    """Return the value of a JSON text that holds nothing else.
+    """Return the value of a JSON text.
 
-    Raises ValueError for what the format does not allow, NaN, Infinity, a key given twice and nesting over MAX_NESTING.
+    Raises ValueError for invalid JSON, NaN, Infinity, a key given twice, nesting over MAX_NESTING, and for text behind
+    the value.
     """
     value, end = _scan_value(text, 0)
     if text[end:].strip():
@@ -113,28 +114,29 @@ def _scan_value(text: str, start: int) -> tuple[Any, int]:
 
     Spaces may stand before the value, and any text may follow it: `{"a": 1} more` from 0 on -> ({"a": 1}, 8).
 
-    Raises ValueError for what the format does not allow, NaN, Infinity, a key given twice and nesting over MAX_NESTING.
+    Raises ValueError for invalid JSON, NaN, Infinity, a key given twice and nesting over MAX_NESTING.
     """
     spaces = _SPACES.match(text, start)
-    assert spaces  # it matches where there are none, too
+    assert spaces  # the pattern matches an empty text, too
     try:
         value, end = _scan(text, spaces.end())
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
-    has_many_brackets = text.count("{") + text.count("[") > MAX_NESTING  # a cheap test, as nearly no line has
-    if has_many_brackets and _is_deeper(value, MAX_NESTING):
+    has_many_brackets = text.count("{") + text.count("[") > MAX_NESTING  # cheap, and False for nearly every line
+    if has_many_brackets and _is_nested_deeper(value, MAX_NESTING):
         raise ValueError(_TOO_DEEP)
     return value, end
 
 
-def _is_deeper(value: Any, depth: int) -> bool:
-    """Tell whether a JSON value has lists and objects nested more than `depth` deep: [[1]] is nested 2 deep.
+def _is_nested_deeper(value: Any, limit: int) -> bool:
+    """Return whether a JSON value has an item inside more than `limit` lists and objects.
 
-    An empty list or object counts as a plain value, without a depth of its own. The nesting is followed level by level,
-    as a recursion would fail at the depth that is looked for.
+    The 1 of [[1]] is inside two lists: limit 1 -> True, limit 2 -> False. An empty list or object is an item like a
+    number: [[]] has an item inside one list.
     """
-    items = [value]  # of one level; at first that of the whole value
-    for _ in range(depth + 1):
+    items = [value]
+    # A loop, because a recursion would fail at the very depths that are looked for.
+    for _ in range(limit + 1):
         inner_items: list[Any] = []
         for item in items:
             if isinstance(item, dict):
@@ -142,44 +144,52 @@ def _is_deeper(value: Any, depth: int) -> bool:
             elif isinstance(item, list):
                 inner_items += item
         items = inner_items
-    return len(items) > 0
+    return len(items) > 0  # each item that is left is inside limit + 1 lists and objects
 
 
-def table_of(kind: type[T], value: Any) -> T | None:
-    """Return an event's value, which is a JSON object, as an instance of the schema's dataclass `kind`.
+def dataclass_of(kind: type[T], value: Any) -> T | None:
+    """Make an instance of the schema's dataclass `kind` from an event's value; None if the value does not fit.
 
-    None is returned where it does not fit: where it is no object, or a field has a value of none of its declared types.
-    A whole number serves as a float, if a float can hold it. A field that may be None may be absent, too, as older logs
-    do not have all of them; one that the dataclass does not have is left out.
+    - The value is not a JSON object: it does not fit.
+    - The value of a field has exactly one of the declared types: it is taken.
+    - A float is declared and the value is an int below LARGEST_FLOAT: it is taken, and stays an int.
+    - The field is absent: it is taken as None, if None is declared. Older logs lack some fields.
+    - Any other field: the value does not fit.
+
+    Keys that the dataclass does not have are ignored. The fields of `kind` must have plain types or unions of them,
+    such as `float | None`.
     """
     if not isinstance(value, dict):
         return None
     fields = {}
     for name, hint in hints_of(kind).items():  # type: ignore[arg-type]
         item = value.get(name)
-        allowed_types = typing.get_args(hint) or (hint,)  # of `float | None` both
-        is_whole_float = float in allowed_types and type(item) is int and abs(item) < LARGEST_FLOAT
-        if type(item) not in allowed_types and not is_whole_float:
+        allowed_types = typing.get_args(hint) or (hint,)  # the members of a union, or the plain type
+        is_int_for_float = float in allowed_types and type(item) is int and abs(item) < LARGEST_FLOAT
+        if type(item) not in allowed_types and not is_int_for_float:
             return None
         fields[name] = item
     return kind(**fields)
 
 
 def settings_of(config: Any) -> JsonObject:
-    """Return the values of a header's configuration by name; what is no setting is left out."""
+    """Return the values of a header's configuration by name: `{"SEED": {"value": 1}}` -> `{"SEED": 1}`.
+
+    An entry that is not a JSON object is left out. The result is empty if `config` itself is not one.
+    """
     if not isinstance(config, dict):
         return {}
     return {name: entry.get("value") for name, entry in config.items() if isinstance(entry, dict)}
 
 
 class HeldLog(PosixPath):
-    """The path of a log that was read once: `open_log` gives the bytes read then, and does not open the file again."""
+    """The path of a log whose bytes are held in memory: `open_log` returns them and does not open the file again."""
 
-    data: bytes | None = None  # None: of a path that was made from this one
+    data: bytes | None = None  # None in a path that was derived from this one, such as its parent
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "HeldLog":
-        """Read the log at `path`. Raises OSError if it cannot be read, ValueError if it is no regular file."""
+        """Read the log at `path`. Raises OSError if it cannot be read, ValueError if it is not a regular file."""
         held = cls(path)
         with open_log(Path(path)) as stream:
             held.data = stream.read()
@@ -187,7 +197,7 @@ class HeldLog(PosixPath):
 
 
 def open_log(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open `path` for reading bytes. Raises OSError if it cannot be read, ValueError if it is no regular file."""
+    """Open `path` for reading bytes. Raises OSError if it cannot be read, ValueError if it is not a regular file."""
     if isinstance(path, HeldLog) and path.data is not None:
         return BytesIO(path.data)
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe must not wait
@@ -198,7 +208,7 @@ def open_log(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_log(path: str | os.PathLike[str]) -> Iterator[Entry]:
-    """Yield events, header sections and problems of the log at `path`, in file order. Raises as `open_log` does."""
+    """Yield events, header sections and problems of the log at `path`, in file order. Raises what `open_log` raises."""
     with open_log(path) as stream:
         yield from read_stream(stream)
 
@@ -212,14 +222,15 @@ def read_text(text: str | bytes) -> Iterator[Entry]:
 def read_stream(stream: BinaryIO) -> Iterator[Entry]:
     """Yield events, header sections and problems of an open binary stream, in its order.
 
-    The stream is read by blocks, so that a file of any size takes little memory. The line that a block breaks off waits
-    for the next block; of one that is too long for an event only the beginning is kept. Lines are counted by line
-    feeds; a carriage return alone, as a progress bar writes it, ends the text of an event, too. The first NUL byte of
-    the stream is a problem; those after it are not.
+    - The stream is read in blocks, so that a file of any size takes little memory.
+    - A line that a block cuts off is completed by the next block. If the line is already too long for an event, only
+      its beginning is kept.
+    - Line numbers count line feeds. A carriage return alone, as a progress bar writes it, ends an event's text, too.
+    - The first NUL byte of the stream yields a Problem; later ones do not.
     """
-    unfinished = b""  # the line that the last block broke off
-    line = 1  # number of the line at which `unfinished` begins
-    offset = 0  # place in the stream at which `unfinished` begins
+    unfinished = b""  # the start of the line that the last block cut off
+    line = 1  # the line number of `unfinished`
+    offset = 0  # where `unfinished` begins in the stream
     saw_nul = False
     while block := stream.read(BLOCK_BYTES):
         if not saw_nul and b"\0" in block:
@@ -236,45 +247,51 @@ def read_stream(stream: BinaryIO) -> Iterator[Entry]:
         unfinished = data[end_of_lines:]
         if len(unfinished) > MAX_LINE_BYTES:
             shortened = _shortened(unfinished)
+            # Count the dropped bytes now: the offsets of later lines need them, and a line this long has no event.
             offset += len(unfinished) - len(shortened)
             unfinished = shortened
-    # The last line, whose end is that of the stream.
-    yield from _entries(unfinished, line, offset)
+    yield from _entries(unfinished, line, offset)  # the last line, which may end without a line feed
 
 
 def _shortened(unfinished: bytes) -> bytes:
-    """Return the beginning of an unfinished line that is too long for an event, and TOKEN behind it where it has one.
+    """Return the first MAX_LINE_BYTES of an unfinished line, which is longer, with a short end behind them.
 
-    Of a line without TOKEN the last bytes stand there, as TOKEN may begin in them and end in the next block.
+    The end keeps the fact that the line claims to be an event:
+
+    - The line has TOKEN: the end is TOKEN.
+    - It has none yet: the end is its last bytes, because TOKEN may begin in them and go on in the next block.
     """
     end = TOKEN if TOKEN in unfinished else unfinished[-len(TOKEN) :]
     return unfinished[:MAX_LINE_BYTES] + b" " + end
 
 
-def _nul_problem(chunk: bytes, line: int, *, is_start: bool) -> Problem:
-    """Return the Problem of the first NUL byte in a chunk, whose first byte is on the line of that number.
+def _nul_problem(block: bytes, line: int, *, is_start: bool) -> Problem:
+    """Return the Problem of the first NUL byte in a block of a file. The block begins on line `line`.
 
-    At the start of a file (`is_start`) a packed file is recognized and named as such.
+    If the block is the start of the file (`is_start`), the Problem of a compressed file says that it is compressed.
     """
     message = "a NUL byte: the file is no text"
-    if is_start and chunk.startswith(_PACKED):
+    if is_start and block.startswith(_PACKED):
         message = "the file is packed: unpack it first"
-    lines_before = chunk.count(b"\n", 0, chunk.find(b"\0"))
+    lines_before = block.count(b"\n", 0, block.find(b"\0"))
     return Problem("nul", message, line + lines_before, "")
 
 
 def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
-    """Yield what a line of a log holds: the Header of a header line, or each Event; nothing for any other line.
+    """Yield what a line of a log holds.
 
-    `raw` is the line with its end, `line` its number, and `offset` the place of its first byte in the file. An event
-    begins with TOKEN, and ends with the line or where another one begins. What stands before the first is a launcher's
-    prefix, which may name the rank that wrote the line.
+    - A header line: its Header.
+    - Another line without TOKEN: nothing.
+    - A line with TOKEN over MAX_LINE_BYTES: one Problem, and no event.
+    - A line with one or more TOKENs: the problems of each event, and the Event behind them. Several events on a line
+      are a Problem by themselves, which comes first.
 
-    What is wrong with an event is yielded as a Problem before it. There is a Problem, too, where a line has several
-    events, and one in place of the events of a line over MAX_LINE_BYTES.
+    An event begins at TOKEN, and ends at the next TOKEN or with the line. The text before the first TOKEN may be a
+    launcher's prefix with the rank. `raw` is the line with its line end, `line` its number, and `offset` the position
+    of its first byte in the file.
     """
     raw = raw.rstrip(b"\r\n")
-    starts = [token.start() for token in re.finditer(TOKEN, raw)]  # of the events
+    starts = [token.start() for token in re.finditer(TOKEN, raw)]  # the index in `raw` at which each event begins
     if not starts:
         header = _header(raw, line)
         if header is not None:
@@ -295,12 +312,12 @@ def _entries(raw: bytes, line: int, offset: int) -> Iterator[Entry]:
 
 
 def _rank_of(prefix: bytes) -> int | None:
-    """Return the rank that a launcher's prefix of a line names, as 3 in mpirun's `[1,3]<stdout>:`; else None."""
-    launchers = _RANK.match(prefix) if len(prefix) <= LONGEST_PREFIX else None
-    if launchers is None:
+    """Return the rank that a launcher's prefix names: mpirun's `[1,3]<stdout>:` -> 3; None if it names none."""
+    match = _RANK.match(prefix) if len(prefix) <= LONGEST_PREFIX else None
+    if match is None:
         return None
-    of_mpirun, of_others = launchers.groups()
-    return int(of_mpirun or of_others)
+    rank_by_mpirun, rank_by_others = match.groups()  # only one of them is set
+    return int(rank_by_mpirun or rank_by_others)
 
 
 def _shown(text: bytes) -> str:
@@ -311,9 +328,12 @@ def _shown(text: bytes) -> str:
 def _header(raw: bytes, line: int) -> Header | None:
     """Return the section of a header line, `# {"<section>": value}`; None for any other line.
 
-    `raw` is the line without its end. Before the # may stand the byte-order mark of a file, or a launcher's prefix of
-    less than LONGEST_PREFIX bytes, as mpirun's `[1,0]<stdout>:`. With more than MAX_LINE_BYTES from the # on, or where
-    the JSON is damaged or no object of one key, the line is no header.
+    `raw` is the line without its line end. Two things may stand before the `#`: the byte-order mark of a file, and a
+    launcher's prefix of less than LONGEST_PREFIX bytes, such as mpirun's `[1,0]<stdout>:`. None is also returned if:
+
+    - any other text stands before the `#`;
+    - the line has more than MAX_LINE_BYTES from the `#` on;
+    - the JSON is damaged, or is not an object with exactly one key.
     """
     start = raw.find(HEADER)
     if start < 0:
@@ -335,11 +355,12 @@ def _header(raw: bytes, line: int) -> Header | None:
 
 
 def _event(raw: bytes, line: int, offset: int, rank: int | None) -> list[Entry]:
-    """Return what is wrong with the event in `raw`, a Problem each, and behind them the Event.
+    """Return a Problem for each thing that is wrong with the event in `raw`, then the Event, if one can be read.
 
-    `raw` begins with TOKEN, and ends with its line or where another TOKEN begins. The Event is there if one can be read
-    from it: bytes that are not UTF-8, text behind the JSON and an unknown event_type leave it, any other problem does
-    not. `rank` is that of the launcher's prefix.
+    - Bytes that are not UTF-8, text behind the JSON, an unknown event_type: a Problem, and the Event all the same.
+    - Any other fault: a Problem, and no Event. The faults after it are not looked for.
+
+    `raw` begins with TOKEN, and ends at the next TOKEN or with the line. `rank` comes from the launcher's prefix.
     """
     entries: list[Entry] = []
     try:
@@ -348,42 +369,42 @@ def _event(raw: bytes, line: int, offset: int, rank: int | None) -> list[Entry]:
         entries.append(Problem("encoding", f"not UTF-8 at byte {error.start} of the event", line, _shown(raw)))
         text = raw.decode("utf-8", "replace")
 
-    def problem(kind: str, message: str) -> list[Entry]:
-        """Note a problem, and return all entries so far."""
+    def add_problem(kind: str, message: str) -> list[Entry]:
+        """Add a Problem to `entries`, and return all of them, for a fault that leaves no Event."""
         entries.append(Problem(kind, message, line, text[:200]))
         return entries
 
     if not text.startswith(":::MLLOG "):
-        return problem("json", "no space after :::MLLOG: the official parser overlooks it")
+        return add_problem("json", "no space after :::MLLOG: the official parser overlooks it")
     try:
         fields, end = _scan_value(text, len(":::MLLOG "))
     except _DuplicateKeyError as error:
-        return problem("duplicate-key", str(error))
+        return add_problem("duplicate-key", str(error))
     except ValueError as error:
-        return problem("json", f"no JSON object: {error}")
+        return add_problem("json", f"no JSON object: {error}")
     rest = text[end:].strip(" \t")
     if rest:
         for code in _ANSI_RESET:
             rest = rest.replace(code, "")
         trailing = "text" if rest.strip() else "a colour code"
-        problem("trailing-text", f"{trailing} follows the event: the official parser rejects the line")
+        add_problem("trailing-text", f"{trailing} follows the event: the official parser rejects the line")
     if type(fields) is not dict:
-        return problem("fields", "not a JSON object")
+        return add_problem("fields", "not a JSON object")
     try:
         key = fields["key"]
         value = fields["value"]
         metadata = fields["metadata"]
         time_ms = fields["time_ms"]
     except KeyError as error:
-        return problem("fields", f"the field {error} is missing")
+        return add_problem("fields", f"the field {error} is missing")
     event_type = fields.get("event_type")
     if type(event_type) is not str or event_type not in EVENT_TYPES:
-        problem("event-type", _NO_TYPE)
+        add_problem("event-type", _NO_TYPE)
         event_type = ""
     if type(time_ms) not in (int, float) or not -(2**63) < time_ms < 2**63:
-        return problem("fields", "time_ms is no number of 64 bits")
+        return add_problem("fields", "time_ms is no number of 64 bits")
     if type(key) is not str:
-        return problem("fields", "key is no text")
+        return add_problem("fields", "key is no text")
     if type(metadata) is not dict:
-        return problem("fields", "metadata is no JSON object")
+        return add_problem("fields", "metadata is no JSON object")
     return [*entries, Event(key, value, metadata, time_ms, event_type, line, offset, rank)]

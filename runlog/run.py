@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from runlog import schema
 from runlog.json_types import JsonObject
-from runlog.reader import Entry, Event, Header, settings_of, table_of
+from runlog.reader import Entry, Event, Header, dataclass_of, settings_of
 
 LONGEST_TEXT = 200  # of a value that is kept
 _PHASES = {  # what goes on after an event
@@ -66,7 +66,7 @@ class Accuracy(NamedTuple):
 
 @dataclass(kw_only=True)
 class Run:
-    """The course of a run as far as its events have told it. `take` adds an entry; each list is in file order."""
+    """The course of a run, by the log entries that `take` has added so far. Each list is in file order."""
 
     headers: dict[str, Header] = field(default_factory=dict)  # the first of each section
     first: dict[str, Event] = field(default_factory=dict)  # the first event of each key of the schema
@@ -91,11 +91,15 @@ class Run:
             if entry.key in schema.EVENTS:
                 self.first.setdefault(entry.key, entry)
                 self.last[entry.key] = entry
-            self._take(entry)
+            self._take_event(entry)
         elif isinstance(entry, Header):
             self.headers.setdefault(entry.section, entry)
 
-    def _take(self, event: Event) -> None:
+    def _take_event(self, event: Event) -> None:
+        """Update the phase by the event, and add what the event says to the list or table for its key.
+
+        Values are taken as they are written. An event of another key changes nothing.
+        """
         key = event.key
         metadata = event.metadata
         self.phase = _PHASES.get(key, self.phase)
@@ -113,7 +117,7 @@ class Run:
         elif key in ("eval_accuracy", "eval_mean_iou"):
             self.accuracies.append(Accuracy(event.line, key, scalar(metadata.get("epoch_num")), scalar(event.value)))
         elif key == schema.RANK_TIMES.key:
-            times = table_of(schema.RankTimes, event.value)
+            times = dataclass_of(schema.RankTimes, event.value)
             if times is not None:
                 self.rank_times[scalar(metadata.get("step"))] = times
         elif key == schema.STEP_WINDOW.key:
@@ -126,9 +130,11 @@ class Run:
     def _note_interval(self, kind: str, end: str, mark: Mark) -> None:
         """Note that an interval begins or ends: an epoch, a block of epochs, or an evaluation.
 
-        `kind` is "epoch", "block" or "eval", and `end` is "start" or "stop". A start adds an interval. A stop completes
-        the one of its kind and number that has none yet; where there is none, as in a damaged log, it adds an interval
-        without a start.
+        `kind` is "epoch", "block" or "eval", and `end` is "start" or "stop". `mark` says where, and has the number.
+
+        - A start adds an interval.
+        - A stop completes the interval of its kind and number that has started and not stopped.
+        - A stop without such an interval, as in a damaged log, adds an interval without a start.
         """
         intervals_of_kind = {"epoch": self.epochs, "block": self.blocks, "eval": self.evaluations}
         intervals = intervals_of_kind[kind]
@@ -145,20 +151,21 @@ class Run:
 
     @property
     def settings(self) -> JsonObject:
-        """The values of the header's configuration by name; what is no setting is left out."""
+        """The values of the header's configuration by name; empty if the log has no configuration."""
         config = self.headers.get(schema.CONFIG.name)
         return settings_of(None if config is None else config.value)
 
     def last_value(self, point: schema.Point[Any]) -> Any:
-        """Return the last value of an event; None where the log does not have it."""
+        """Return the last value of an event; None if the log does not have it."""
         event = self.last.get(point.key)
         return None if event is None else event.value
 
 
 def _own_rate(event: Event) -> Rate:
-    """Return the throughput of an epoch by an event `epoch_throughput`, as this project's runs log it.
+    """Return the throughput of an epoch from an event `epoch_throughput`, which this project's runs log.
 
-    What the event does not hold is None, and all of it where its value is no JSON object.
+    A figure that the event lacks is None. All figures of the value are None if the value is not a JSON object; the
+    epoch's number comes from the metadata.
     """
     value = event.value if isinstance(event.value, dict) else {}
     return Rate(
@@ -173,19 +180,20 @@ def _own_rate(event: Event) -> Rate:
 
 
 def _foreign_rate(event: Event) -> Rate:
-    """Return the throughput that another submitter's log has: a number, or an object with it under one of two names.
+    """Return the throughput from an event of another submitter's log.
 
-    Its number is that of the epoch, or where the event has none the step. What the event does not hold is None.
+    The event's value is the images/s, or a JSON object with them as "throughput" or else "imgs_sec". The rate's number
+    is the epoch's, or the step's if the event has no epoch. What the event lacks is None.
     """
-    rate = event.value
-    if isinstance(rate, dict):
-        rate = rate.get("throughput", rate.get("imgs_sec"))
+    images_per_s = event.value
+    if isinstance(images_per_s, dict):
+        images_per_s = images_per_s.get("throughput", images_per_s.get("imgs_sec"))
     number = event.metadata.get("epoch_num", event.metadata.get("step"))
-    return Rate(line=event.line, key=event.key, number=scalar(number), images_per_s=scalar(rate))
+    return Rate(line=event.line, key=event.key, number=scalar(number), images_per_s=scalar(images_per_s))
 
 
 def scalar(value: Any) -> Any:
-    """Return a JSON scalar as it is, and of anything longer the start of its text."""
+    """Return a JSON scalar unchanged; of a longer text, a list or an object the first LONGEST_TEXT characters."""
     if value is None or isinstance(value, int | float):
         return value
     if isinstance(value, str) and len(value) <= LONGEST_TEXT:

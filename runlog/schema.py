@@ -319,9 +319,9 @@ CLOCK_SET = Point("clock_set", float, _BY_HOW_MUCH, unit="s", metadata=AtStep)
 
 # Hyperparameters by the optimizer's name; rates are of the global batch.
 def _optimizer_points(kind: str) -> dict[str, Point[float]]:
-    """Return the events of an optimizer's hyperparameters, by the hyperparameter's name: "momentum", "weight_decay"...
+    """Return the event for each hyperparameter of an optimizer, by the hyperparameter's name, such as "momentum".
 
-    `kind` is the optimizer's name in MLPerf. The names of the events begin with it, as `sgd_opt_momentum` for "sgd".
+    The event's key begins with `kind`, the optimizer's name in MLPerf: "momentum" of "sgd" is `sgd_opt_momentum`.
     """
     prefix = f"{kind}_opt_"
     points = [
@@ -363,28 +363,33 @@ def json_schema() -> Table:
 
 
 def _event(event: Point[Any] | Mark) -> Table:
-    where = {"file": {"type": "string"}, "lineno": {"type": "integer"}}
-    required = list(where)
+    """Return the JSON Schema of an event's line. mllog itself adds the metadata `file` and `lineno`."""
+    metadata: Table = {"file": {"type": "string"}, "lineno": {"type": "integer"}}
+    required_metadata = list(metadata)
     if event.metadata:
-        beside = _type(event.metadata)
-        where |= beside["properties"]
-        required += beside["required"]
-    value: Table = {"type": "null"}
+        own_metadata = _type(event.metadata)
+        metadata |= own_metadata["properties"]
+        required_metadata += own_metadata["required"]
+    value: Table = {"type": "null"}  # of a Mark
     if isinstance(event, Point):
-        value = _type(event.value) | ({"unit": event.unit} if event.unit else {})
-        value |= {} if event.least is None else {"minimum": event.least}
+        value = _type(event.value)
+        if event.unit:
+            value["unit"] = event.unit
+        if event.least is not None:
+            value["minimum"] = event.least
     fields = {
         "namespace": {"const": ""},
         "time_ms": {"type": "integer", "unit": "ms", "description": "Unix time"},
         "event_type": {"const": event.event_type},
         "key": {"const": event.key},
         "value": value,
-        "metadata": _object(where, required),
+        "metadata": _object(metadata, required_metadata),
     }
     return _object(fields, list(fields)) | {"description": event.meaning}
 
 
 def _object(properties: Table, required: list[str]) -> Table:
+    """Return the JSON Schema of an object with these properties and no others."""
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
@@ -394,9 +399,8 @@ _PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(
 def _type(kind: Any) -> Table:
     """Return the JSON Schema of a Python type: `list[int]` -> {"type": "array", "items": {"type": "integer"}}.
 
-    The types are those that a log holds: plain ones, unions, lists, dictionaries by name, dataclasses, Any, and any of
-    them annotated with its unit and its meaning. In a dataclass a field with a default of None may be left out of the
-    log: it is not required.
+    The types are those that a log holds: Any, plain types, types annotated with a unit and a meaning, unions, lists,
+    dictionaries and dataclasses. A dataclass's field with the default None may be absent, so it is not required.
     """
     if kind is Any:
         return {}
@@ -416,7 +420,7 @@ def _type(kind: Any) -> Table:
         return {"type": "array", "items": _type(arguments[0])}
     if origin is dict:
         return {"type": "object", "additionalProperties": _type(arguments[1])}
-    hints = typing.get_type_hints(kind, include_extras=True)  # of a dataclass
+    hints = typing.get_type_hints(kind, include_extras=True)  # any other type is a dataclass
     properties = {}
     required = []
     for field in dataclasses.fields(kind):
@@ -427,11 +431,10 @@ def _type(kind: Any) -> Table:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value of an event or a header section in the types that `json.dumps` takes.
+    """Convert a value of an event or a header section into types that `json.dumps` takes.
 
-    A dataclass becomes a dictionary of its fields. A field that is None is left out where None is its default, too.
-    Dataclasses inside dictionaries, lists and other dataclasses are converted as well, and a tuple becomes a list. Any
-    other value is returned as it is.
+    A dataclass becomes a dictionary of its fields, without those whose value and default are both None. Dictionaries,
+    lists and tuples are converted item by item. Any other value is returned unchanged.
     """
     if dataclasses.is_dataclass(value):
         table = {}

@@ -12,25 +12,30 @@ _Run = TypeVar("_Run")
 def median_set(
     runs: Sequence[_Run], count: int, score: Callable[[Sequence[_Run]], float]
 ) -> tuple[Sequence[_Run], str]:
-    """Choose the runs that are scored where there are more than the `count` of a submission, and say which they are.
+    """Choose `count` consecutive runs whose score is the median, and return them with words that say which they are.
 
-    `runs` stand in the order of their start, and every `count` that follow one another are a set. The set is chosen
-    whose `score` is the median of all sets (MLPerf training_rules.adoc, section Scoring). Of an even number of sets the
-    slower one of the two in the middle is chosen, as the rules name none.
+    A submission may have more runs than the `count` that are scored. Then every `count` consecutive runs are a set:
+    7 runs have 3 sets of 5. The set with the median score counts (MLPerf training_rules.adoc, section Scoring). With an
+    even number of sets, the slower of the two middle ones is taken, because the rules do not say which.
 
-    Returns the chosen runs, and words such as "runs 2 to 6 of 7 in the order of their start, the median of 3 sets of
-    5". There must be `count` runs at least. `score` gives infinity for a set that has no score.
+    `runs` are in the order of their start, and are at least `count`. `score` returns the time of a set, or infinity if
+    the set has no score. The words are such as "runs 2 to 6 of 7 in the order of their start, the median of 3 sets of
+    5".
     """
-    sets = [runs[first : first + count] for first in range(len(runs) - count + 1)]  # by the index of their first run
+    set_count = len(runs) - count + 1
+    sets = [runs[start : start + count] for start in range(set_count)]  # a set's index is that of its first run
     scores = [score(candidate) for candidate in sets]
-    fastest_first = sorted(range(len(sets)), key=lambda first: scores[first])
-    first = fastest_first[len(sets) // 2]
-    which = f"runs {first + 1} to {first + count} of {len(runs)} in the order of their start"
-    return sets[first], f"{which}, the median of {len(sets)} sets of {count}"
+    fastest_first = sorted(range(set_count), key=lambda index: scores[index])
+    chosen = fastest_first[set_count // 2]  # of 4 sets the third fastest
+    which = f"runs {chosen + 1} to {chosen + count} of {len(runs)} in the order of their start"
+    return sets[chosen], f"{which}, the median of {set_count} sets of {count}"
 
 
 def olympic_mean(values: Sequence[float], dropped: int = 1) -> float:
-    """Return the mean without the `dropped` best and as many worst values, added up as the MLPerf tools do."""
+    """Return the mean without the `dropped` smallest and `dropped` largest values.
+
+    The values are added up in ascending order, as the MLPerf tools do, so that both round alike.
+    """
     assert len(values) > 2 * dropped > 0
     kept = sorted(values)[dropped:-dropped]
     return sum(kept) / len(kept)
@@ -38,12 +43,12 @@ def olympic_mean(values: Sequence[float], dropped: int = 1) -> float:
 
 @functools.lru_cache(256)
 def t_quantile(freedom: float, probability: float = 0.5 + CONFIDENCE / 2) -> float:
-    """Return the t below which a value of Student's distribution lies with this probability, which is over 0.5.
+    """Return the quantile of Student's t-distribution for a probability above 0.5: the t with t_cdf(t) = probability.
 
-    `freedom` is the distribution's number of degrees of freedom. The t is found by halving an interval around it: SciPy
-    has the function, but takes 0.4 s to import.
+    `freedom` is the number of degrees of freedom. The t is found by bisection. SciPy has this function, but takes 0.4 s
+    to import.
     """
-    low = 0.0  # where the probability is 0.5
+    low = 0.0  # t_cdf(0) is 0.5, which is below the probability
     high = 1.0
     while t_cdf(high, freedom) < probability:
         high *= 2
@@ -60,27 +65,30 @@ def t_quantile(freedom: float, probability: float = 0.5 + CONFIDENCE / 2) -> flo
 
 
 def t_cdf(t: float, freedom: float) -> float:
-    """Return the probability that a value of Student's distribution of `freedom` degrees of freedom is below t."""
+    """Return the probability that a value of Student's t-distribution with `freedom` degrees of freedom is below t."""
     if t < 0:
         return 1 - t_cdf(-t, freedom)
     square = t * t
-    if square < 1:  # there the other fraction converges slowly
+    # Both formulas hold for every t. Each is used where its continued fraction converges fast.
+    if square < 1:
         return 0.5 + _incomplete_beta(0.5, freedom / 2, square / (freedom + square)) / 2
     return 1 - _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + square)) / 2
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """Return the regularized incomplete beta function I_x(a, b) by its continued fraction (Numerical Recipes, 6.4).
+    """Return the regularized incomplete beta function I_x(a, b), for 0 <= x < 1.
 
-    The fraction is evaluated from its head on by Lentz's method, until a term changes it by less than 1e-15.
+    It is evaluated as a continued fraction by Lentz's method, until a term changes it by less than 1e-15 (Numerical
+    Recipes, 6.4). The fraction converges fast only below x = (a + 1) / (a + b + 2). There is no reflection for larger
+    x: `t_cdf` does not ask for them.
     """
     if x == 0:
         return 0.0
     front = math.exp(
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x) - math.log(a)
     )
-    c = 1.0  # Lentz's ratios of numerators and of denominators
-    d = 1 / (1 - (a + b) * x / (a + 1))
+    c = 1.0  # Lentz's ratio of successive numerators
+    d = 1 / (1 - (a + b) * x / (a + 1))  # Lentz's ratio of successive denominators, inverted
     fraction = d
     for m in range(1, 1000):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))

@@ -20,9 +20,10 @@ def called(module: str) -> str:
 
 
 def visible(value: object, limit: int = 600) -> str:
-    """Return `value` as one line, cut at `limit` characters.
+    """Return `value` as one line that is safe to print.
 
-    What does not print (control characters, reversed writing) is escaped.
+    Characters that do not print, such as control characters and reversed writing, are escaped. A text of more than
+    `limit` characters is cut there, and the number of the others is added: "abc… (1,200 more characters)".
     """
     text = str(value)
     escaped = "".join(_escaped(character) for character in text[:limit])
@@ -39,14 +40,14 @@ def _escaped(character: str) -> str:
 
 
 def printable(value: object, limit: int = 160) -> str:
-    """Make a JSON value of a log visible: text without quotes, all else as JSON."""
+    """Return a JSON value of a log as one line that is safe to print: text without quotes, all else as JSON."""
     if isinstance(value, str):
         return visible(value, limit)
     return visible(as_json(value), limit)
 
 
 def as_json(value: object) -> str:
-    """Return `value` as JSON, or the name of its type where JSON cannot hold it."""
+    """Return `value` as JSON, or the name of its type if JSON cannot hold it."""
     try:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
@@ -54,7 +55,7 @@ def as_json(value: object) -> str:
 
 
 def safe_lines(lines: Iterable[str]) -> str:
-    """Join lines for a terminal; what they quote cannot break a line or steer the terminal."""
+    """Join lines for a terminal. Control characters in them are escaped, and each line is cut at MOST_OF_A_LINE."""
     return "\n".join(visible(line, MOST_OF_A_LINE) for line in lines)
 
 
@@ -69,7 +70,7 @@ def cell(value: object) -> object:
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the text of a CSV file; each row has a value for every column, and None is an empty cell."""
+    """Return the text of a CSV file. Each row must have a value for every column; None becomes an empty cell."""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, columns, lineterminator="\n")
     writer.writeheader()

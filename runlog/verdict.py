@@ -29,7 +29,7 @@ class Verdict:
         assert self.status in STATUSES, self.status
 
     def as_dict(self) -> JsonObject:
-        """Return the fields by name, for JSON; `where` and `figures` only where there are any."""
+        """Return the fields by name, for JSON; `where` and `figures` only if there are any."""
         fields = dataclasses.asdict(self)
         for optional in ("where", "figures"):
             if not fields[optional]:
@@ -40,35 +40,42 @@ class Verdict:
 def judged(
     check: str, good: bool, found: str, wanted: str = "", fix: str = "", *, bad: str = FATAL, **more: Any
 ) -> Verdict:
-    """Return a verdict that is ok, or of status `bad` with what to do; `more` are `where` and `figures`."""
+    """Return a verdict: with status ok and no `fix` if `good`, else with status `bad` and `fix`.
+
+    `more` may have the fields `where` and `figures`.
+    """
     if good:
         return Verdict(check=check, status=OK, found=found, wanted=wanted, **more)
     return Verdict(check=check, status=bad, found=found, wanted=wanted, fix=fix, **more)
 
 
 def worst(verdicts: Iterable[Verdict]) -> str:
-    """Return the worst status of all verdicts; ok where there are none."""
+    """Return the worst status of all verdicts; ok if there are none."""
     return worst_status(verdict.status for verdict in verdicts)
 
 
 def worst_status(statuses: Iterable[str]) -> str:
-    """Return the worst of some statuses; ok where there are none."""
+    """Return the worst of some statuses; ok if there are none."""
     return max(statuses, key=STATUSES.index, default=OK)
 
 
 def as_json(verdicts: Iterable[Verdict]) -> str:
-    """Return a JSON list of objects: {check, status, found, wanted, fix}, and {where, figures} where there are any."""
+    """Return the verdicts as a JSON list of objects with `check`, `status`, `found`, `wanted` and `fix`.
+
+    An object has `where` and `figures` only if they are not empty.
+    """
     return json.dumps([verdict.as_dict() for verdict in verdicts], indent=2) + "\n"
 
 
 def as_text(verdicts: Iterable[Verdict]) -> str:
-    """Return verdicts as text for a terminal: a line each with status, check, place and finding, in aligned columns.
+    """Return verdicts as text for a terminal, a line each: status, check, place and finding, in aligned columns.
 
-    The column of the place (`where`) is left out where no verdict has one. Below a verdict that is not ok stand what
-    was wanted and what to do, so far as it says them. Lines are not wrapped. The text is empty where there are no
-    verdicts.
+    - The column of the place (`where`) is left out if no verdict has one.
+    - A verdict that is not ok has up to two more lines: what was wanted, and what to do.
+    - Lines are not wrapped.
+    - Without verdicts the text is empty.
     """
-    shown = list(verdicts)
+    shown = list(verdicts)  # they are gone through several times
     status_width = max((len(verdict.status) for verdict in shown), default=0)
     check_width = max((len(verdict.check) for verdict in shown), default=0)
     where_width = max((len(visible(verdict.where)) for verdict in shown), default=0)

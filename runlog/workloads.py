@@ -27,7 +27,7 @@ class Workload:
     training_flop: int | None  # of an image in a step, two a multiply-add, forward and backward; None: not counted
 
     def flop_of(self, height: int, width: int) -> int | None:
-        """Return the FLOPs of one training image of this size in pixels; None where they were not counted."""
+        """Return the FLOPs of one training image of this size in pixels; None if this size was not counted."""
         if (height, width) != (self.flop_height, self.flop_width):
             return None
         return self.training_flop
@@ -43,7 +43,7 @@ NAMES = tuple(workload.name for workload in WORKLOADS)
 
 
 def find(name: str) -> Workload | None:
-    """Return the workload that WORKLOAD calls `name`; None where there is none."""
+    """Return the workload that WORKLOAD calls `name`; None if there is none."""
     for workload in WORKLOADS:
         if workload.name == name:
             return workload
@@ -51,7 +51,7 @@ def find(name: str) -> Workload | None:
 
 
 def named(name: str) -> Workload:
-    """Return the workload that WORKLOAD calls `name`. Raises KeyError where there is none."""
+    """Return the workload that WORKLOAD calls `name`. Raises KeyError if there is none."""
     workload = find(name)
     if workload is None:
         raise KeyError(name)
@@ -59,7 +59,7 @@ def named(name: str) -> Workload:
 
 
 def of_benchmark(benchmark: str | None) -> Workload | None:
-    """Return the workload of a log's `submission_benchmark`; None where it is of no workload here."""
+    """Return the workload of a log's `submission_benchmark`; None if no workload here has that benchmark."""
     for workload in WORKLOADS:
         if workload.benchmark == benchmark:
             return workload
@@ -67,7 +67,7 @@ def of_benchmark(benchmark: str | None) -> Workload | None:
 
 
 def of_model(model: str | None) -> Workload | None:
-    """Return the workload of a model's full name, as a log's `run_summary` has it; None where it is of none here."""
+    """Return the workload of a model's full name, as in a log's `run_summary`; None if no workload has that model."""
     for workload in WORKLOADS:
         if workload.model == model:
             return workload
@@ -75,7 +75,7 @@ def of_model(model: str | None) -> Workload | None:
 
 
 def of_family(model: str | None) -> Workload | None:
-    """Return the workload whose family a model's name contains, in any case; None where it contains none."""
+    """Return the first workload whose family is a part of a model's name, in upper or lower case; None if none is."""
     text = (model or "").lower()
     for workload in WORKLOADS:
         if workload.family in text:

@@ -34,8 +34,9 @@ class _Lines(logging.FileHandler):
 def _open_lines(path: Path, *, append: bool) -> _Lines:
     """Return a logging handler that writes each record as a line of the log file at `path`.
 
-    The file and its folder are created; with `append` the file may be there already, and lines are added to it. Raises
-    ValueError where the file is there without `append`, or cannot be created.
+    The file and its folder are created. With `append` the file may exist already, and lines are added to it.
+
+    Raises ValueError if the file exists and `append` is not set, or if it cannot be created.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,13 +54,16 @@ class RunLog:
     """Rank 0's log; `RunLog(None)` is the one of every other rank and writes nothing."""
 
     def __init__(self, path: Path | None, *, append: bool = False) -> None:
-        """Create the log at `path`, or with `append` open the one that is there to add lines to it.
+        """Open the log of a run for writing.
 
-        With None for a path, as on all ranks but the first, nothing is ever written. Events go through mllog, the
-        logger of the MLPerf benchmarks; lines of the header and lines for people are written to the same file directly.
+        - `path` is None, as on all ranks but the first: nothing is ever written.
+        - Without `append`: the file is created. It must not exist, because results are never overwritten.
+        - With `append`: lines are added to the file, which is created if it does not exist.
 
-        Raises ValueError where the file cannot be created, or exists and `append` is not set: results are never
-        overwritten.
+        Events go through mllog, the logger of the MLPerf benchmarks. Header lines and lines for people are written to
+        the same file directly.
+
+        Raises ValueError if the file cannot be created, or exists and `append` is not set.
         """
         from mlperf_logging.mllog.mllog import MLLogger  # only a training run has it
 
@@ -76,7 +80,7 @@ class RunLog:
         self._lines.info("# %s", json.dumps({section.name: schema.as_json(value)}, ensure_ascii=False, allow_nan=False))
 
     def text(self, line: str) -> None:
-        """Write a line for people, which no reader takes for a section or an event."""
+        """Write a line for people. It must not look like a header section or an event."""
         assert not line.startswith("# {") and ":::MLLOG" not in line
         self._lines.info("%s", line)
 
@@ -104,17 +108,18 @@ class RunLog:
 
 @contextlib.contextmanager
 def open_log(path: Path | None) -> Iterator[RunLog]:
-    """Create the log of a run at `path`, give it to the `with` block, and close it where the block ends.
+    """Create the log of a run at `path`, pass it to the `with` block, and close it at the block's end.
 
-    An exception that leaves the block is written into the log as the reason of its end, with `run_stop` as aborted, and
-    raised again. `path` is None on all ranks but the first: nothing is written there. Raises ValueError where the log
-    cannot be created.
+    If an exception leaves the block, its message is logged as the reason of the abort, with a `run_stop` of status
+    aborted. The exception is then raised again. On ranks other than the first `path` is None, and nothing is written.
+
+    Raises ValueError if the log cannot be created.
     """
     log = RunLog(path)
     try:
         yield log
     except Exception as error:
-        # A full disk takes no last line either; launch/trial.py then says the reason.
+        # On a full disk these lines fail, too. launch/trial.py then prints the reason.
         with contextlib.suppress(OSError):
             log.aborted(str(error) or type(error).__name__)
         with contextlib.suppress(OSError):
@@ -124,17 +129,22 @@ def open_log(path: Path | None) -> Iterator[RunLog]:
 
 
 def close_for_dead(path: Path, reason: str) -> str:
-    """End the log at `path`, which a killed rank 0 left without an end, as aborted for this reason.
+    """End the log at `path` as aborted if a killed rank 0 left it without an end. Return why the run ended.
 
-    Nothing is written where there is no log, and where it has its `run_stop`. Returns why the run ended: the log's own
-    reason where it has its end and a reason, else `reason`. Raises OSError where the log cannot be written.
+    - There is no log: nothing is written, and `reason` is returned.
+    - The log has its `run_stop`: nothing is written. Its last logged reason is returned, else `reason`.
+    - Otherwise: `reason` and a `run_stop` of status aborted are added, and `reason` is returned.
+
+    Raises OSError if the log cannot be read or written.
     """
     if not path.is_file():
         return reason
     events = [entry for entry in read_log(path) if isinstance(entry, Event)]
-    if any(event.key == schema.RUN_STOP.key for event in events):
-        own = [event.value for event in events if event.key == schema.ABORT_REASON.key]
-        return str(own[-1]) if own else reason
+    has_ended = any(event.key == schema.RUN_STOP.key for event in events)
+    if has_ended:
+        logged_reasons = [event.value for event in events if event.key == schema.ABORT_REASON.key]
+        return str(logged_reasons[-1]) if logged_reasons else reason
+    # A line that was cut off must not run into the first line that is added.
     content = path.read_bytes()
     with path.open("ab") as file:
         if content and not content.endswith(b"\n"):

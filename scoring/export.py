@@ -19,7 +19,7 @@ MOST_METRICS_OF_A_CALL = 1000  # MLflow takes no more
 
 
 class Scalar(NamedTuple):
-    """One value of a run over its steps; `time_s` is when it was logged, in seconds since 1970, where that is known."""
+    """One value of a run over its steps; `time_s` is when it was logged, in seconds since 1970, if that is known."""
 
     name: str
     value: float
@@ -44,8 +44,8 @@ def main(args: argparse.Namespace) -> int:
     """Write the runs of the logs in each form that was asked for: Parquet, TensorBoard, MLflow. Returns 0.
 
     Parquet is one table of all runs, with a row for each window. The other two have an entry for each run, named by its
-    place on the command line, from 0, and its log: `0-run`. Raises InputError where no form was asked for, where a form
-    is there already, where its package is not installed, or where MLflow refuses a run.
+    place on the command line, from 0, and its log: `0-run`. Raises InputError if no form was asked for, if a form
+    is there already, if its package is not installed, or if MLflow refuses a run.
     """
     if not (args.parquet or args.tensorboard or args.mlflow):
         raise InputError("export: no form given; name --parquet FILE, --tensorboard FOLDER or --mlflow URI")
@@ -65,7 +65,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _to_mlflow_or_refuse(record: Record, uri: str, name: str) -> None:
-    """Write a run to a tracking server. Raises InputError where MLflow refuses it."""
+    """Write a run to a tracking server. Raises InputError if MLflow refuses it."""
     mlflow = _optional_package("mlflow")
     try:
         to_mlflow(record, uri, name)
@@ -82,7 +82,7 @@ def window_with_run_facts(record: Record, window: Window) -> JsonObject:
 def to_parquet(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
     """Write `rows`, which have the same names, as one table; pyarrow takes each column's type from its values.
 
-    Raises InputError where the file is there already, where its folder is not, or where pyarrow is not installed.
+    Raises InputError if the file is there already, if its folder is not, or if pyarrow is not installed.
     """
     if file.exists():
         raise InputError(f"{file}: exists; name another file")
@@ -94,7 +94,7 @@ def to_parquet(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
 def to_tensorboard(record: Record, folder: Path) -> None:
     """Write what a run's windows and evaluations measured, at their steps, into a new folder.
 
-    Raises InputError where the folder is there already, or where tensorboardX is not installed.
+    Raises InputError if the folder is there already, or if tensorboardX is not installed.
     """
     if folder.exists():
         raise InputError(f"{folder}: exists; TensorBoard would show both as one run: name another folder")
@@ -106,9 +106,9 @@ def to_tensorboard(record: Record, folder: Path) -> None:
 def to_mlflow(record: Record, uri: str, name: str) -> None:
     """Write a run to the MLflow tracking server at `uri`, as a run called `name`.
 
-    It joins the experiment that is called as the run's model, which is created where there is none. The run's facts
+    It joins the experiment that is called as the run's model, which is created if there is none. The run's facts
     become parameters, and what it measured over its steps becomes metrics. A run that was aborted is marked as failed,
-    any other as finished. Raises InputError where mlflow is not installed.
+    any other as finished. Raises InputError if mlflow is not installed.
     """
     mlflow = _optional_package("mlflow")
     client = mlflow.MlflowClient(tracking_uri=uri)
@@ -126,7 +126,7 @@ def to_mlflow(record: Record, uri: str, name: str) -> None:
             client.log_param(run_id, fact, value)
     metrics = []
     for scalar in _scalars(record):
-        time_ms = int((scalar.time_s or 0) * 1000)  # MLflow needs a time: 0 where it is not known
+        time_ms = int((scalar.time_s or 0) * 1000)  # MLflow needs a time: 0 if it is not known
         metrics.append(mlflow.entities.Metric(scalar.name, scalar.value, time_ms, scalar.step))
     for first in range(0, len(metrics), MOST_METRICS_OF_A_CALL):
         client.log_batch(run_id, metrics=metrics[first : first + MOST_METRICS_OF_A_CALL])
@@ -134,7 +134,7 @@ def to_mlflow(record: Record, uri: str, name: str) -> None:
 
 
 def _experiment_id(client: Any, name: str) -> str:
-    """Return the id of the experiment of that name, which is created where there is none."""
+    """Return the id of the experiment of that name, which is created if there is none."""
     experiment = client.get_experiment_by_name(name)
     if experiment:
         return str(experiment.experiment_id)
@@ -158,7 +158,7 @@ def _scalars(record: Record) -> Iterator[Scalar]:
 
 
 def _step_of_evaluation(quality: Quality, number: int) -> int:
-    """Return the step of an evaluation; where the log does not say it its epoch, or else its `number` in the log."""
+    """Return the step of an evaluation; if the log does not say it its epoch, or else its `number` in the log."""
     if quality.step is not None:
         return quality.step
     if quality.epoch is not None:
@@ -167,7 +167,7 @@ def _step_of_evaluation(quality: Quality, number: int) -> int:
 
 
 def _optional_package(name: str) -> Any:
-    """Import an optional package. Raises InputError where it is not installed."""
+    """Import an optional package. Raises InputError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

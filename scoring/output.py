@@ -6,7 +6,7 @@ from scoring.record import InputError
 
 
 def refuse_missing_folder(file: Path) -> None:
-    """Raise InputError where the folder that `file` would be written into is not there.
+    """Raise InputError if the folder that `file` would be written into is not there.
 
     A link is followed: its folder is that of the file that it leads to.
     """

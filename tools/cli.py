@@ -65,7 +65,7 @@ def main() -> int:
     """Run the command that the first word of the command line names, and return its exit status.
 
     The other words are the command's own. Without any, and for --help and --version, a text is printed. The status is 2
-    for a command that is not there, or whose packages are missing. Where a shell asks for completions, it is answered
+    for a command that is not there, or whose packages are missing. If a shell asks for completions, it is answered
     instead.
     """
     if completion.is_asked():
@@ -111,13 +111,13 @@ def complete() -> int:
     if module not in WITH_SUBCOMMANDS:
         # Its parser does not know its own name: in `paddle-reference watch <Tab>` it is to complete what follows the
         # second word, as if that were the program.
-        completion.count_as_program(2)
+        completion.complete_after_word(2)
     sys.argv[1:] = [name]
     return run(name)
 
 
 def run(name: str) -> int:
-    """Run a command by its words in sys.argv; return its exit status, or 2 where its packages are missing."""
+    """Run a command by its words in sys.argv; return its exit status, or 2 if its packages are missing."""
     module, _ = (PUBLISHING | TRAINING)[name]
     try:
         if name in TRAINING and importlib.util.find_spec("paddle") is None:

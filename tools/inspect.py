@@ -42,7 +42,7 @@ def estimates(update: Sequence[Any], job: env.Job, network_bytes_per_s: float | 
 
     `update` are the programs of one update of the weights. An entry is JSON with the card's name, its roofline, the
     nearest published figure and the bytes that move. The roofline is the images/s that neither the card's arithmetic
-    nor its memory allows to surpass; it is None where it cannot be estimated. Where the bytes/s of a node's network are
+    nor its memory allows to surpass; it is None if it cannot be estimated. If the bytes/s of a node's network are
     given, an entry has also what all-reduces cost on several nodes, beside published scaling.
     """
     operators = in_order(update)
@@ -100,7 +100,7 @@ def build(job: env.Job) -> Any:
     nobody listens. This sets environment variables of this process and Paddle's static mode. The learning rate's
     schedule is made for a data set of SCHEDULED_STEPS steps: its length changes no operator of the program.
 
-    Raises ValueError where the job asks for what cannot be built.
+    Raises ValueError if the job asks for what cannot be built.
     """
     import paddle
 
@@ -122,7 +122,7 @@ def inspect(job: env.Job, network_bytes_per_s: float | None = None) -> JsonObjec
     That is what the job is, the counts of its main program (operators, FLOPs, bytes), which checks the program passed,
     and an estimate for each known card. Given the bytes/s of a node's network, each estimate goes on to several nodes.
 
-    Raises ValueError where the job asks for what cannot be built, and for a network of several nodes where the job has
+    Raises ValueError if the job asks for what cannot be built, and for a network of several nodes if the job has
     one rank, whose program sums nothing.
     """
     if network_bytes_per_s is not None and job.cluster.world_size == 1:

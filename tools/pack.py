@@ -57,9 +57,9 @@ class Entry(NamedTuple):
 def pack(source: Path, target: Path, part: str) -> str:
     """Pack the images of `part`, train or val, or go on where an earlier pack was stopped; return what came of it.
 
-    That is a line of text. A pack that is complete already, of the same list, is left as it is. Raises ValueError where
+    That is a line of text. A pack that is complete already, of the same list, is left as it is. Raises ValueError if
     the list is wrong, an image is damaged, another pack is at work, or the target holds another data set; RunError
-    where the target's disk gave back something else than was written.
+    if the target's disk gave back something else than was written.
     """
     images = folder.find(source, part, recordio.MOST_CLASSES)
     _warn(images.passed_over)
@@ -111,7 +111,7 @@ def _warn(note: str) -> None:
 
 
 def _list_sha256(source: Path, images: folder.ImageList) -> str:
-    """Return the SHA-256 of a part's list, or where it has no list of the one that its class folders make."""
+    """Return the SHA-256 of a part's list, or if it has no list of the one that its class folders make."""
     list_file = source / folder.LIST.format(images.part)
     if list_file.is_file():
         return hashlib.sha256(list_file.read_bytes()).hexdigest()
@@ -119,9 +119,9 @@ def _list_sha256(source: Path, images: folder.ImageList) -> str:
 
 
 def _read_sizes(sizes: Path) -> JsonObject:
-    """Return the content of a file of sizes, `<part>.sizes.json`; an empty dict where there is no file.
+    """Return the content of a file of sizes, `<part>.sizes.json`; an empty dict if there is no file.
 
-    Raises ValueError where the file is damaged.
+    Raises ValueError if the file is damaged.
     """
     if not sizes.exists():
         return {}
@@ -132,14 +132,14 @@ def _read_sizes(sizes: Path) -> JsonObject:
 
 
 def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
-    """Return the records of an earlier pack that can be kept, and cut off all behind them; none where nothing is kept.
+    """Return the records of an earlier pack that can be kept, and cut off all behind them; none if nothing is kept.
 
     `growing` is the file of records, and is left at its end, so that the next record follows. The journal is written
     anew: in its first line the SHA-256 of the list that is packed, which must be `list_sha256`, and then a line for
     each kept record. The earlier pack may have been stopped within a line or a record. So a line that is cut off does
     not count, and neither does the last record that has begun in the file.
 
-    Raises ValueError where the file was begun from another list, or the journal is damaged.
+    Raises ValueError if the file was begun from another list, or the journal is damaged.
     """
     first_line, *lines = _ended_lines(journal) or [list_sha256]  # without a journal nothing can be kept
     if first_line != list_sha256:
@@ -166,7 +166,7 @@ def _resume(growing: BinaryIO, journal: Path, list_sha256: str) -> list[Entry]:
 
 
 def _ended_lines(file: Path) -> list[str]:
-    """Return the lines of a file that end with a newline; none where there is no file."""
+    """Return the lines of a file that end with a newline; none if there is no file."""
     text = file.read_text(errors="replace") if file.exists() else ""
     end = text.rfind("\n") + 1
     return text[:end].splitlines()
@@ -187,7 +187,7 @@ _DECODERS = threading.local()
 def _record(images: folder.ImageList, number: int) -> Made:
     """Make the record of the sample `number` of a list, after training's decoder has decoded its file.
 
-    Returns the record with the file's CRC-32 and the image's width and height. Raises ValueError where the file is cut
+    Returns the record with the file's CRC-32 and the image's width and height. Raises ValueError if the file is cut
     off, cannot be decoded, or has a label that a record cannot hold.
     """
     ((name, content),) = images.encoded(number)  # a sample of a classification has one file
@@ -204,7 +204,7 @@ def _record(images: folder.ImageList, number: int) -> Made:
 
 
 def _size(name: str, content: bytes) -> folder.Size:
-    """Return width and height of an image in pixels, by its header. Raises ValueError where the file is no image."""
+    """Return width and height of an image in pixels, by its header. Raises ValueError if the file is no image."""
     try:
         with Image.open(io.BytesIO(content)) as opened:
             size: folder.Size = opened.size
@@ -214,13 +214,13 @@ def _size(name: str, content: bytes) -> folder.Size:
 
 
 def _size_of_sample(images: folder.ImageList | Records, number: int) -> folder.Size:
-    """Return width and height of a list's image in pixels. Raises ValueError where its file is no image."""
+    """Return width and height of a list's image in pixels. Raises ValueError if its file is no image."""
     ((name, content),) = images.encoded(number)
     return _size(name, content)
 
 
 def _check(packed: Records, entries: list[Entry], labels: Array, part: str) -> None:
-    """Read each record back from the disk. Raises RunError where one is not what was written."""
+    """Read each record back from the disk. Raises RunError if one is not what was written."""
     for ids in _shown(f"check {part}", len(packed)):
         images, found = packed.read(ids)
         for i, image, label in zip(ids, images, found, strict=True):
@@ -231,7 +231,7 @@ def _check(packed: Records, entries: list[Entry], labels: Array, part: str) -> N
 def _write_sizes(file: Path, sizes: list[tuple[int, int]], more: JsonObject) -> None:
     """Write a file of sizes: width and height of the image with the most pixels, the number of images, and `more`.
 
-    Where `more` has a width, height or number of images too, as an earlier file of sizes has, `sizes` decide.
+    If `more` has a width, height or number of images too, as an earlier file of sizes has, `sizes` decide.
     """
     width, height = max(sizes, key=lambda size: size[0] * size[1])
     file.write_text(json.dumps(more | {"width": width, "height": height, "images": len(sizes)}) + "\n")
@@ -241,7 +241,7 @@ def find_sizes(source: Path, part: str) -> str:
     """Read the header of each image of a part, and write the largest one's size to `<part>.sizes.json` in `source`.
 
     An earlier file there is replaced. What else it said is kept, such as the list of which `pack` made the records.
-    Returns the name of the file and its content as text. Raises ValueError where the earlier file is damaged, the
+    Returns the name of the file and its content as text. Raises ValueError if the earlier file is damaged, the
     part's images cannot be found, or one of them is no image.
     """
     file = source / data.SIZES.format(part)
@@ -256,7 +256,7 @@ def find_sizes(source: Path, part: str) -> str:
 
 
 def _shown(what: str, total: int, *, done: int = 0) -> Iterator[Array]:
-    """Yield the sample numbers from `done` on, AT_ONCE at a time, with a progress bar where there is a terminal."""
+    """Yield the sample numbers from `done` on, AT_ONCE at a time, with a progress bar if there is a terminal."""
     for start in progress.track(range(done, total, AT_ONCE), what, disable=not sys.stdout.isatty()):
         yield np.arange(start, min(start + AT_ONCE, total))
 
@@ -265,9 +265,9 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
     """Write train_list.txt and val_list.txt of a folder whose images lie in class folders, as train/n01440764/x.JPEG.
 
     ImageNet's val/ holds its images without class folders: then `labels` is a file of lines `name label`. It is None
-    where val/ has class folders too. Both lists are made before one is written, so a fault leaves none. Returns a line
-    of text for each list: its file and the number of its images. Raises ValueError where a list is there already, where
-    a folder that should have class folders has none, or where an image has no label.
+    if val/ has class folders too. Both lists are made before one is written, so a fault leaves none. Returns a line
+    of text for each list: its file and the number of its images. Raises ValueError if a list is there already, if
+    a folder that should have class folders has none, or if an image has no label.
     """
     contents: dict[str, bytes] = {}
     for part in PARTS:
@@ -292,7 +292,7 @@ def write_lists(source: Path, labels: Path | None) -> list[str]:
 def _flat_list(images: Path, labels: Path) -> bytes:
     """Return the text of a list of the images in one folder, by a file `labels` of lines `name label`.
 
-    Of the folder val the line "x.JPEG 7" becomes "val/x.JPEG 7"; so does "anything/x.JPEG 7". Raises ValueError where
+    Of the folder val the line "x.JPEG 7" becomes "val/x.JPEG 7"; so does "anything/x.JPEG 7". Raises ValueError if
     the file is not there, or a line has no label or names no file of the folder.
     """
     if not labels.is_file():
@@ -316,7 +316,7 @@ def main() -> int:
     """Pack an image folder, or with --sizes or --lists do only that part of it; one of the three must be asked for.
 
     Returns the exit status: 0, or that of an interrupt by Ctrl-C, after which the same command goes on. Raises
-    ValueError for a folder that cannot be packed, and RunError where the system refuses to read or write a file.
+    ValueError for a folder that cannot be packed, and RunError if the system refuses to read or write a file.
     """
     parser = argparse.ArgumentParser(prog="python -m tools.pack", description=DESCRIPTION)
     parser.add_argument("source", type=Path, help="folder with train_list.txt and val_list.txt, or class folders")
@@ -357,7 +357,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _require_files(source: Path, part: str) -> None:
-    """Raise ValueError where a part has no image files, wrong lists, or is packed already."""
+    """Raise ValueError if a part has no image files, wrong lists, or is packed already."""
     has_files = (source / folder.LIST.format(part)).is_file() or (source / part).is_dir()
     packed = [source / recordio.FILE.format(part), *tfrecord.files_of(source, part)]
     if not has_files and packed[-1].is_file():

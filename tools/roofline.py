@@ -123,7 +123,7 @@ def _arithmetic_of_types(operators: Operators, card: Card, *, tf32: bool) -> dic
     """Return in which arithmetic of a card the products of each type are computed, as {"float32": "tf32"}.
 
     With `tf32` those of float32 are computed in TF32, else each type in its own arithmetic. Types without products are
-    left out. Returns None where the card has no figure for one of the arithmetics.
+    left out. Returns None if the card has no figure for one of the arithmetics.
     """
     arithmetic_of = {}
     for operation in operators:
@@ -139,7 +139,7 @@ def _arithmetic_of_types(operators: Operators, card: Card, *, tf32: bool) -> dic
 def _operator_time(work: Work, arithmetic_of: dict[str, str], card: Card) -> OperatorTime:
     """Return the time of an operator by its FLOPs at the peak of their type, and by its bytes at the memory's peak.
 
-    A normalization by the statistics of a batch reads its image twice where the chip cannot hold it.
+    A normalization by the statistics of a batch reads its image twice if the chip cannot hold it.
     """
     flops_s = 0.0
     if work.flops:
@@ -160,7 +160,7 @@ def roofline(operators: Operators, *, tf32: bool, batch: int, ranks: int, card: 
     """Return a step's roofline on `card`: the images/s that it cannot exceed, and the times in s that they come from.
 
     `step_time` says how the times are found; all-reduces go over NVLink. `batch` is the images of a rank. With `tf32`
-    FP32 products are computed in TF32. Returns None where the card lacks an arithmetic of the program, and for ranks of
+    FP32 products are computed in TF32. Returns None if the card lacks an arithmetic of the program, and for ranks of
     several nodes, whose network has no data sheet here.
     """
     arithmetic_of = _arithmetic_of_types(operators, card, tf32=tf32)
@@ -182,8 +182,8 @@ def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s
     """Estimate what all-reduces cost at SCALED_GPUS, in nodes of 8; return a row for each, for JSON.
 
     `network_bytes_per_s` is what a node sends at its peak. A ring over several nodes is as fast as its narrowest link,
-    which is the node's network or NVLink. `of_linear` compares with one node: 1 where 64 GPUs are 8 times as fast as 8.
-    It is given with all-reduces hidden behind operators as they can be, and with none hidden. Returns None where the
+    which is the node's network or NVLink. `of_linear` compares with one node: 1 if 64 GPUs are 8 times as fast as 8.
+    It is given with all-reduces hidden behind operators as they can be, and with none hidden. Returns None if the
     card lacks an arithmetic of the program.
     """
     arithmetic_of = _arithmetic_of_types(operators, card, tf32=tf32)

@@ -31,7 +31,7 @@ RULESET = "4.0.0"
 def _median_and_range(records: Sequence[Record], what: str, values: Sequence[float | None], form: str) -> str:
     """Return a figure of several runs as text: "74.2 s (median of 3; 73.9 s to 74.8 s)", of one run "74.2 s".
 
-    `values` has the figure of each record. `form` writes one, as "{:.1f} s". Where a run has no figure (None), the text
+    `values` has the figure of each record. `form` writes one, as "{:.1f} s". If a run has no figure (None), the text
     is "no <what> in" and the names of the logs without.
     """
     known = []
@@ -52,7 +52,7 @@ def _median_and_range(records: Sequence[Record], what: str, values: Sequence[flo
 def _training_rows(records: Sequence[Record], figure: Score) -> dict[str, str]:
     """Return the table's rows on the quality that the runs reached last and the time it took: {name: text}.
 
-    Of several runs that is the median and the range; where a run has none, the text names its log. Where the runs'
+    Of several runs that is the median and the range; if a run has none, the text names its log. If the runs'
     score `figure` says what it counts as (`standing`), the unit of the time says so too, such as that it is no official
     time.
     """
@@ -85,7 +85,7 @@ def _data_wait(records: Sequence[Record]) -> str:
 def _rows(records: Sequence[Record], figure: Score, *, throughput: bool) -> dict[str, str]:
     """Return the rows of the printed table that say what the runs measured: {name: text}.
 
-    With `throughput` there are none on quality and time to train, which runs of MODE=throughput do not have. Where the
+    With `throughput` there are none on quality and time to train, which runs of MODE=throughput do not have. If the
     score says what the figure counts as, there are rows on that, and on the data set and its target. The rows on
     throughput and on the wait for data are always there.
     """
@@ -126,8 +126,8 @@ def summarize(paths: Sequence[Path], *, throughput: bool) -> int:
     Each log is read once and held in memory. The files findings.json (what the check found) and report.html are
     written to the first log's folder. With `throughput` the logs are not checked: such runs are no training result.
 
-    Returns the exit status: 1 where a log fails its check, else 0. Raises ValueError where a log measured nothing, and
-    TooFewRunsError where the runs are too few for a score.
+    Returns the exit status: 1 if a log fails its check, else 0. Raises ValueError if a log measured nothing, and
+    TooFewRunsError if the runs are too few for a score.
     """
     logs = [HeldLog.read(path) for path in paths]
     records = [read_record(log) for log in logs]
@@ -167,7 +167,7 @@ def _write_page(
     """Write the report of the runs as an HTML page to `page_file`.
 
     The page says by which words of the command `scoring report` it can be made again. `findings_file` has what the
-    check of the logs found; None where they were not checked.
+    check of the logs found; None if they were not checked.
     """
     log_by_name = {str(log): log for log in logs}
     words = list(log_by_name)  # of the command
@@ -181,7 +181,7 @@ def _write_page(
 
 
 def main() -> int:
-    """Summarize the logs that the command line names; return the exit status, 1 where one is at fault."""
+    """Summarize the logs that the command line names; return the exit status, 1 if one is at fault."""
     parser = argparse.ArgumentParser(prog="python -m tools.summarize", description=__doc__)
     parser.add_argument("logs", nargs="+", metavar="LOG", type=Path)
     parser.add_argument("--throughput", action="store_true", help="runs of MODE=throughput: no quality, no check")

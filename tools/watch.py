@@ -42,7 +42,7 @@ SENSORS = {  # {a GPU's sensor: how its value is shown}, in the table's order
 
 
 def total_steps(run: Run) -> int | None:
-    """Return how many steps a run will have at the end, by its configuration; None where that does not say it.
+    """Return how many steps a run will have at the end, by its configuration; None if that does not say it.
 
     A run of MODE=throughput has its warm-up and its measured steps. Any other has those of all its epochs, though it
     may reach its target before.
@@ -66,7 +66,7 @@ def total_steps(run: Run) -> int | None:
 def last_windows(run: Run) -> list[JsonObject]:
     """Return the fields of the last MEAN_OF windows of steps, each with its metadata beside its value.
 
-    A window is left out where one of NEEDED is missing or no number.
+    A window is left out if one of NEEDED is missing or no number.
     """
     windows = []
     for event in run.windows[-MEAN_OF:]:
@@ -100,7 +100,7 @@ def summed(windows: list[JsonObject]) -> Sums:
 
 
 def target_of(run: Run) -> Any:
-    """Return the quality at which the run ends, as its recipe has it; None where it has none."""
+    """Return the quality at which the run ends, as its recipe has it; None if it has none."""
     for name, value in run.settings.items():
         if name.startswith("RECIPE.target"):
             return value
@@ -110,8 +110,8 @@ def target_of(run: Run) -> Any:
 def _left_s(run: Run, step: Any, total: int | None, sums: Sums) -> float | None:
     """Return the seconds that a run still takes from `step` to its `total` steps, by the mean time of its last steps.
 
-    `sums` are those of its last windows. The run may end earlier, where it reaches its target. None where it has ended,
-    or where the step, the total or the time of a step is unknown.
+    `sums` are those of its last windows. The run may end earlier, if it reaches its target. None if it has ended,
+    or if the step, the total or the time of a step is unknown.
     """
     step_number = real(step)
     if run.phase in ENDED or not total or step_number is None or not sums.time_s or not sums.steps:
@@ -170,7 +170,7 @@ class View:
         """Read what the newest log and the nodes' telemetry got since the last look; return the state of the run.
 
         The state is that of `state_of`, with the log's path, whether it `is_empty`, and the last sample of each node.
-        Where a newer log has come, it is followed from its beginning. Raises ValueError where there is no log, or the
+        If a newer log has come, it is followed from its beginning. Raises ValueError if there is no log, or the
         newest file has text but no line of one.
         """
         newest = self._newest()
@@ -185,14 +185,14 @@ class View:
 
         for path in newest.parent.glob(f"{newest.stem}.node*.telemetry.jsonl"):
             new_lines = self._new_lines(path).splitlines()
-            for last_line in new_lines[-1:]:  # none where nothing is new
+            for last_line in new_lines[-1:]:  # none if nothing is new
                 with contextlib.suppress(ValueError):  # a line that a crash cut off is passed over
                     self._nodes[path] = json.loads(last_line)
         nodes = [self._nodes[path] for path in sorted(self._nodes)]
         return {"log": str(newest), "is_empty": self._known_lines == 0, **state_of(self._run), "nodes": nodes}
 
     def _newest(self) -> Path:
-        """Return the log that was written last. Raises ValueError where there is none."""
+        """Return the log that was written last. Raises ValueError if there is none."""
         logs = [self._folder] if self._folder.is_file() else list(self._folder.rglob("result_*.txt"))
         if not logs:
             raise ValueError(f"{self._folder}: holds no result_*.txt: give the LOGDIR of a job")
@@ -210,7 +210,7 @@ class View:
 
 
 def _or_dash(value: Any, form: str) -> str:
-    """Return a number in a form of `str.format`; a dash where the value is no number."""
+    """Return a number in a form of `str.format`; a dash if the value is no number."""
     if real(value) is None:
         return "-"
     return form.format(value)
@@ -225,7 +225,7 @@ def draw(state: JsonObject, now_s: float) -> Group:
     """Return a run's state, as `View.look` returns it, as tables for the terminal: one on the run, one on its nodes.
 
     What is not known is a dash. Rows on the slowest ranks, the time left, the GPUs' memory and the energy are there
-    only where a run has such figures. `now_s` is the time of day, as `time.time` has it: a run or a node that wrote
+    only if a run has such figures. `now_s` is the time of day, as `time.time` has it: a run or a node that wrote
     nothing for SILENT_S seconds before it is said to be silent.
     """
     is_running = state["phase"] not in ENDED
@@ -281,7 +281,7 @@ def _slowest(times: JsonObject, kind: str) -> str:
 
 
 def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Table | str:
-    """Return a table of the nodes' last samples, a line for each GPU; the words "no telemetry" where there are none.
+    """Return a table of the nodes' last samples, a line for each GPU; the words "no telemetry" if there are none.
 
     A node without GPUs has one line. `now_s` is the time of day: a node without a sample for SILENT_S seconds is said
     to be silent while a run goes on.
@@ -314,9 +314,9 @@ def _nodes_table(nodes: list[JsonObject], now_s: float, is_running: bool) -> Tab
 def main() -> int:
     """Show the newest run of a folder, drawn anew each second until it ends.
 
-    It is printed once with --once or --json, where the output is no terminal, and where the run has ended. Ctrl-C and
+    It is printed once with --once or --json, if the output is no terminal, and if the run has ended. Ctrl-C and
     a reader of the output that is gone end it quietly. Returns the exit status, 0. Raises ValueError, which ends with
-    status 2, where there is no run, or for other wrong use.
+    status 2, if there is no run, or for other wrong use.
     """
     parser = argparse.ArgumentParser(prog=called("tools.watch"), description=__doc__)
     parser.add_argument("logdir", type=Path, metavar="LOGDIR", help="folder of results, or one log")

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from compliance.logged_run import COUNT, EVENTS_KEPT, Evaluation, LoggedRun, has_type
-from compliance.rules import Benchmark, Collected
+from compliance.rules import Benchmark, FindingCollector
 from compliance.strict.run_order import RunOrder
 from runlog import schema
 from runlog.digits import percent, six_digits
@@ -51,7 +51,7 @@ def states_wrong_eval_samples(run: LoggedRun, benchmark: Benchmark) -> bool:
 # --- the schedule ---
 
 
-def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collected: Collected) -> None:
+def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collector: FindingCollector) -> None:
     """Collect the evaluations of a closed ResNet run that are off the schedule, by the epochs that they state.
 
     There must be one every 4 epochs, the first of them after epoch 1, 2, 3 or 4, and none may be missing at the end.
@@ -59,25 +59,25 @@ def check_schedule(run: LoggedRun, order: RunOrder, *, exact: bool, collected: C
     its own is on the schedule if its events started or announced as many epochs between the evaluations. More
     evaluations than are kept in memory are a breach as well, as nobody has looked at all of them.
     """
-    period = int(collected.strict[SCHEDULE].bounds["epochs"])
+    period = int(collector.strict_rules[SCHEDULE].bounds["epochs"])
     evaluations = [evaluation for evaluation in run.evaluations if evaluation.epoch != 0]  # 0: of the initial weights
     if not evaluations or _is_on_schedule_by_started_epochs(run, order, period):
         return
     first = evaluations[0]
     if first.epoch > period:
-        collected.breach(SCHEDULE, first.line, f"the first evaluation is of epoch {first.epoch}")
+        collector.add_breach(SCHEDULE, first.line, f"the first evaluation is of epoch {first.epoch}")
     for before, after in itertools.pairwise(evaluations):
         gap = after.epoch - before.epoch
         if gap > period or (exact and gap != period):
             actual = f"an evaluation of epoch {after.epoch}, {gap} after the one before"
-            collected.breach(SCHEDULE, after.line, actual)
+            collector.add_breach(SCHEDULE, after.line, actual)
     count = run.number_of_events(schema.EVAL_ACCURACY)
     if count > EVENTS_KEPT:
-        collected.breach(SCHEDULE, None, f"{count} evaluations")
+        collector.add_breach(SCHEDULE, None, f"{count} evaluations")
     last = evaluations[-1]
     if order.last_epoch is not None and order.last_epoch - last.epoch >= period:
         actual = f"the last evaluation is of epoch {last.epoch}, the last epoch {order.last_epoch}"
-        collected.breach(SCHEDULE, last.line, actual)
+        collector.add_breach(SCHEDULE, last.line, actual)
 
 
 def _is_on_schedule_by_started_epochs(run: LoggedRun, order: RunOrder, period: int) -> bool:
@@ -102,7 +102,7 @@ def _is_on_schedule_by_started_epochs(run: LoggedRun, order: RunOrder, period: i
 # --- whole numbers of samples ---
 
 
-def check_samples(run: LoggedRun, samples: int, collected: Collected) -> None:
+def check_samples(run: LoggedRun, samples: int, collector: FindingCollector) -> None:
     """Collect a breach where a run's accuracies were not counted on `samples` samples, the size of the evaluation set.
 
     An accuracy is the number of right samples over all: 0.76002 is 38,001 of 50,000. Where an accuracy times `samples`
@@ -120,9 +120,9 @@ def check_samples(run: LoggedRun, samples: int, collected: Collected) -> None:
     line = not_whole[0].line
     if counted > samples:
         actual = f"{whole}: {counted - samples} of padding count"
-        collected.breach(SAMPLES, line, actual, severity="warning")
+        collector.add_breach(SAMPLES, line, actual, severity="warning")
     else:
-        collected.breach(SAMPLES, line, f"{whole}: {samples - counted} of {samples} are left out")
+        collector.add_breach(SAMPLES, line, f"{whole}: {samples - counted} of {samples} are left out")
 
 
 def _find_number_of_samples(run: LoggedRun, samples: int) -> int | None:
@@ -163,18 +163,18 @@ def _is_whole(count: float, tolerance: float) -> bool:
 # --- the curve ---
 
 
-def check_curve(evaluations: Sequence[Evaluation], target: float, collected: Collected) -> None:
+def check_curve(evaluations: Sequence[Evaluation], target: float, collector: FindingCollector) -> None:
     """Collect what no training of ResNet-50 shows in its accuracies, by the bounds of the rule `accuracy-curve`.
 
     No accuracy may be too high for this model (over 0.8). Where a run took several evaluations to reach `target` (at
     least five), the last one may not leap to it, and enough of them must be better than the one before. Accuracies
     after the target are not looked at. Where a run both leaps and rises too rarely, only the leap is collected.
     """
-    bounds = collected.strict[CURVE].bounds
+    bounds = collector.strict_rules[CURVE].bounds
     best = max(evaluations, key=lambda evaluation: evaluation.value, default=None)
     if best is not None and best.value > bounds["most_accurate"]:
         actual = f"top-1 {six_digits(best.value)}; none of ResNet-50's is over {bounds['most_accurate']}"
-        collected.breach(CURVE, best.line, actual)
+        collector.add_breach(CURVE, best.line, actual)
 
     index = index_of_target(evaluations, target)
     if index is None or index + 1 < bounds["evaluations"]:
@@ -186,11 +186,11 @@ def check_curve(evaluations: Sequence[Evaluation], target: float, collected: Col
     rises = [after for before, after in pairs if after > before]
     share_of_rises = len(rises) / len(pairs)
     if before_last < target - bounds["last_rise"]:
-        collected.breach(
+        collector.add_breach(
             CURVE, line, f"{six_digits(before_last)} at one evaluation, {six_digits(values[-1])} at the next"
         )
     elif share_of_rises < bounds["share_of_rises"]:
-        collected.breach(
+        collector.add_breach(
             CURVE, line, f"{percent(share_of_rises, decimals=0)} of its evaluations are better than the one before"
         )
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from compliance.logged_run import EVENTS_KEPT, LoggedRun, is_number
-from compliance.rules import FINDINGS_PER_RULE, Collected
+from compliance.rules import FINDINGS_PER_RULE, FindingCollector
 from runlog import schema
 from runlog.digits import significant, six_digits
-from runlog.reader import Event, table_of
+from runlog.reader import Event, dataclass_of
 from runlog.text import printable
 
 LOSSES_KEPT = 1000  # of a run, to compare it with others
@@ -136,12 +136,12 @@ class Measured:
     `faults` are contradictions that a log of this project cannot hold; it stops after FINDINGS_PER_RULE.
     """
 
-    def __init__(self, run: LoggedRun, collected: Collected) -> None:
+    def __init__(self, run: LoggedRun, collector: FindingCollector) -> None:
         self.faults: list[Fault] = []
         self.fastest = Fastest(images_per_s=0.0, line=0)
         self.all_images = 0
         self._run = run
-        self._collected = collected
+        self._collector = collector
         self._plan = _Plan()
         self._epoch_sums = _Sums()
         self._last_step = 0  # where the last window ended
@@ -215,7 +215,7 @@ class Measured:
                 if step_before < step < last_step:  # a checkpoint of the last step is written after the epoch
                     waited_ms += blocked_ms
             if short.missing_ms > waited_ms:
-                self._collected.breach(AGREES, short.line, short.actual)
+                self._collector.add_breach(AGREES, short.line, short.actual)
 
     # --- step windows ---
 
@@ -233,8 +233,8 @@ class Measured:
         its epoch; and the window with the most images/s is remembered. The first window makes the plan. An event that
         is not as the schema has it is a fault. Nothing more is compared once there are as many faults as are kept.
         """
-        window = table_of(schema.StepWindow, event.value)
-        position = table_of(schema.InWindow, event.metadata)
+        window = dataclass_of(schema.StepWindow, event.value)
+        position = dataclass_of(schema.InWindow, event.metadata)
         if len(self._run.losses) < LOSSES_KEPT:
             self._run.losses.append(window.loss if window else None)
             self._run.keep_interval(event.key, window.time_s if window else 0.0)
@@ -288,7 +288,7 @@ class Measured:
     @property
     def _clock_share(self) -> float:
         """The part of a time by which the log's clock may differ from it."""
-        return self._collected.strict[AGREES].bounds["share"]
+        return self._collector.strict_rules[AGREES].bounds["share"]
 
     def _check_rank_times(self, event: Event) -> None:
         """Keep a fault if an event rank_times cannot be of this run.
@@ -296,7 +296,7 @@ class Measured:
         It has the least, the median and the most time that the ranks waited for data, and that they computed. These
         must be in that order, and the rank that took most must be one of the run's. Times of computing may be missing.
         """
-        times = table_of(schema.RankTimes, event.value)
+        times = dataclass_of(schema.RankTimes, event.value)
         summary = self._run.summary
         is_possible = False
         if times is not None and summary is not None:
@@ -309,7 +309,7 @@ class Measured:
 
     def _keep_checkpoint(self, event: Event) -> None:
         """Keep how long training waited for a checkpoint; it must be of a step that was done."""
-        checkpoint = table_of(schema.Checkpoint, event.value)
+        checkpoint = dataclass_of(schema.Checkpoint, event.value)
         if checkpoint is None or not 0 < checkpoint.step <= self._last_step:
             self.keep_fault(event.line, f"no checkpoint of a step that was done: {printable(event.value)}")
         elif len(self._blocked_ms_by_step) < EVENTS_KEPT:
@@ -325,10 +325,10 @@ class Measured:
         are not numbers above 0. An event before the epoch's end is compared with the clock when the epoch stops.
         """
         line = event.line
-        stated = table_of(schema.EpochThroughput, event.value)
+        stated = dataclass_of(schema.EpochThroughput, event.value)
         if number is None or stated is None or not _is_positive(stated):
             wanted = "epoch_throughput has images, time_s and images_per_s, numbers above 0"
-            self._collected.breach(AGREES, line, f"epoch_throughput is {printable(event.value)}", wanted)
+            self._collector.add_breach(AGREES, line, f"epoch_throughput is {printable(event.value)}", wanted)
             return
         self._compare_rate(stated, line)
         self._compare_sums(line, number, stated)
@@ -346,7 +346,7 @@ class Measured:
         rate = stated.images / stated.time_s
         if abs(stated.images_per_s - rate) > self._clock_share * rate:
             actual = f"{six_digits(stated.images_per_s)} images/s; its images over its time are {six_digits(rate)}"
-            self._collected.breach(AGREES, line, actual)
+            self._collector.add_breach(AGREES, line, actual)
 
     def _compare_with_data_set(self, stated: schema.EpochThroughput, line: int) -> None:
         """Compare the images of an epoch with the samples of the data set: less than a batch may be left over."""
@@ -355,7 +355,7 @@ class Measured:
         if samples and batch and abs(stated.images - samples) > batch:
             images = significant(stated.images, digits=10)
             actual = f"{images} images in an epoch; train_samples is {samples}, the global batch {batch}"
-            self._collected.breach(AGREES, line, actual)
+            self._collector.add_breach(AGREES, line, actual)
 
     def _compare_sums(self, line: int, number: int, stated: schema.EpochThroughput) -> None:
         """Compare what an event states of epoch `number` with the sums of its windows, and its last step with the plan.
@@ -387,7 +387,7 @@ class Measured:
         epoch_ms = self._last_epoch_ms
         if epoch != self._last_epoch or epoch_ms is None:
             actual = f"a throughput of epoch {epoch}, which is not the last one trained"
-            self._collected.breach(AGREES, throughput.line, actual)
+            self._collector.add_breach(AGREES, throughput.line, actual)
             return
         missing_ms = epoch_ms - throughput.time_s * 1000
         allowed_ms = self._clock_share * epoch_ms + self._run.clock_tolerance_ms
@@ -396,7 +396,7 @@ class Measured:
         between = f"{epoch_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
         actual = f"{throughput.time_s:.3f} s for epoch {epoch}; {between}"
         if missing_ms < 0:
-            self._collected.breach(AGREES, throughput.line, actual)
+            self._collector.add_breach(AGREES, throughput.line, actual)
         elif len(self._short_throughputs) < EVENTS_KEPT:
             self._short_throughputs.append(_ShortTime(throughput.line, epoch, missing_ms - allowed_ms, actual))
 
@@ -423,7 +423,7 @@ class Measured:
         if images_per_s <= 0 or abs(images / images_per_s * 1000 - epoch_ms) > allowed_ms:
             rate_by_clock = images / epoch_ms * 1000
             actual = f"{images_per_s:.6g} images/s; {images} images in {epoch_ms / 1000:.3f} s are {rate_by_clock:.6g}"
-            self._collected.breach(AGREES, event.line, actual)
+            self._collector.add_breach(AGREES, event.line, actual)
 
 
 def _whole_number_or_0(setting: Any) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from compliance.logged_run import LoggedRun
-from compliance.rules import Benchmark, Collected
+from compliance.rules import Benchmark, FindingCollector
 from compliance.strict.run_order import RunOrder, TrainedPart
 from runlog import schema
 from runlog.digits import significant
@@ -16,24 +16,24 @@ from runlog.digits import significant
 RULE = "epoch-time"
 
 
-def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collected: Collected) -> None:
+def check_pace(run: LoggedRun, order: RunOrder, benchmark: Benchmark, collector: FindingCollector) -> None:
     """Collect the breaches of `epoch-time`: epochs, steps and evaluations that are faster than a training can be.
 
     The log must have been read to its end. Epochs are compared with each other in every benchmark. The times of a step
     and of an evaluation have bounds for ResNet alone, that of an evaluation only where the data set is the benchmark's.
     """
-    bounds = collected.strict[RULE].bounds
+    bounds = collector.strict_rules[RULE].bounds
     trained = [part for part in order.trained if part.epoch_ms > 0]
     fast_epochs = _fast_between_slower(trained, bounds["epochs"], bounds["median_ms"], bounds["share_of_median"])
     if fast_epochs:
         median_ms = statistics.median_high(part.epoch_ms for part in trained)
         how_many = f"{len(fast_epochs)} of {len(trained)} epochs"
         actual = f"{how_many} take under 1/8 of the median, {significant(median_ms, digits=10)} ms, between slower ones"
-        collected.breach(RULE, fast_epochs[0].line, actual)
+        collector.add_breach(RULE, fast_epochs[0].line, actual)
     if benchmark.name == "resnet":
-        _check_steps(run, order, trained, collected)
+        _check_steps(run, order, trained, collector)
         if run.stated_count(schema.TRAIN_SAMPLES) == benchmark.train_samples:
-            _check_evaluations(run, order, trained, collected)
+            _check_evaluations(run, order, trained, collector)
 
 
 def _fast_between_slower(
@@ -65,7 +65,7 @@ class _EpochTime(NamedTuple):
     bound: str
 
 
-def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collected: Collected) -> None:
+def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collector: FindingCollector) -> None:
     """Collect a breach where a training step of ResNet takes less time than to launch its 500 kernels.
 
     A log does not state the time of a step, so it is computed as the time of an epoch over its steps. An epoch has up
@@ -78,10 +78,10 @@ def _check_steps(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]
         return
     for time in _times_of_an_epoch(run, order, trained):
         step_ms = time.epoch_ms / samples * batch
-        least_ms = collected.strict[RULE].bounds[time.bound]
+        least_ms = collector.strict_rules[RULE].bounds[time.bound]
         if step_ms < least_ms:
             actual = f"{significant(step_ms, digits=3)} ms a step of {batch} images, by {time.origin}"
-            collected.breach(RULE, run.stop.line, actual)
+            collector.add_breach(RULE, run.stop.line, actual)
 
 
 def _times_of_an_epoch(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart]) -> list[_EpochTime]:
@@ -102,17 +102,19 @@ def _times_of_an_epoch(run: LoggedRun, order: RunOrder, trained: Sequence[Traine
     return times
 
 
-def _check_evaluations(run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collected: Collected) -> None:
+def _check_evaluations(
+    run: LoggedRun, order: RunOrder, trained: Sequence[TrainedPart], collector: FindingCollector
+) -> None:
     """Collect an evaluation that is far faster than the fastest training of as many images."""
     samples = run.stated_count(schema.TRAIN_SAMPLES)
     evaluated = run.stated_count(schema.EVAL_SAMPLES)
     least_ms = min(run.durations(schema.EVAL_STOP.key), default=0.0)
     epoch_ms = min((part.epoch_ms for part in trained), default=_mean_epoch_ms(run, order))
     training_ms = epoch_ms / samples * evaluated
-    if run.stop is not None and 0 < least_ms < collected.strict[RULE].bounds["share_of_training"] * training_ms:
+    if run.stop is not None and 0 < least_ms < collector.strict_rules[RULE].bounds["share_of_training"] * training_ms:
         training_takes = f"{evaluated} images of training take {significant(training_ms, digits=4)} ms"
         actual = f"an evaluation of {significant(least_ms, digits=10)} ms; {training_takes}"
-        collected.breach(RULE, run.stop.line, actual)
+        collector.add_breach(RULE, run.stop.line, actual)
 
 
 def _mean_epoch_ms(run: LoggedRun, order: RunOrder) -> float:

@@ -23,7 +23,7 @@ from scoring.figure.repeats import refuse_same_run_twice
 from scoring.figure.score import Score, score
 from scoring.figure.systems import read_systems
 from scoring.importers import count, jsonable
-from scoring.importers.checks import REFUSED
+from scoring.importers.checks import MAX_PLAUSIBLE_RATIO
 from scoring.record import InputError, TooFewRunsError
 
 
@@ -87,9 +87,9 @@ def compare(named: Sequence[tuple[str, Score]], given: BetweenRuns | None = None
     """Return systems side by side, each with its ratio to the first one, which is the base.
 
     `named` are pairs of a system's name and its score. `given` says how far repeats lie apart, for systems of a single
-    run; without it the scores that have repeats of the same system say it. An efficiency above REFUSED, 1.5, is too
-    high to be true: it is left out, with a warning. Raises InputError for fewer than two systems, for scores of
-    different units or protocols, and where a run is in two of them.
+    run; without it the scores that have repeats of the same system say it. An efficiency above
+    MAX_PLAUSIBLE_RATIO is too high to be true: it is left out, with a warning. Raises InputError for fewer than two
+    systems, for scores of different units or protocols, and where a run is in two of them.
     """
     _refuse_other_kinds_of_figures(named)
     scores = [result for _, result in named]
@@ -98,14 +98,14 @@ def compare(named: Sequence[tuple[str, Score]], given: BetweenRuns | None = None
 
     base = scores[0]
     rows = []
-    shown_warnings = list(warnings.of_mixture(records))
+    shown_warnings = list(warnings.warn_of_mixed_settings(records))
     for name, result in named:
         between = given or spread_between_runs(base, result, scores)
         row = _row(name, base, result, between)
         scales = row.devices != base.records[0].devices  # else the efficiency is the speedup, which may be anything
         if row.efficiency is not None and scales:
-            shown_warnings += warnings.of_efficiency(name, row.efficiency)
-            if row.efficiency > REFUSED:
+            shown_warnings += warnings.warn_if_over_linear(name, row.efficiency)
+            if row.efficiency > MAX_PLAUSIBLE_RATIO:
                 row = dataclasses.replace(row, efficiency=None)
         rows.append(row)
     return Comparison(protocol=base.protocol, rows=tuple(rows), warnings=tuple(shown_warnings))
@@ -176,7 +176,7 @@ def _differ_in_more_than_devices(base: Score, other: Score) -> bool:
     Versions of the same software may differ.
     """
     records = (*base.records, *other.records)
-    mixtures = {warning.check for warning in warnings.of_mixture(records)}
+    mixtures = {warning.check for warning in warnings.warn_of_mixed_settings(records)}
     mixtures.discard("mixed_software")
     frameworks = {record.framework_name for record in records if record.framework}
     return bool(mixtures) or len(frameworks) > 1

@@ -16,7 +16,7 @@ from scoring.export import to_parquet
 from scoring.figure import spread
 from scoring.figure.calibration import smallest_difference
 from scoring.figure.history_file import COLUMNS, Row, Series, add, hosts_of_rows, opened, row_of, rows_of
-from scoring.figure.levels import hosts_of_runs, in_words, independent_values, levels
+from scoring.figure.levels import hosts_of_runs, in_words, independent_values, levels_of_repetition
 from scoring.figure.options import add_score_options, add_system_option, protocol_of
 from scoring.figure.score import Score, score
 from scoring.importers import count, read_records
@@ -94,7 +94,8 @@ def check(past: Sequence[Row], hosts: Sequence[str] | None, result: Score) -> Ju
     share = new_mean / statistics.fmean(past_values)
     low, high = interval
     verdict = _verdict(share, high)
-    earlier_levels = in_words(levels(past_values, [], hosts)[1:])  # runs and hosts; the windows are not kept
+    past_levels = levels_of_repetition(past_values, [], hosts)
+    earlier_levels = in_words(past_levels[1:])  # of runs and hosts: the history keeps no windows
     compared = f"{share:.4f} of the last {len(past)}, 95 % {low:.4f} to {high:.4f} ({earlier_levels})"
     return Judgement(verdict == LOWER, f"{verdict}: {figure}; {compared}")
 

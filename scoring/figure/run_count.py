@@ -19,7 +19,7 @@ def benchmark_of(record: Record) -> str | None:
     return record.benchmark or BENCHMARK_OF_MODEL.get(record.model or "")
 
 
-def of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
+def with_runs_of_benchmark(protocol: Protocol, records: Sequence[Record]) -> Protocol:
     """Return the protocol with as many runs as MLPerf asks for of the logs' benchmark, and as many dropped at each end.
 
     Where the user has given the number of runs (--runs), only that of dropped ones follows from the benchmark. The logs
@@ -86,7 +86,7 @@ def missing_runs(runs: Sequence[RunFigure], protocol: Protocol, unit: str) -> st
     )
 
 
-def refuse_without_mean(runs: Sequence[RunFigure], protocol: Protocol, missing: str | None) -> None:
+def refuse_if_no_mean(runs: Sequence[RunFigure], protocol: Protocol, missing: str | None) -> None:
     """Raise TooFewRunsError where the protocol's mean cannot be made of the runs, not even of those that there are.
 
     An olympic mean drops the best and the worst runs. It cannot be made where it would drop all of them, which happens

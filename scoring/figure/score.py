@@ -17,13 +17,14 @@ from runlog.stats import median_set, olympic_mean
 from runlog.text import called, safe_lines
 from runlog.verdict import Verdict, as_text
 from scoring.figure import intervals, protocols, spread, warnings, window_warnings
-from scoring.figure.levels import Level, hosts_of_runs, in_words, levels
+from scoring.figure.levels import Level, hosts_of_runs, in_words, levels_of_repetition
 from scoring.figure.limits import images_per_joule, utilization
 from scoring.figure.options import add_score_options, add_system_option, protocol_of
 from scoring.figure.protocols import Protocol
+from scoring.figure.rates import devices_in_rate
 from scoring.figure.repeats import refuse_what_is_no_repeat
-from scoring.figure.run import RunFigure, devices_in_rate, run_figure
-from scoring.figure.run_count import missing_runs, of_benchmark, refuse_without_mean
+from scoring.figure.run import RunFigure, run_figure
+from scoring.figure.run_count import missing_runs, refuse_if_no_mean, with_runs_of_benchmark
 from scoring.figure.standing import standing_of
 from scoring.figure.warnings import warning
 from scoring.importers import jsonable, read_records
@@ -65,7 +66,7 @@ class Score:
     def levels(self) -> tuple[Level, ...]:
         """How far windows, runs and hosts lie apart."""
         values = [run.value for run in self.runs]
-        return levels(values, [run.rates for run in self.runs], hosts_of_runs(self.records))
+        return levels_of_repetition(values, [run.rates for run in self.runs], hosts_of_runs(self.records))
 
     @property
     def median_window_rate(self) -> float | None:
@@ -205,17 +206,17 @@ def score(
     if not records:
         raise InputError("no runs to score; give the logs of one system")
     refuse_what_is_no_repeat(records)
-    protocol = of_benchmark(protocol, records)
+    protocol = with_runs_of_benchmark(protocol, records)
     records, chosen = _scored_runs(records, protocol)
 
     runs = [run_figure(record, protocol, skip=skip) for record in records]
     unit = _unit(records, protocol)
     missing = missing_runs(runs, protocol, unit)
-    refuse_without_mean(runs, protocol, missing)
+    refuse_if_no_mean(runs, protocol, missing)
     if len(runs) == 1:
-        estimated = intervals.of_one_run(runs[0], records[0], protocol)
+        estimated = intervals.intervals_of_one_run(runs[0], records[0], protocol)
     else:
-        estimated = intervals.of_several_runs(runs, records, protocol)
+        estimated = intervals.intervals_of_several_runs(runs, records, protocol)
     result = Score(
         value=over_runs([run.value for run in runs], protocol),
         unit=unit,
@@ -231,7 +232,7 @@ def score(
     )
     shown_warnings = list(_warnings(result, missing))
     if not system:
-        shown_warnings += warnings.of_unsaid_machine(records)
+        shown_warnings += warnings.warn_if_machine_is_unknown(records)
     result = dataclasses.replace(result, warnings=tuple(shown_warnings))
     if missing is not None:
         raise TooFewRunsError(missing, result)
@@ -269,7 +270,7 @@ def _warnings(result: Score, missing: str | None) -> Iterator[Verdict]:
     """
     protocol = result.protocol
     for record in result.records:
-        yield from warnings.of_record(record)
+        yield from warnings.warn_of_import_findings(record)
     if result.unit != protocol.unit:
         message = "the log does not say how many devices ran: the figure is of one; give --devices"
         yield warning("devices_unknown", message)
@@ -282,7 +283,7 @@ def _warnings(result: Score, missing: str | None) -> Iterator[Verdict]:
         yield from _warnings_of_throughput(result)
     else:
         yield from _warnings_of_run_time(result)
-    yield from warnings.of_mixture(result.records)
+    yield from warnings.warn_of_mixed_settings(result.records)
 
 
 def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
@@ -293,15 +294,15 @@ def _warnings_of_throughput(result: Score) -> Iterator[Verdict]:
     """
     protocol = result.protocol
     averages_rates = protocol.over_steps in ("mean_of_printed_rates", "mean_of_rates")
-    yield from warnings.of_interval(result.value, result.interval_95)
+    yield from warnings.warn_if_interval_is_wide(result.value, result.interval_95)
     for record, run in zip(result.records, result.runs, strict=True):
-        yield from warnings.of_summary(record, run.value, (run.first_line, run.last_line))
-        yield from window_warnings.of_windows(record, run.chosen, averages_rates)
+        yield from warnings.warn_if_other_rates_differ(record, run.value, (run.first_line, run.last_line))
+        yield from window_warnings.warn_about_windows(record, run.chosen, averages_rates)
 
     rates = [run.value for run in result.runs]
-    yield from warnings.of_runs(result.records, rates, result.unit)
+    yield from warnings.warn_of_outlying_run(result.records, rates, result.unit)
     if protocol.over_runs == "mean":
-        yield from warnings.of_mean(rates)
+        yield from warnings.warn_if_mean_of_rates_is_high(rates)
 
 
 def _warnings_of_run_time(result: Score) -> Iterator[Verdict]:
@@ -313,7 +314,7 @@ def _warnings_of_run_time(result: Score) -> Iterator[Verdict]:
             end = "the log has no run_stop" if record.run_stop_s is None else f"run_stop says {record.status!r}"
             message = f"{end}: the run did not converge and counts as the worst"
             yield warning("not_converged", message, record, run.last_line)
-    yield from warnings.of_runs(result.records, minutes, result.unit)
+    yield from warnings.warn_of_outlying_run(result.records, minutes, result.unit)
 
 
 def _minutes_to_end(record: Record, run: RunFigure) -> float:

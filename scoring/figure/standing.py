@@ -35,7 +35,7 @@ def _facts(record: Record) -> ResultFacts:
         train_samples=record.train_samples if train_samples is None else int(train_samples),
         eval_samples=record.eval_samples if eval_samples is None else int(eval_samples),
         bytes_of_parts=bytes_of_parts(dataset),
-        counts_samples=is_ours,
+        has_exact_counts=is_ours,
         synthetic=synthetic if isinstance(synthetic, bool) else None,
         quality_target=_recipe_target(record),
         throughput_only=record.mode == "throughput",

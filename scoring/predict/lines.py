@@ -7,20 +7,21 @@ from typing import Any
 def prediction_lines(planned: Mapping[str, Any]) -> list[str]:
     """Return a plan as lines: the measured shapes, a table of the predictions, assumptions and warnings.
 
-    `planned` is what `plan` returned. An efficiency compares a prediction with the first one in the table. The last
-    lines say why a time to train is not known, where it is not.
+    `planned` is what `plan` returned. The efficiency in the table compares each prediction with the first one. If times
+    to train are not known, the last lines say why.
     """
     shapes = ", ".join(f"{row['nodes']} x {row['devices_per_node']}" for row in planned["measured"])
     loss = format(planned["model"]["loss"], ".1%")
-    form = "{:>6} {:>8} {:>12} {:>25} {:>10} {:>9} {:>12} {:>12}"
+    row_format = "{:>6} {:>8} {:>12} {:>25} {:>10} {:>9} {:>12} {:>12}"
+    head = ("nodes", "devices", "images/s", "95 % interval", "efficiency", "step ms", "to train", "measured")
     lines = [
         f"Measured {shapes} (nodes x devices); throughput lost between many nodes {loss}",
         "",
-        form.format("nodes", "devices", "images/s", "95 % interval", "efficiency", "step ms", "to train", "measured"),
+        row_format.format(*head),
     ]
     first = planned["predictions"][0]
     for row in planned["predictions"]:
-        lines.append(form.format(*_prediction_cells(row, first)))
+        lines.append(row_format.format(*_prediction_cells(row, first)))
 
     lines.append("")
     lines += [f"assumed: {text}" for text in planned["assumptions"]]
@@ -33,11 +34,11 @@ def prediction_lines(planned: Mapping[str, Any]) -> list[str]:
 def _prediction_cells(row: Mapping[str, Any], first: Mapping[str, Any]) -> list[object]:
     """Return the cells of a prediction's line, in the order of the table's head.
 
-    The efficiency is the throughput of a node as a share of that of a node in the `first` prediction. What is not known
-    says so; a dash stands for the measured throughput of a node count that was not measured.
+    The efficiency is the throughput per node as a share of the throughput per node in the prediction `first`. An
+    interval or a time to train of None becomes `not known`. A measured throughput of None becomes a dash.
     """
-    images_per_s_of_node = row["images_per_s"] / row["nodes"]
-    efficiency = images_per_s_of_node / (first["images_per_s"] / first["nodes"])
+    images_per_s_per_node = row["images_per_s"] / row["nodes"]
+    efficiency = images_per_s_per_node / (first["images_per_s"] / first["nodes"])
     interval = "not known"
     if row["interval_95"]:
         interval = "{:.1f} to {:.1f}".format(*row["interval_95"])

@@ -19,26 +19,31 @@ from scoring.published.table import Published, by_devices
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loss:
-    """Log of the throughput lost to communication between nodes."""
+class ScalingLoss:
+    """The throughput lost to communication between nodes: `loss` in the formula of this module."""
 
     mean: float
     spread: float  # standard deviation of a figure's logarithm about the model at twice the nodes
-    tables: int  # how many tables it is learnt from: figures of one table are no independent witnesses
+    tables: int  # how many tables it is fitted to: figures of one table are not independent of each other
 
-    def ratio(self, base: int, nodes: int) -> float:
-        """Return the throughput on `nodes` nodes as a multiple of the one on `base` nodes."""
-        return nodes / base * math.exp(-self.mean * (1 / base - 1 / nodes))
+    def throughput_ratio(self, base_nodes: int, nodes: int) -> float:
+        """Return the throughput on `nodes` nodes as a multiple of the throughput on `base_nodes` nodes."""
+        return nodes / base_nodes * math.exp(-self.mean * (1 / base_nodes - 1 / nodes))
 
-    def relative_interval_95(self, base: int, nodes: int, relative_error: float = 0.0) -> tuple[float, float]:
-        """Return the two factors (low, high) by which the throughput on `nodes` may differ from the prediction.
+    def relative_interval_95(self, base_nodes: int, nodes: int, relative_error: float = 0.0) -> tuple[float, float]:
+        """Return the 95 % interval of a predicted throughput as two factors (low, high) of the prediction.
 
-        They hold the scatter of the published figures, which grows with each doubling of the nodes from `base` on, and
-        the standard error of the base's own figure, as a share of it.
+        The interval combines two errors:
+
+        - the scatter of the published figures, whose variance grows with each doubling from `base_nodes` to `nodes`
+        - `relative_error`: the standard error of the throughput measured on `base_nodes`, as a share of it
+
+        Without either error both factors are 1.
         """
-        scatter = self.spread * math.sqrt(abs(math.log2(nodes / base)) * (1 + 1 / self.tables))
-        half = stats.t_quantile(self.tables - 1) * math.hypot(scatter, relative_error)
-        return math.exp(-half), math.exp(half)
+        doublings = abs(math.log2(nodes / base_nodes))
+        scatter = self.spread * math.sqrt(doublings * (1 + 1 / self.tables))  # 1 / tables: the error of `mean` itself
+        half_width = stats.t_quantile(self.tables - 1) * math.hypot(scatter, relative_error)
+        return math.exp(-half_width), math.exp(half_width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +56,10 @@ class PublishedTable:
 
 
 def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
-    """Return a table for each published system with figures on two numbers of nodes or more.
+    """Return a table for each published system that was measured on at least two numbers of nodes.
 
-    A system may have been measured with 1, 4 or 8 devices on a node. Only those figures are kept that have as many on
-    each node as the system's largest measurement, so that they differ in the number of nodes alone.
+    All figures of a table have the same number of devices on each node, so that only the number of nodes differs. This
+    is the number of devices per node in the system's largest measurement. Its other figures are left out.
     """
     tables = []
     for figures in by_devices(row for row in rows if row.nodes):  # a list for each system, by ascending devices
@@ -70,31 +75,36 @@ def published_tables(rows: Sequence[Published]) -> list[PublishedTable]:
 
 
 def _table_name(figure: Published) -> str:
-    """Return the name of a figure's table, of what the report says of it: `oneflow PaddlePaddle V100 fp32 bs128`."""
+    """Return a name for the table of a figure, such as `oneflow PaddlePaddle V100 fp32 bs128`.
+
+    What the report does not say is left out.
+    """
     batch = f"bs{figure.batch_per_device}"
     parts = (figure.table, figure.framework_name, figure.accelerator, figure.precision, figure.strategy, batch)
     return " ".join(part for part in parts if part)
 
 
 class _LostThroughput(NamedTuple):
-    """The throughput that one published figure lost against its table's fewest nodes."""
+    """The throughput that one published figure lost, compared with the fewest nodes of its table."""
 
-    more_traffic: float  # 1 / fewest nodes - 1 / nodes: by how much more of the traffic leaves a node, as a share of it
-    lost: float  # logarithm of linear scaling over the published figure
+    added_traffic_share: float  # 1 / fewest nodes - 1 / nodes: the share of the traffic that now leaves a node too
+    log_loss: float  # log(linear scaling / published figure)
     doublings: float  # of the nodes
 
 
-def learn(tables: Sequence[PublishedTable]) -> Loss:
-    """Return how much throughput communication between nodes costs, by the published figures.
+def fit_scaling_loss(tables: Sequence[PublishedTable]) -> ScalingLoss:
+    """Fit the throughput lost to communication between nodes to published figures.
 
-    Each figure is compared with that of its table's fewest nodes. What it lost is the logarithm of linear scaling over
-    the figure: where twice the nodes do 1.9 times the images/s, log(2 / 1.9). On M nodes a share of 1 - 1 / M of the
-    traffic leaves its node, so that from M0 nodes to M it grows by 1 / M0 - 1 / M. What a figure lost is divided by
-    that, and the mean of these quotients is the loss.
+    The model for M nodes, compared with the fewest nodes M0 of the same table, is
 
-    The spread is the standard deviation of figures about the model at one doubling of the nodes. Their variance is
-    taken to grow by as much with each doubling: so the square of a deviation is divided by the figure's doublings.
-    There must be two figures or more.
+        log(linear scaling / published figure) = mean * (1 / M0 - 1 / M)
+
+    Linear scaling is M / M0 times the throughput on M0 nodes. 1 - 1 / M is the share of a ring all-reduce's traffic
+    that leaves its node on M nodes, and 1 / M0 - 1 / M is how much that share grows.
+
+    Each figure on more than M0 nodes gives one value of `mean`, and the result has their average. `spread` is the
+    standard deviation of log(figure) from the model when the nodes double. The variance is assumed to be proportional
+    to the number of doublings. The tables must hold at least two figures on more than their fewest nodes.
     """
     figures = []
     for table in tables:
@@ -102,33 +112,39 @@ def learn(tables: Sequence[PublishedTable]) -> Loss:
         for nodes, rate in on_more_nodes:
             figures.append(
                 _LostThroughput(
-                    more_traffic=1 / fewest_nodes - 1 / nodes,
-                    lost=math.log(nodes / fewest_nodes * base_rate / rate),
+                    added_traffic_share=1 / fewest_nodes - 1 / nodes,
+                    log_loss=math.log(nodes / fewest_nodes * base_rate / rate),
                     doublings=math.log2(nodes / fewest_nodes),
                 )
             )
-    mean = statistics.fmean(figure.lost / figure.more_traffic for figure in figures)
-    squares = math.fsum((figure.lost - mean * figure.more_traffic) ** 2 / figure.doublings for figure in figures)
-    return Loss(mean=mean, spread=math.sqrt(squares / (len(figures) - 1)), tables=len(tables))
+    mean = statistics.fmean(figure.log_loss / figure.added_traffic_share for figure in figures)
+    squares_per_doubling = []
+    for figure in figures:
+        deviation = figure.log_loss - mean * figure.added_traffic_share
+        squares_per_doubling.append(deviation**2 / figure.doublings)
+    spread = math.sqrt(math.fsum(squares_per_doubling) / (len(figures) - 1))
+    return ScalingLoss(mean=mean, spread=spread, tables=len(tables))
 
 
 def back_test(tables: Sequence[PublishedTable]) -> list[JsonObject]:
-    """Return a prediction of every published figure beside the figure itself, as rows of plain values.
+    """Predict the published throughputs on more nodes from each table's fewest nodes, and return how far off that is.
 
-    Each is predicted from its table's fewest nodes, whose own figure has no row. The loss is that of the other reports
-    alone, so that no figure is predicted by itself.
+    The result has a row of plain values for each figure on more than its table's fewest nodes. The scaling loss is
+    fitted to the other reports only, so that no report takes part in its own prediction.
 
-    `published`, `predicted`, `linear`, and the bounds `low` and `high` of the 95 % interval are images/s. `linear` is
-    the baseline: as many times the images/s as nodes. `error` is a share of the published figure, and `covered` tells
-    whether the interval holds it.
+    - `published`, `predicted`: images/s
+    - `low`, `high`: ends of the 95 % interval of the prediction, in images/s
+    - `linear`: images/s by linear scaling, as a baseline
+    - `error`: error of the prediction as a share of the published figure
+    - `covered`: whether the interval contains the published figure
     """
     results = []
     for table in tables:
-        loss = learn([other for other in tables if other.report != table.report])
-        (fewest_nodes, base_rate), *on_more_nodes = table.images_per_s.items()
+        scaling_loss = fit_scaling_loss([other for other in tables if other.report != table.report])
+        (fewest_nodes, base_rate), *on_more_nodes = table.images_per_s.items()  # ascending by nodes
         for nodes, rate in on_more_nodes:
-            predicted = base_rate * loss.ratio(fewest_nodes, nodes)
-            low_factor, high_factor = loss.relative_interval_95(fewest_nodes, nodes)
+            predicted = base_rate * scaling_loss.throughput_ratio(fewest_nodes, nodes)
+            low_factor, high_factor = scaling_loss.relative_interval_95(fewest_nodes, nodes)
             low = predicted * low_factor
             high = predicted * high_factor
             results.append(
@@ -149,7 +165,10 @@ def back_test(tables: Sequence[PublishedTable]) -> list[JsonObject]:
 
 
 def median_errors(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the median of the absolute errors of the model and of its baselines, each as a share."""
+    """Return the median absolute error of the model and of two baselines, by name; 0.03 is 3 %.
+
+    `results` are the rows of `back_test`.
+    """
     return {
         "loss over (M-1)/M": _median_error(results, "predicted", 1.0),
         "0.95 x linear": _median_error(results, "linear", 0.95),
@@ -157,22 +176,29 @@ def median_errors(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-def _median_error(results: Sequence[Mapping[str, Any]], prediction: str, factor: float) -> float:
-    """Return the median of the absolute errors of a prediction, which is multiplied by `factor`."""
-    return statistics.median(abs(factor * result[prediction] / result["published"] - 1) for result in results)
+def _median_error(results: Sequence[Mapping[str, Any]], column: str, factor: float) -> float:
+    """Return the median absolute error of `factor` times the values of a column, as a share of the published ones."""
+    return statistics.median(abs(factor * result[column] / result["published"] - 1) for result in results)
 
 
 def back_test_lines(tested: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the back-test as lines: one for each figure, then how many are covered and the median errors.
+    """Yield a back-test as lines: a heading, a line for each predicted figure, a line of counts, the median errors.
 
-    `tested` has the `results` of `back_test`, how many of them are `covered` by their intervals, and `median_errors`.
+    A figure outside the 95 % interval of its prediction is marked. `tested` has three keys:
+
+    - `results`: what `back_test` returned
+    - `covered`: how many of the figures are inside their intervals
+    - `median_errors`: what `median_errors` returned
     """
     results = tested["results"]
+    # Each is predicted from its table's fewest nodes, with the scaling loss of the other reports.
     yield "From the fewest nodes of each published table to more, by what the other reports lost"
-    form = "  {table:<60} {nodes:>2} nodes  published {published:>9.1f}  predicted {predicted:>9.1f} "
-    form += "({low:.0f} to {high:.0f})  {error:+.1%}"
+    line_format = (
+        "  {table:<60} {nodes:>2} nodes  published {published:>9.1f}  predicted {predicted:>9.1f} "
+        "({low:.0f} to {high:.0f})  {error:+.1%}"
+    )
     for result in results:
-        line = form.format(**result)
+        line = line_format.format(**result)
         if not result["covered"]:
             line += "  outside its interval"
         yield line

@@ -1,7 +1,6 @@
 """`python -m scoring scale`: throughput and time to train at node counts that are not at hand, by loss.py."""
 
 import argparse
-import itertools
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -12,19 +11,23 @@ from compliance.official import convergence
 from runlog import workloads
 from runlog.json_types import JsonObject
 from runlog.text import safe_lines
-from scoring.figure import protocols, spread
-from scoring.figure import warnings as figure_warnings
 from scoring.figure.options import counts, whole
-from scoring.figure.score import score
-from scoring.importers import FORMATS, MOST, count, jsonable, read_record
+from scoring.importers import FORMATS, MOST, count, jsonable
 from scoring.predict.lines import prediction_lines
-from scoring.predict.loss import Loss, back_test, back_test_lines, learn, median_errors, published_tables
+from scoring.predict.loss import (
+    ScalingLoss,
+    back_test,
+    back_test_lines,
+    fit_scaling_loss,
+    median_errors,
+    published_tables,
+)
+from scoring.predict.measured import Point, measure
 from scoring.published.table import read_published
 from scoring.record import InputError, Record
 
 EPOCHS_PER_EVAL = 4
-ASSUMED_EVALUATION_RATE = 3.0  # times the training rate
-NORMAL_QUANTILE = 1.96  # of the normal distribution: half of a 95 % interval in standard errors
+EVALUATION_SPEEDUP = 3  # assumed: images/s of evaluation as a multiple of those of training
 
 
 class DatasetSize(NamedTuple):
@@ -46,43 +49,35 @@ class Training:
     train_samples: int
     eval_samples: int
     eval_images_per_s_device: float
-    imagenet: bool  # the reference convergence points hold for ResNet on ImageNet only
-
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """The measured throughput of so many nodes, with so many devices on each."""
-
-    nodes: int
-    devices_per_node: int
-    images_per_s: float
-    relative_error: float | None  # standard error, as a share
-
-    @property
-    def devices(self) -> int:
-        """Return the number of devices on all nodes."""
-        return self.nodes * self.devices_per_node
+    is_resnet_on_imagenet: bool  # only then do the reference convergence points hold
 
 
 def predict(
-    base: Point, loss: Loss, training: Training, *, nodes: int, batch_per_device: int, input_limit: float = math.inf
+    base: Point,
+    scaling_loss: ScalingLoss,
+    training: Training,
+    *,
+    nodes: int,
+    batch_per_device: int,
+    input_limit: float = math.inf,
 ) -> JsonObject:
     """Return the predicted throughput and time to train on `nodes` nodes, as a row of plain values.
 
-    The throughput of `base`, a measured number of nodes, is scaled to `nodes` by the published `loss` between nodes.
-    `input_limit` is the images/s that the input of one node can feed: beyond it the step waits for its input.
+    The throughput of the measured point `base` is scaled to `nodes` with `scaling_loss`, the throughput lost between
+    nodes. `input_limit` is the images/s that the input pipeline of one node can deliver. Above it the step waits for
+    its input: `input_wait_s`.
 
-    The 95 % interval of the throughput is None where nothing is known of its error: on as many nodes as were measured,
-    where the measured figure itself has no interval. The time to train has an interval only on as many nodes as were
-    measured: on others the published times lay outside such an interval.
+    `interval_95` of the throughput is None if no error is known. That is so only if `nodes` is the base's own number of
+    nodes and the base has no error. `time_to_train_95_min` is None for every other number of nodes: there such
+    intervals did not hold the published times.
     """
     devices = nodes * base.devices_per_node
     global_batch = devices * batch_per_device
-    images_per_s_without_limit = base.images_per_s * loss.ratio(base.nodes, nodes)
+    images_per_s_without_limit = base.images_per_s * scaling_loss.throughput_ratio(base.nodes, nodes)
     images_per_s = min(images_per_s_without_limit, nodes * input_limit)
     step_s = global_batch / images_per_s
 
-    low_factor, high_factor = loss.relative_interval_95(base.nodes, nodes, base.relative_error or 0.0)
+    low_factor, high_factor = scaling_loss.relative_interval_95(base.nodes, nodes, base.relative_error or 0.0)
     error_is_known = high_factor > low_factor  # both are 1 without any error
     row: JsonObject = {
         "nodes": nodes,
@@ -96,15 +91,17 @@ def predict(
     row |= _time_to_train_columns(training, global_batch, devices, step_s)
     minutes = row["time_to_train_min"]
     if minutes and nodes == base.nodes and error_is_known:
-        row["time_to_train_95_min"] = [minutes / high_factor, minutes / low_factor]  # least at the highest rate
+        row["time_to_train_95_min"] = [minutes / high_factor, minutes / low_factor]  # a high rate takes little time
     return row
 
 
 def _time_to_train_columns(training: Training, global_batch: int, devices: int, step_s: float) -> JsonObject:
-    """Return the columns of a prediction on the time to train: epochs, minutes, their interval, and a note.
+    """Return the time to train as columns of a prediction: epochs, minutes, their 95 % interval, and a note.
 
-    The interval is None here: `predict` sets it where it is known. Where the epochs are not known, they and the minutes
-    are None and the note says why; else the note is empty.
+    - The epochs are known: the note is empty.
+    - They are not known: the epochs and minutes are None, and the note says why.
+
+    The interval is always None here: `predict` sets it if it is known.
     """
     epochs: float | None = None
     minutes: float | None = None
@@ -124,23 +121,27 @@ def _time_to_train_columns(training: Training, global_batch: int, devices: int, 
 
 
 def _minutes_to_train(training: Training, epochs: float, global_batch: int, devices: int, step_s: float) -> float:
-    """Return the minutes that training and its evaluations take, with an evaluation every EPOCHS_PER_EVAL epochs."""
+    """Return the minutes that training takes, including an evaluation every EPOCHS_PER_EVAL epochs."""
     steps = math.ceil(training.train_samples / global_batch) * epochs
     evaluations = math.ceil(epochs / EPOCHS_PER_EVAL)
-    evaluated_by_a_device = evaluations * math.ceil(training.eval_samples / devices)
-    return (steps * step_s + evaluated_by_a_device / training.eval_images_per_s_device) / 60
+    evaluated_images_per_device = evaluations * math.ceil(training.eval_samples / devices)
+    training_s = steps * step_s
+    evaluation_s = evaluated_images_per_device / training.eval_images_per_s_device
+    return (training_s + evaluation_s) / 60
 
 
 def epochs_to_target(training: Training, global_batch: int) -> float | str:
-    """Return how many epochs training to the target takes at a global batch, or a text that says why it is not known.
+    """Return how many epochs training takes to reach the target at a global batch, or a text why this is not known.
 
-    The epochs that a user gave count first. For ResNet-50 on ImageNet they follow from the MLPerf reference convergence
-    points of ruleset 4.0.0, which say how many epochs the reference took to 75.9 % top-1 at some batches. Between two
-    batches they are interpolated as the checker does; past the largest one they are not known.
+    - The user gave the epochs: they are returned.
+    - Another model or data set than ResNet-50 on ImageNet: not known.
+    - Else the MLPerf reference convergence points of ruleset 4.0.0 decide. They are the epochs that the reference took
+      to 75.9 % top-1 at some batches. Between two batches the epochs are interpolated, as the checker does.
+    - A batch larger than that of every point: not known.
     """
     if training.epochs is not None:
         return training.epochs
-    if not training.imagenet:
+    if not training.is_resnet_on_imagenet:
         return "epochs to the target are not known for this model and data set: give --epochs"
     reference = convergence.reference_set("resnet", "4.0.0")
     at_batch = convergence.point_at(global_batch, reference.points, reference)
@@ -165,7 +166,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> float:
-    """Parse a number over 0 that is neither too small nor too large to compute with. Raises ValueError for another."""
+    """Return a command-line option as a number between 1e-12 and 1e15. Raises ValueError for any other text.
+
+    Numbers outside these bounds are too small or too large to compute with.
+    """
     value = float(text)
     if not 1e-12 < value < 1e15:
         raise ValueError(text)
@@ -173,9 +177,9 @@ def positive(text: str) -> float:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print predictions from the measured logs, or with --back-test how well the model does on published figures.
+    """Print how well the model predicts published figures (--back-test), or predictions from the logs of --measured.
 
-    Returns 0. Raises InputError where neither logs nor --back-test are given.
+    Returns 0. Raises InputError if neither option is given, or for the same reasons as `plan`.
     """
     if args.back_test:
         _print_back_test(as_json=args.json)
@@ -201,123 +205,38 @@ def _print_back_test(*, as_json: bool) -> None:
         print("\n".join(back_test_lines(tested)))
 
 
-class Shape(NamedTuple):
-    """Nodes, and devices on each of them."""
-
-    nodes: int
-    devices_per_node: int
-
-
-class Measured(NamedTuple):
-    """The measured logs, the throughput of each of their shapes by ascending nodes, and warnings."""
-
-    records: list[Record]
-    points: list[Point]
-    warnings: list[str]
-
-
-def measure(args: argparse.Namespace) -> Measured:
-    """Return the logs of --measured with a figure for each shape among them: so many nodes of so many devices.
-
-    Logs of one shape are repeats, scored together under the protocol. The 95 % interval of their figure gives its
-    standard error. The interval of a single run is that of its windows, which is too narrow for a system: its error is
-    used all the same, but a warning says that the spread of runs is not in it. The same warning stands for a figure
-    without an interval. Other warnings tell of logs that differ in math mode or software.
-
-    Raises InputError for a protocol that does not measure throughput, for logs that do not say their devices or batch,
-    and for logs of different work. The errors of `score` are raised too, such as that of too few runs.
-    """
-    protocol = protocols.find(args.protocol)
-    if protocol.figure != "throughput":
-        raise InputError(f"protocol {args.protocol} measures no throughput, of which the model is")
-    by_shape: dict[Shape, list[Record]] = {}
-    for log in args.measured:
-        record = read_record(log, batch_per_device=args.batch)
-        shape = _shape(record, log, args.devices_per_node)
-        by_shape.setdefault(shape, []).append(record)
-    records = list(itertools.chain.from_iterable(by_shape.values()))
-    warnings = _warnings_of_mixture(records)
-
-    points = []
-    for shape, repeats in sorted(by_shape.items()):
-        result = score(repeats, protocol, skip=args.skip)
-        interval = result.interval_95
-        spread_of_runs_is_unknown = interval is None or len(repeats) == 1
-        if spread_of_runs_is_unknown:
-            unknown = "the spread of runs is unknown, and not in the prediction's interval"
-            warnings.append(f"{shape.nodes} x {shape.devices_per_node}: {unknown}")
-        points.append(
-            Point(
-                nodes=shape.nodes,
-                devices_per_node=shape.devices_per_node,
-                images_per_s=result.value,
-                relative_error=_relative_error(interval),
-            )
-        )
-    return Measured(records, points, warnings)
-
-
-def _shape(record: Record, log: str, devices_per_node: int | None) -> Shape:
-    """Return the shape of a run; where the log names no nodes, they are taken to have 8 devices each.
-
-    Raises InputError where the log does not say devices or batch, or its nodes cannot all have equally many devices.
-    """
-    if record.devices is None or record.batch_per_device is None:
-        raise InputError(f"{log}: the log does not say devices or batch, of which the model needs both (--batch)")
-    nodes = record.nodes or math.ceil(record.devices / (devices_per_node or 8))
-    if record.devices % nodes:
-        raise InputError(f"{log}: {record.devices} devices on {nodes} nodes; give --devices-per-node")
-    return Shape(nodes, record.devices // nodes)
-
-
-def _warnings_of_mixture(records: Sequence[Record]) -> list[str]:
-    """Return warnings of runs that differ in math mode or software.
-
-    Raises InputError where they differ in model, batch of one device or precision, as they did different work then.
-    """
-    texts = []
-    for warning in figure_warnings.of_mixture(records):
-        if warning.check in ("mixed_model", "mixed_batch", "mixed_precision"):
-            raise InputError(f"{warning.found}; scaling compares the same work, so give logs of one")
-        texts.append(warning.found)
-    return texts
-
-
-def _relative_error(interval_95: tuple[float, float] | None) -> float | None:
-    """Return the standard error of a figure as a share of it, from its interval; None where it has none."""
-    if not interval_95:
-        return None
-    return spread.half_share(interval_95) / NORMAL_QUANTILE
-
-
 def plan(args: argparse.Namespace) -> JsonObject:
-    """Return a prediction for each node count of --nodes, with what the predictions rest on, as plain values.
+    """Predict throughput and time to train at each node count of --nodes, from the logs of --measured.
 
-    Each is scaled from the largest measured node count that is not larger, or from the least one where all are larger.
-    All nodes are of one size: that of --devices-per-node, or the most devices that a measured node has. Raises
-    InputError as `measure` does, and where no node of that size was measured.
+    Each prediction is scaled from the largest measured node count that is not larger. If all are larger, it is scaled
+    from the smallest one. Every node has the same number of devices: --devices-per-node, or the most that a measured
+    node has.
+
+    Returns plain values: the model, the measured points, the predictions, and the assumptions and warnings as texts.
+    Raises InputError for the same reasons as `measure`, or if no node with that number of devices was measured.
     """
     records, measured, warnings = measure(args)
     batch = records[0].batch_per_device
     assert batch, "`measure` has refused logs without it"
     points = _points_by_nodes(measured, args.devices_per_node)
-    loss = learn(published_tables(read_published()))
-    training, assumptions = _training(args, records, points[min(points)])  # the fewest nodes: they lose the least
+    scaling_loss = fit_scaling_loss(published_tables(read_published()))
+    training, assumptions = _assumed_training(args, records, points[min(points)])  # the fewest nodes lose the least
     unmeasured_nodes = set(args.nodes) - set(points)
     if unmeasured_nodes:
-        share = format(math.exp(-loss.mean), ".1%")  # from one node to any number: 1 / 1 - 1 / M goes to 1
-        sources = f"{loss.tables} published tables of up to 8 nodes"
-        assumptions.append(f"many nodes do {share} of as many times one node, as {sources} have it")
+        # M nodes do exp(-mean * (1 - 1 / M)) of linear scaling from one node. This is its limit for many nodes.
+        share_of_linear = format(math.exp(-scaling_loss.mean), ".1%")
+        sources = f"{scaling_loss.tables} published tables of up to 8 nodes"
+        assumptions.append(f"many nodes do {share_of_linear} of as many times one node, as {sources} have it")
 
     predictions = []
     for nodes in args.nodes:
         base = points[_base_nodes(points, nodes)]
         limit = args.input_images_per_s or math.inf
-        row = predict(base, loss, training, nodes=nodes, batch_per_device=batch, input_limit=limit)
+        row = predict(base, scaling_loss, training, nodes=nodes, batch_per_device=batch, input_limit=limit)
         row["measured_images_per_s"] = base.images_per_s if base.nodes == nodes else None
         predictions.append(row)
     return {
-        "model": {"loss": loss.mean, "loss_spread": loss.spread, "tables": loss.tables},
+        "model": {"loss": scaling_loss.mean, "loss_spread": scaling_loss.spread, "tables": scaling_loss.tables},
         "measured": [asdict(point) | {"devices": point.devices} for point in measured],
         "predictions": predictions,
         "assumptions": assumptions,
@@ -326,9 +245,9 @@ def plan(args: argparse.Namespace) -> JsonObject:
 
 
 def _points_by_nodes(measured: Sequence[Point], devices_per_node: int | None) -> dict[int, Point]:
-    """Return the measured points of nodes with so many devices, by their number of nodes.
+    """Return the measured points whose nodes have `devices_per_node` devices, by their number of nodes.
 
-    Without `devices_per_node` these are the nodes with the most devices. Raises InputError where there are none.
+    None stands for the most devices that a measured node has. Raises InputError if no point has such nodes.
     """
     wanted = devices_per_node or max(point.devices_per_node for point in measured)
     points = {point.nodes: point for point in measured if point.devices_per_node == wanted}
@@ -339,7 +258,7 @@ def _points_by_nodes(measured: Sequence[Point], devices_per_node: int | None) ->
 
 
 def _base_nodes(measured: Iterable[int], nodes: int) -> int:
-    """Return the largest measured node count up to `nodes`; the least one where all are larger."""
+    """Return the largest measured node count that is at most `nodes`; the smallest one if all are larger."""
     least, *larger_counts = sorted(measured)
     base = least
     for count_of_nodes in larger_counts:
@@ -349,47 +268,51 @@ def _base_nodes(measured: Iterable[int], nodes: int) -> int:
 
 
 class Assumed(NamedTuple):
-    """The epochs and images that training takes, and what is assumed for it."""
+    """The inputs of the time to train, and in words those of them that are assumed."""
 
     training: Training
     assumptions: list[str]
 
 
-def _training(args: argparse.Namespace, records: Sequence[Record], base: Point) -> Assumed:
-    """Return what the time to train is computed from: epochs, images, and the rate of evaluation.
+def _assumed_training(args: argparse.Namespace, records: Sequence[Record], base: Point) -> Assumed:
+    """Return what the time to train is computed from, and a text for each value that is assumed.
 
-    What is assumed rather than measured is returned in words too:
-
-    - On each device evaluation does ASSUMED_EVALUATION_RATE times the images/s that training does at the measured point
-      `base`.
-    - Where the user gives no --epochs, ResNet-50 on ImageNet takes as many epochs as the MLPerf reference did at the
-      same global batch.
+    - Epochs: those of --epochs. Without them they stay None, and `epochs_to_target` looks them up for each global
+      batch. It knows them only for ResNet-50 on ImageNet.
+    - Images to train on and to evaluate: by the data set.
+    - Rate of evaluation: EVALUATION_SPEEDUP times the training throughput of a device at the measured point `base`.
     """
     workload = workloads.of_family(records[0].model)
     size = _dataset_size(records)
     is_resnet = workload is not None and workload.benchmark == "resnet"
-    is_imagenet = is_resnet and size.train == IMAGENET.train
-    evaluated_per_s_device = ASSUMED_EVALUATION_RATE * base.images_per_s / base.devices
+    is_resnet_on_imagenet = is_resnet and size.train == IMAGENET.train
+    eval_images_per_s_device = EVALUATION_SPEEDUP * base.images_per_s / base.devices
+
     assumptions = []
-    if args.epochs is None and is_imagenet:
-        points = "MLPerf reference convergence points at the global batch"
-        assumptions.append(f"epochs to the target are {points} (--epochs)")
-    assumptions.append(f"evaluation does {format(evaluated_per_s_device, '.0f')} images/s a device, 3 x training")
+    if args.epochs is None and is_resnet_on_imagenet:
+        assumptions.append(
+            "epochs to the target are MLPerf reference convergence points at the global batch (--epochs)"
+        )
+    evaluation_rate = f"{format(eval_images_per_s_device, '.0f')} images/s a device"
+    assumptions.append(f"evaluation does {evaluation_rate}, {EVALUATION_SPEEDUP} x training")
     training = Training(
         epochs=args.epochs,
         train_samples=size.train,
         eval_samples=size.evaluation,
-        eval_images_per_s_device=evaluated_per_s_device,
-        imagenet=is_imagenet,
+        eval_images_per_s_device=eval_images_per_s_device,
+        is_resnet_on_imagenet=is_resnet_on_imagenet,
     )
     return Assumed(training, assumptions)
 
 
 def _dataset_size(records: Sequence[Record]) -> DatasetSize:
-    """Return the size of the data set that the first log with a description of one has, or that of their benchmark.
+    """Return how many images the runs train on and evaluate.
 
-    The size is that of the benchmark where no log describes a data set, or where it is synthetic, as its size says
-    nothing of the real one. A number of images that is missing or impossible is that of the benchmark, too.
+    The first log that describes its data set decides. The numbers of the benchmark's data set are returned instead:
+
+    - for both, if no log describes a data set
+    - for both, if the described data set is synthetic: its size says nothing of the real one
+    - for a single number that the description lacks or that is impossible
     """
     benchmark_size = _benchmark_size(records)
     datasets = [record.header.get("dataset") for record in records]
@@ -397,7 +320,7 @@ def _dataset_size(records: Sequence[Record]) -> DatasetSize:
     if not described:
         return benchmark_size
     dataset = described[0]
-    is_synthetic = dataset.get("synthetic", True)  # one that does not say so may be
+    is_synthetic = dataset.get("synthetic", True)  # a log that does not say so may be of synthetic data
     if is_synthetic:
         return benchmark_size
     return DatasetSize(
@@ -409,7 +332,8 @@ def _dataset_size(records: Sequence[Record]) -> DatasetSize:
 def _benchmark_size(records: Sequence[Record]) -> DatasetSize:
     """Return the size of the data set that the model's benchmark trains on.
 
-    A model that is no workload of ours is taken to be trained on ImageNet, or on Cityscapes where it segments.
+    - A model of this project: by its workload.
+    - Any other model: Cityscapes if one of the logs is of segmentation, else ImageNet.
     """
     workload = workloads.of_family(records[0].model)
     if workload is not None:
@@ -420,7 +344,7 @@ def _benchmark_size(records: Sequence[Record]) -> DatasetSize:
 
 
 def _size_or(size: object, fallback: int) -> int:
-    """Return a size that a log says; `fallback` where it is no possible number of images."""
+    """Return a size from a log, or `fallback` if the size is not a possible number of images."""
     if type(size) is int and 0 < size < MOST:
         return size
     return fallback

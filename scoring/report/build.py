@@ -278,7 +278,7 @@ def _scaling(systems: Sequence[Sequence[Group]]) -> _Scaling:
         rows = scaling_rows(members)
         if len(rows) > 1:
             tables.append(tuple(rows))
-            mixture += warnings.of_mixture([run.record for run in runs_of(members)])
+            mixture += warnings.warn_of_mixed_settings([run.record for run in runs_of(members)])
     return _Scaling(tuple(tables), tuple(mixture))
 
 

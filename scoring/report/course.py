@@ -11,7 +11,7 @@ from scoring.figure.levels import level_in_words
 from scoring.figure.score import Score
 from scoring.figure.selection import positions
 from scoring.figure.standing import standing_of
-from scoring.figure.window_warnings import over_median
+from scoring.figure.stragglers import slowest_rank_lag
 from scoring.record import Record, Window
 from scoring.report import blocks, plots, quality
 from scoring.report.blocks import Block, Cell, Figure, Inline, Paragraph, Section, Text, field, link_to_line, run_link
@@ -214,13 +214,13 @@ def _power_w(window: Window) -> float | None:
 
 def _slow_compute_percent(window: Window) -> float | None:
     """Return by how much of the time the slowest rank computes longer than the median one, in percent."""
-    share = over_median(window, "compute")
+    share = slowest_rank_lag(window, "compute")
     return None if share is None else 100 * share
 
 
 def _slow_wait_percent(window: Window) -> float | None:
     """Return by how much of the time the slowest rank waits longer for input than the median one, in percent."""
-    share = over_median(window, "data_wait")
+    share = slowest_rank_lag(window, "data_wait")
     return None if share is None else 100 * share
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from runlog.digits import six_digits
 from runlog.text import visible
-from scoring.figure.window_warnings import slowest_ranks
-from scoring.importers.checks import REFUSED
+from scoring.figure.stragglers import slowest_ranks
+from scoring.importers.checks import MAX_PLAUSIBLE_RATIO
 from scoring.record import Window, nodes_of
 from scoring.report import blocks
 from scoring.report.blocks import Cell, Inline, Table, Text, run_link
@@ -146,7 +146,7 @@ def _rank_most_often_slowest(group: Group, kind: str, verb: str) -> SlowestRank 
     shares_by_rank: dict[Rank, list[float]] = {}  # one share for each window in which the rank is the slowest
     for slowest in slowest_ranks(_measured(group), kind):
         rank = Rank(slowest.rank, str(slowest.host))
-        shares_by_rank.setdefault(rank, []).append(slowest.over_median)
+        shares_by_rank.setdefault(rank, []).append(slowest.lag_share)
     if not shares_by_rank:
         return None
 
@@ -165,7 +165,7 @@ def _efficiency(group: Group, efficiency: float | None) -> Inline:
     """Return the scaling efficiency against the system's smallest size."""
     if efficiency is None:
         return NOT_MEASURED
-    return link_to_runs(group, percent(efficiency) if efficiency <= REFUSED else "no figure: at most 100 %")
+    return link_to_runs(group, percent(efficiency) if efficiency <= MAX_PLAUSIBLE_RATIO else "no figure: at most 100 %")
 
 
 def runs_in_order(report: Report) -> Table | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runlog import schema
-from runlog.reader import open_log, table_of
+from runlog.reader import dataclass_of, open_log
 from runlog.text import called, visible
 from scoring.record import FACTS, Record, config_of, nodes_of, section
 from scoring.report import blocks
@@ -212,7 +212,7 @@ def _data_facts(run: ReportedRun) -> list[tuple[str, Inline]]:
     line = run.header_lines.get("dataset")
     facts: list[tuple[str, Inline]] = []
     for name, title in TITLES_OF_PASSPORTS.items():
-        passport = table_of(schema.Passport, dataset.get(name))
+        passport = dataclass_of(schema.Passport, dataset.get(name))
         if passport is None:
             continue
         what_was_read = "files" if passport.is_exact else "records with more in them than the images"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from runlog.run import real
 from scoring.figure import warnings
-from scoring.importers.checks import REFUSED
+from scoring.importers.checks import MAX_PLAUSIBLE_RATIO
 from scoring.published.table import Published
 from scoring.record import section
 from scoring.report import blocks, plots
@@ -237,7 +237,7 @@ def _scaling_table(rows: Sequence[ScalingRow], of_which_system: str) -> list[Blo
     caption = f"Speedup and efficiency{of_which_system}, against its own {rows[0].devices} device(s)"
     parts: list[Block] = [blocks.table(caption, [_cells_of_scaling(row) for row in rows])]
     for row in rows:
-        for doubt in warnings.of_efficiency(row.group.name, row.efficiency):
+        for doubt in warnings.warn_if_over_linear(row.group.name, row.efficiency):
             parts.append(Paragraph(text=f"{doubt.found}."))
     return parts
 
@@ -262,7 +262,7 @@ def _cells_of_scaling(row: ScalingRow) -> list[Cell]:
 
 def _efficiency(row: ScalingRow) -> str:
     """Return the efficiency as a percentage; a sentence in its place where it is above what noise can explain."""
-    if row.efficiency > REFUSED:
+    if row.efficiency > MAX_PLAUSIBLE_RATIO:
         return "no figure: at most 100 %"
     return percent(row.efficiency)
 

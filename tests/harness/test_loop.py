@@ -303,7 +303,7 @@ def of_ranks(run: Record, draw: np.random.Generator, ranks: int, slow: float = 0
 
 
 def named(one: Record) -> list[str]:
-    return [w.found for w in window_warnings.of_windows(one, one.windows, False) if w.check == "straggler"]
+    return [w.found for w in window_warnings.warn_about_windows(one, one.windows, False) if w.check == "straggler"]
 
 
 @pytest.mark.parametrize("ranks", [4, 8, 256])

@@ -18,7 +18,7 @@ def test_each_level_has_the_spread_of_its_own_values() -> None:
     """Two hosts 10 % apart, whose runs lie 2 % apart, whose windows lie 0.2 apart in 10."""
     values = [99.0, 101.0, 109.0, 111.0]
     rates = [[9.9, 10.1]] * 4
-    window, run, host = levels.levels(values, rates, ["a", "a", "b", "b"])
+    window, run, host = levels.levels_of_repetition(values, rates, ["a", "a", "b", "b"])
     assert (window.count, run.count, host.count) == (8, 4, 2)
     assert window.relative_sd == pytest.approx(math.sqrt(0.02) / 10)
     pooled = math.sqrt((2 / 100**2 + 2 / 110**2) / 2)
@@ -27,20 +27,20 @@ def test_each_level_has_the_spread_of_its_own_values() -> None:
 
 
 def test_what_is_not_known_of_a_level_is_said() -> None:
-    one_host = levels.levels([99.0, 101.0], [[], []], ["a", "a"])
+    one_host = levels.levels_of_repetition([99.0, 101.0], [[], []], ["a", "a"])
     assert in_words(one_host) == "windows: the figure is not made of windows; 2 runs +-1.41%; one host"
-    unsaid = levels.levels([99.0, 101.0], [[1.0], [1.0]], None)
+    unsaid = levels.levels_of_repetition([99.0, 101.0], [[1.0], [1.0]], None)
     assert unsaid[2] == Level(name="host", count=None, unknown=levels.HOSTS_UNSAID)
     assert in_words(unsaid) == "2 windows (no run has two windows); 2 runs +-1.41%; hosts: " + levels.HOSTS_UNSAID
 
 
 def test_a_run_that_did_not_converge_is_not_counted() -> None:
-    _, run, host = levels.levels([math.inf, 99.0, 101.0], [[], [], []], ["a", "b", "b"])
+    _, run, host = levels.levels_of_repetition([math.inf, 99.0, 101.0], [[], [], []], ["a", "b", "b"])
     assert (run.count, run.not_converged, host.count, host.not_converged) == (2, 1, 1, 0)
     assert in_words([run, host]) == "2 runs +-1.41% (1 run that did not converge is not counted); one host"
-    _, run, _ = levels.levels([math.inf, math.inf, 2.0], [[], [], []], None)
+    _, run, _ = levels.levels_of_repetition([math.inf, math.inf, 2.0], [[], [], []], None)
     assert in_words([run]) == "one run (2 runs that did not converge are not counted)"
-    _, run, _ = levels.levels([math.inf], [[]], ["a"])
+    _, run, _ = levels.levels_of_repetition([math.inf], [[]], ["a"])
     assert in_words([run]) == "no run (1 run that did not converge is not counted)"
 
 

@@ -13,7 +13,7 @@ from compliance import mlperf
 from compliance.mlperf import SubmissionRuns
 from runlog import schema
 from scoring.figure import protocols, warnings, window_warnings
-from scoring.figure.run_count import of_benchmark
+from scoring.figure.run_count import with_runs_of_benchmark
 from scoring.figure.score import score
 from scoring.importers import read_record
 from scoring.record import InputError, Record, Window
@@ -337,7 +337,7 @@ RUNNING = [statistics.fmean(UNEVEN[: at + 1]) for at in range(200)]
     ],
 )
 def test_what_is_wrong_with_windows_is_said(record: Record, averages_rates: bool, said: dict[str, str]) -> None:
-    found = {one.check: one for one in window_warnings.of_windows(record, record.windows, averages_rates)}
+    found = {one.check: one for one in window_warnings.warn_about_windows(record, record.windows, averages_rates)}
     assert found.keys() == said.keys()
     assert [words for rule, words in said.items() if words not in found[rule].found] == []
     assert "throttling" not in found or found["throttling"].where == "a.log:61"
@@ -347,16 +347,16 @@ def test_mixed_software_math_modes_and_precisions(published_logs: Path) -> None:
     logged = read_record(published_logs / "paddleclas_v100_gpu8_fp32_bs256.log")  # it states no precision
     a = dataclasses.replace(logged, precision="fp32", math_mode="fp32")
     b = read_record(published_logs / "paddleclas_a100_gpu1_fp32_bs256.log")
-    found = {warning.check: warning.found for warning in warnings.of_mixture([a, b])}
+    found = {warning.check: warning.found for warning in warnings.warn_of_mixed_settings([a, b])}
     assert found["mixed_math_mode"] == "math mode differs: fp32, tf32"
     assert "cudnn 8.1 and 8.2" in found["mixed_software"]
-    assert not list(warnings.of_mixture([a, a]))
+    assert not list(warnings.warn_of_mixed_settings([a, a]))
     c = dataclasses.replace(a, framework="PaddlePaddle 2.5.0")
     d = dataclasses.replace(a, framework="PaddlePaddle 2.6.2")
-    assert "PaddlePaddle 2.5.0 and 2.6.2" in next(warnings.of_mixture([c, d])).found
+    assert "PaddlePaddle 2.5.0 and 2.6.2" in next(warnings.warn_of_mixed_settings([c, d])).found
     half = dataclasses.replace(a, precision="amp_o1")
     for other, found_text in ((a, "amp_o1, fp32"), (dataclasses.replace(a, precision=None), "amp_o1, not said")):
-        [mixed] = warnings.of_mixture([other, half])
+        [mixed] = warnings.warn_of_mixed_settings([other, half])
         assert (mixed.check, mixed.found) == ("mixed_precision", f"precision differs: {found_text}")
     _, result, _ = command("score", b.file, "--protocol", "perf", "--devices", 1)
     assert "tf32" in [warning["rule"] for warning in result["warnings"]]
@@ -387,7 +387,9 @@ def test_outlying_runs() -> None:
         ([100, 100, 100], False),
         ([1, 2], False),
     ):
-        found = [warning.check for warning in warnings.of_runs(records[: len(values)], values, "of any unit")]
+        found = [
+            warning.check for warning in warnings.warn_of_outlying_run(records[: len(values)], values, "of any unit")
+        ]
         assert found == ["outlying_run"] * outlying
 
 
@@ -395,13 +397,13 @@ def test_outlying_runs() -> None:
     ("low", "high", "wide_interval"), [(98.1, 101.9, False), (97.5, 102.6, True), (100.0, 100.0, False)]
 )
 def test_an_interval_of_over_two_percent_each_way_is_warned_of(low: float, high: float, wide_interval: bool) -> None:
-    assert bool(list(warnings.of_interval(100.0, (low, high)))) == wide_interval
+    assert bool(list(warnings.warn_if_interval_is_wide(100.0, (low, high)))) == wide_interval
 
 
 def test_a_warning_of_an_interval_shows_the_digits_by_which_it_is_too_wide() -> None:
-    [little] = warnings.of_interval(100.0, (97.9996, 102.0004))
+    [little] = warnings.warn_if_interval_is_wide(100.0, (97.9996, 102.0004))
     assert "interval is 2.0004% of the figure (over 2%)" in little.found
-    [much] = warnings.of_interval(100.0, (90.0, 110.0))
+    [much] = warnings.warn_if_interval_is_wide(100.0, (90.0, 110.0))
     assert "interval is 10.0% of the figure (over 2%)" in much.found
 
 
@@ -411,7 +413,7 @@ def test_a_warning_of_an_interval_shows_the_digits_by_which_it_is_too_wide() -> 
 )
 def test_the_benchmark_decides_how_many_runs_make_a_figure(benchmark: str, wanted: SubmissionRuns) -> None:
     record = Record(file="a", sha256="", lines=1, format="mllog", benchmark=benchmark, run_start_s=1.0)
-    found = of_benchmark(protocols.find("mlperf"), [record])
+    found = with_runs_of_benchmark(protocols.find("mlperf"), [record])
     assert SubmissionRuns(runs=found.runs, dropped=found.dropped_runs) == wanted and not found.by_benchmark
 
 
@@ -419,12 +421,12 @@ def test_a_given_number_of_runs_leaves_the_benchmark_to_say_how_many_are_dropped
     """As in mlperf-logging's result_summarizer.py: 4 at each end of unet3d, 1 of any other."""
     for benchmark, dropped in (("unet3d", 4), ("resnet", 1), ("one_of_ours", 1)):
         record = Record(file="a", sha256="", lines=1, format="mllog", benchmark=benchmark, run_start_s=1.0)
-        found = of_benchmark(protocols.find("mlperf").asking(10), [record])
+        found = with_runs_of_benchmark(protocols.find("mlperf").asking(10), [record])
         assert (found.runs, found.dropped_runs) == (10, dropped)
 
     record = Record(file="a", sha256="", lines=1, format="mllog", benchmark="unet3d", run_start_s=1.0)
     with pytest.raises(InputError, match="mlperf drops 8 runs of unet3d: --runs must be 9 or more"):
-        of_benchmark(protocols.find("mlperf").asking(8), [record])
+        with_runs_of_benchmark(protocols.find("mlperf").asking(8), [record])
 
 
 def test_no_round_decides_where_rounds_ask_for_other_numbers_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -436,11 +438,11 @@ def test_no_round_decides_where_rounds_ask_for_other_numbers_of_runs(monkeypatch
 
     monkeypatch.setattr(mlperf, "submission_runs", more_since_round_3)
     with pytest.raises(InputError, match=r"not its round, .* \(5 by 0.6.0, .* 10 by 6.1.0\); give --runs N"):
-        of_benchmark(protocols.find("mlperf"), [record])
+        with_runs_of_benchmark(protocols.find("mlperf"), [record])
 
 
 @pytest.mark.parametrize(("benchmark", "says"), [(None, "names no benchmark"), ("gnmt3", "names benchmark 'gnmt3'")])
 def test_no_run_time_of_a_benchmark_whose_number_of_runs_is_unknown(benchmark: str | None, says: str) -> None:
     record = Record(file="a", sha256="", lines=1, format="mllog", benchmark=benchmark, run_start_s=1.0)
     with pytest.raises(InputError, match=f"{says}.* give --runs N"):
-        of_benchmark(protocols.find("mlperf"), [record])
+        with_runs_of_benchmark(protocols.find("mlperf"), [record])

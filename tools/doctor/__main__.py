@@ -84,7 +84,7 @@ def mpirun_failure() -> str:
 
 @one_line
 def main() -> int:
-    """Check this node, or where mpirun started this process all nodes together, and print the verdicts.
+    """Check this node, or if mpirun started this process all nodes together, and print the verdicts.
 
     Of the ranks only rank 0 prints. Returns the exit status: 1 if a verdict is fatal, else 0, which ranks other than
     the first always return.

@@ -33,7 +33,7 @@ def say(**answer: object) -> None:
 
 
 def name_of(driver: ctypes.CDLL, code: int) -> str:
-    """Return the driver's own name of a result, as CUDA_ERROR_NO_DEVICE; empty where it has none."""
+    """Return the driver's own name of a result, as CUDA_ERROR_NO_DEVICE; empty if it has none."""
     name = ctypes.c_char_p()
     try:
         driver.cuGetErrorName(code, ctypes.byref(name))
@@ -45,7 +45,7 @@ def name_of(driver: ctypes.CDLL, code: int) -> str:
 def ask(driver: ctypes.CDLL, step: str, function: str, *arguments: object) -> bool:
     """Call a function of CUDA's driver, and print a JSON line before it and one with its result.
 
-    `step` is what the function is called for, as "gpu 0". Return whether it succeeded. Raises AttributeError where the
+    `step` is what the function is called for, as "gpu 0". Return whether it succeeded. Raises AttributeError if the
     driver has no such function.
     """
     say(begin=step, call=function)
@@ -65,7 +65,7 @@ def library_path() -> str:
 
 
 def version_of(driver: ctypes.CDLL) -> int | None:
-    """Return the version of CUDA that a driver runs, 12020 for 12.2; None where it does not tell it."""
+    """Return the version of CUDA that a driver runs, 12020 for 12.2; None if it does not tell it."""
     version = ctypes.c_int()
     if hasattr(driver, "cuDriverGetVersion") and driver.cuDriverGetVersion(ctypes.byref(version)) == CUDA_SUCCESS:
         return version.value
@@ -95,9 +95,9 @@ def main() -> None:
     """Load CUDA's driver, start it, count its GPUs, and make a context on GPU FIRST and those after it, before LAST.
 
     A JSON line is printed before each step, `{"begin": "gpu 0", "call": "cuCtxCreate_v2"}`, and one after it with the
-    result. Two more lines have the driver's `version`, where it tells one, and the `count` of GPUs.
+    result. Two more lines have the driver's `version`, if it tells one, and the `count` of GPUs.
 
-    The process ends at the first step of the driver itself that fails; a GPU that fails is passed over. Where the
+    The process ends at the first step of the driver itself that fails; a GPU that fails is passed over. If the
     library or one of its functions is missing, the last line is the end of "load", with the code null and why.
     """
     first = int(sys.argv[1])

@@ -15,7 +15,7 @@ def say(**answer: object) -> None:
 
 
 def text_of(library: ctypes.CDLL, function: str, argument: int | None) -> str:
-    """Return the text that a function of NCCL returns; empty where this NCCL has no such function."""
+    """Return the text that a function of NCCL returns; empty if this NCCL has no such function."""
     if not hasattr(library, function):
         return ""
     call = getattr(library, function)
@@ -28,7 +28,7 @@ def main() -> None:
 
     A JSON line is printed before that, `{"begin": "ncclGetUniqueId"}`, and one after it with the `code` of the result
     and NCCL's own `message` on it. Between them NCCL prints its messages, of which one says on which network interface
-    it meets. Where the library cannot be loaded or lacks the function, the code is None, and the message says why.
+    it meets. If the library cannot be loaded or lacks the function, the code is None, and the message says why.
     """
     say(begin="ncclGetUniqueId")
     try:

@@ -44,7 +44,7 @@ def judge_node(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_libraries(libraries: dict[str, str], job: env.Job) -> Iterator[Verdict]:
-    """Yield a verdict on each CUDA library, whether it loads; and one on NCCL's version, where NCCL loads.
+    """Yield a verdict on each CUDA library, whether it loads; and one on NCCL's version, if NCCL loads.
 
     `libraries` has an answer for each file name, as {"libnccl.so.2": "22105"}: a version, "loads", or "error: " and why
     it does not load.
@@ -87,7 +87,7 @@ def _judge_machine(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_free_memory(free_gib: float, job: env.Job) -> Verdict:
-    """Return the verdict on a node's free memory: each rank takes some, and more where a GPU decodes its images."""
+    """Return the verdict on a node's free memory: each rank takes some, and more if a GPU decodes its images."""
     pinned_gib = memory.input_memory(job).pinned_mib / 1024
     rank_gib = MEMORY_PER_RANK_GIB + pinned_gib
     each = f"{rank_gib:.1f} GiB"
@@ -167,7 +167,7 @@ def _judge_infiniband(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield a verdict on the InfiniBand ports that NCCL takes, and on whether they can read a GPU's memory.
 
     All ports that NCCL_IB_HCA takes must be ACTIVE, the process must be able to open them, and there must be one at
-    least. The second verdict is left out for a job on CPUs, and where no port is ACTIVE.
+    least. The second verdict is left out for a job on CPUs, and if no port is ACTIVE.
     """
     ports: dict[str, str] = facts["infiniband"]  # {"mlx5_0:1": "ACTIVE 200 Gb/sec (4X HDR)"}
     setting = facts.get("nccl_settings", {}).get("NCCL_IB_HCA", "")  # a job on CPUs has no settings of NCCL
@@ -196,7 +196,7 @@ def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on the page cache, which a timed run flushes, and on each part of the job's data set."""
     yield _judge_page_cache(facts["drop_caches"], job)
     if facts["data"] is None:
-        found = "synthetic" if job.data.kind == "synthetic" else "the embedded digits, made at the first start"
+        found = "synthetic" if job.data.is_synthetic else "the embedded digits, made at the first start"
         yield judged("data.lists", True, found, "a data set")
         return
     for part in facts["data"].values():
@@ -204,7 +204,7 @@ def judge_data(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
-    """Return the verdict on whether the page cache can be flushed, where the job asks for it.
+    """Return the verdict on whether the page cache can be flushed, if the job asks for it.
 
     The launcher may have flushed it already: then `job.data.cache_cleared` says how.
     """
@@ -219,7 +219,7 @@ def _judge_page_cache(can_be_flushed_here: bool, job: env.Job) -> Verdict:
 def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on one part of a data set, `train` or `val`: its list, its content, and a sample of its images.
 
-    `part` is what harness/data_check.py found. Where the part could not be read, the verdict on its list says why, and
+    `part` is what harness/data_check.py found. If the part could not be read, the verdict on its list says why, and
     is the only one. Else that says how large the part is; each note on its content is a bad verdict; and the last one
     says whether the images of the sample can be decoded.
     """
@@ -243,7 +243,7 @@ def _judge_part(part: Facts, job: env.Job) -> Iterator[Verdict]:
 def judge_all(nodes: list[Facts], job: env.Job) -> list[Verdict]:
     """Return the verdicts on all nodes: those on each node, then those on what must be the same on all of them.
 
-    The last one is on whether the code differs from its commit, on the first node. Where there are several nodes, the
+    The last one is on whether the code differs from its commit, on the first node. If there are several nodes, the
     finding on one begins with its host's name. Equal verdicts are listed once.
     """
     verdicts: list[Verdict] = []

@@ -77,8 +77,8 @@ class System:
 def start(environ: Mapping[str, str], gpus: int) -> CudaStart:
     """Start CUDA in the environment of a rank, make a context on each of the first `gpus` GPUs, return what came of it.
 
-    A child process asks the GPUs in turn, as a call of CUDA may hang or kill its process. Where that happens on a GPU,
-    the GPU has this as its fault, and a new child asks the GPUs after it, until ALL_S seconds have passed. Where CUDA
+    A child process asks the GPUs in turn, as a call of CUDA may hang or kill its process. If that happens on a GPU,
+    the GPU has this as its fault, and a new child asks the GPUs after it, until ALL_S seconds have passed. If CUDA
     itself does not start, no GPU is asked. What is not of a single GPU is as the last child found it.
     """
     until_s = time.monotonic() + ALL_S
@@ -152,7 +152,7 @@ def _ended_steps(answers: list[JsonObject]) -> dict[str, Step]:
 def _step_not_ended(answers: list[JsonObject]) -> tuple[str, str]:
     """Return name and call of the step that was begun and not ended, as ("gpu 0", "cuCtxCreate_v2").
 
-    Where all steps have ended it is ("end", "exit"): the process then died as it unloaded its libraries.
+    If all steps have ended it is ("end", "exit"): the process then died as it unloaded its libraries.
     """
     at_exit = ("end", "exit")
     running = at_exit
@@ -165,7 +165,7 @@ def _step_not_ended(answers: list[JsonObject]) -> tuple[str, str]:
 
 
 def _last_value(answers: list[JsonObject], key: str) -> Any:
-    """Return the value of a key in the last answer that has it; None where none has."""
+    """Return the value of a key in the last answer that has it; None if none has."""
     value = None
     for answer in answers:
         value = answer.get(key, value)
@@ -205,7 +205,7 @@ def _kernel_module() -> str | None:
 
 
 def _fabric_manager() -> str | None:
-    """Return the version of the Fabric Manager on this machine; None where there is none to ask."""
+    """Return the version of the Fabric Manager on this machine; None if there is none to ask."""
     try:
         done = subprocess.run(FABRIC_MANAGER, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):

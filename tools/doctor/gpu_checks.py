@@ -21,9 +21,7 @@ CUDA_VERSION = 12010 if provenance.is_for_cuda_12() else 11080  # of this Paddle
 NO_NVML = "NVML Shared Library Not Found"
 NOT_SAID = "NVML does not say it: look at nvidia-smi -q on the host"
 FOREIGN_MIB = 500  # memory in use on a GPU before a run that somebody else must hold
-RESERVE_MIB = (
-    1500  # the most that a driver keeps for itself, where NVML does not tell it apart; up to 1000 was reported
-)
+RESERVE_MIB = 1500  # the most that a driver keeps for itself, if NVML does not tell it apart; up to 1000 was reported
 ROW_REMAPPING_FROM = 80  # compute capability of the first GPUs that replace rows of their memory
 COMPUTE_MODES = {  # nvml.h: nvmlComputeMode_t
     pynvml.NVML_COMPUTEMODE_DEFAULT: "Default",
@@ -43,7 +41,7 @@ def code_for(capability: int | None) -> list[int]:
 def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield the verdicts on a node's GPUs: their number, each GPU of the job by itself, and how they are linked.
 
-    The job takes the first DGXNGPU of them, in the order in which CUDA shows them. Where NVML shows none, the verdict
+    The job takes the first DGXNGPU of them, in the order in which CUDA shows them. If NVML shows none, the verdict
     on their number is the only one.
     """
     gpus: list[nvidia.Gpu] = facts["gpus"]
@@ -61,7 +59,7 @@ def judge_gpus(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 def _judge_count(facts: Facts, job: env.Job) -> Verdict:
     """Return the verdict on whether NVML shows as many GPUs as the job needs.
 
-    Where some are missing, it has NVML's words on them and what faults.yaml advises. A run counts its GPUs by NVML, so
+    If some are missing, it has NVML's words on them and what faults.yaml advises. A run counts its GPUs by NVML, so
     those that CUDA shows do not count. But a container that has CUDA and no NVML is told how to get it.
     """
     absence: str = facts["gpu_absence"]  # why NVML shows some or all GPUs not; empty if it shows all
@@ -79,7 +77,7 @@ def _judge_count(facts: Facts, job: env.Job) -> Verdict:
 
 
 def _fix_of_absence(absence: str) -> str:
-    """Return what faults.yaml advises for NVML's words on GPUs that are not there; empty where it knows none."""
+    """Return what faults.yaml advises for NVML's words on GPUs that are not there; empty if it knows none."""
     for words, fix in FAULTS["nvml"].items():
         if words in absence:
             return str(fix)
@@ -92,8 +90,8 @@ def _fix_of_absence(absence: str) -> str:
 def _judge_model(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on whether this build of Paddle has machine code for the GPU.
 
-    It is ok where GPU_CODE has code for its very compute capability. It is a warning where the GPU runs code that was
-    made for an earlier one, or does not say what it is, and fatal where there is no code that it runs.
+    It is ok if GPU_CODE has code for its very compute capability. It is a warning if the GPU runs code that was
+    made for an earlier one, or does not say what it is, and fatal if there is no code that it runs.
     """
     runnable_codes = code_for(gpu.capability)
     bad_status = ""  # that of checks.yaml, which is fatal
@@ -126,7 +124,7 @@ def _judge_driver(gpu: nvidia.Gpu, facts: Facts, job: env.Job) -> Verdict:
       machine code of each GPU in GPU_CODE.
     - It is older still or unknown, but the package cuda-compat has a newer libcuda.so, by which CUDA has started here.
 
-    Where CUDA has not started, an unknown driver is a warning, and one older than the oldest is fatal.
+    If CUDA has not started, an unknown driver is a warning, and one older than the oldest is fatal.
     """
     own_driver, least_driver = DRIVERS
     driver = _driver_version(gpu, facts)
@@ -200,7 +198,7 @@ def _judge_persistence(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
 def _judge_ecc(gpu: nvidia.Gpu, job: env.Job) -> Verdict:
     """Return the verdict on the memory errors that ECC has seen since the driver was loaded.
 
-    Any error that was not corrected is fatal, and corrected ones are a warning. Where ECC is off there is no count, and
+    Any error that was not corrected is fatal, and corrected ones are a warning. If ECC is off there is no count, and
     the verdict is a warning too.
     """
     uncorrected = gpu.ecc_uncorrected
@@ -322,15 +320,15 @@ def _memory_in_use(gpu: nvidia.Gpu) -> _MemoryInUse:
 
 
 def _pids(pids: Iterable[int]) -> str:
-    """Return pids as text, comma-separated; "none" where there are none."""
+    """Return pids as text, comma-separated; "none" if there are none."""
     return ", ".join(str(pid) for pid in pids) or "none"
 
 
 def _judge_mode(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Yield verdicts on the GPU's modes: MIG, which divides it, and the compute mode, which may let no process in.
 
-    MIG must be off, and stay off after a reset: it is fatal where it is on, a warning where it will be. The compute
-    mode must be the default one: it is fatal where it prohibits processes, a warning where it lets only one in. A GPU
+    MIG must be off, and stay off after a reset: it is fatal if it is on, a warning if it will be. The compute
+    mode must be the default one: it is fatal if it prohibits processes, a warning if it lets only one in. A GPU
     that does not tell a mode gets no verdict on it.
     """
     if gpu.mig is not None:
@@ -353,7 +351,7 @@ def judge_memory(gpu: nvidia.Gpu, job: env.Job) -> Iterator[Verdict]:
     """Yield the verdict on whether the job's training fits into the GPU's memory, with each part of what it needs.
 
     The need is an estimate: what the job's program was measured to take, cuDNN's workspace, the input pipeline, and
-    what CUDA and its libraries take. A margin must be left over. There is no verdict where the card's memory is
+    what CUDA and its libraries take. A margin must be left over. There is no verdict if the card's memory is
     unknown, or the peak of the job's program was never measured.
     """
     program_mib = memory.program_mib(job)

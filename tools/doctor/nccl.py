@@ -82,7 +82,7 @@ def names_taken(setting: str, names: Sequence[str]) -> list[str]:
 
 
 def _matches(entry: str, name: str, choice: Choice) -> bool:
-    """Return whether an entry of a setting means an interface or a port; ports count only where both name one."""
+    """Return whether an entry of a setting means an interface or a port; ports count only if both name one."""
     wanted_device, _, wanted_port = entry.partition(":")
     device, _, port = name.partition(":")
     same_port = not wanted_port or not port or wanted_port == port

@@ -43,8 +43,8 @@ DMA_BUF_KERNEL = (5, 12)  # NVIDIA's GPUDirect RDMA: the first Linux by which In
 def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | None = None) -> JsonObject:
     """Return the facts of this node that the doctor judges, by name.
 
-    `rank_cores` are the cores that each of its ranks may use, where any run; `node` is its number in HOSTS, where that
-    is not NODE_RANK. NVML is asked before anything here takes memory of a GPU. It stays open to the end: where
+    `rank_cores` are the cores that each of its ranks may use, if any run; `node` is its number in HOSTS, if that
+    is not NODE_RANK. NVML is asked before anything here takes memory of a GPU. It stays open to the end: if
     persistence is off, closing it would unload the driver, and CUDA and nvidia-smi would wait for it anew.
     """
     on_gpu = job.cluster.device == "gpu"
@@ -101,7 +101,7 @@ def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
     """Start CUDA and NCCL in the environment that the ranks of this node will have, and return what came of it.
 
     `node` is this node's number in HOSTS. Beside the results stand NCCL's settings: its variables, the files that set
-    more of them, and as "address" this node's address, by which NCCL should meet; empty where HOSTS does not say it.
+    more of them, and as "address" this node's address, by which NCCL should meet; empty if HOSTS does not say it.
     """
     environ = network.nccl_settings(job.cluster, node) | env.of_ranks(job)
     try:
@@ -120,7 +120,7 @@ def _start_cuda_and_nccl(job: env.Job, node: int) -> JsonObject:
 
 
 def _peermem(modules: Path, kernel: str, driver: str) -> str:
-    """Return what lets InfiniBand read a GPU's memory (GPUDirect RDMA), in words; empty where nothing does.
+    """Return what lets InfiniBand read a GPU's memory (GPUDirect RDMA), in words; empty if nothing does.
 
     That is one of two loaded kernel modules, or DMA-BUF, which takes both a Linux from DMA_BUF_KERNEL on and NVIDIA's
     open kernel module. `modules` is the folder of loaded kernel modules, /sys/module. `kernel` is Linux's release, as
@@ -164,7 +164,7 @@ def package_of(error: str) -> str:
     """Return how to install what an import missed, by its error.
 
     "libGL.so.1: cannot open shared object file" names a library of the system. Debian's packages of libraries are named
-    by its policy, section 8.1: the library's name, then its version, with a hyphen between where the name ends with a
+    by its policy, section 8.1: the library's name, then its version, with a hyphen between if the name ends with a
     digit. So libGL.so.1 is in libgl1, and libfoo2.so.3 would be in libfoo2-3. An RPM provides its libraries by name.
     Any other error is taken for one of a missing Python package.
     """
@@ -184,7 +184,7 @@ def own_cores() -> list[int]:
 
 
 def _rank_cores(job: env.Job) -> list[list[int]]:
-    """Return the cores that launch/bind.sh would give each local rank; none where its NUMA node is not there."""
+    """Return the cores that launch/bind.sh would give each local rank; none if its NUMA node is not there."""
     if not job.cluster.rank_numa:
         return [own_cores()] * job.cluster.dgxngpu
     nodes = _numa()
@@ -199,7 +199,7 @@ def _rank_cores(job: env.Job) -> list[list[int]]:
 def _libraries() -> dict[str, str]:
     """Load each CUDA library, and return by its file name what came of it.
 
-    That is the version of NCCL and of cuDNN, as "22105", "loads" of any other, and "error: " with the reason where a
+    That is the version of NCCL and of cuDNN, as "22105", "loads" of any other, and "error: " with the reason if a
     library does not load or lacks the function that tells its version.
     """
     answers = {}
@@ -243,7 +243,7 @@ def _disk(folder: Path) -> JsonObject:
 def _interfaces() -> dict[str, str]:
     """Return the network interfaces that are up and have an IPv4 address, by name: {"eth0": "10.0.0.1 10000 Mbit/s"}.
 
-    The loopback is left out. So is the speed where the driver does not say it: {"eth0": "10.0.0.1"}.
+    The loopback is left out. So is the speed if the driver does not say it: {"eth0": "10.0.0.1"}.
     """
     addresses = psutil.net_if_addrs()
     interfaces = {}
@@ -283,10 +283,10 @@ def _infiniband(root: Path) -> dict[str, str]:
 def data_facts(job: env.Job, import_errors: dict[str, str]) -> JsonObject | None:
     """Return what harness/data_check.py finds of the job's data set, for each of its parts, as {"train": {...}}.
 
-    None where the job reads no data set of the user's. `import_errors` has for each of IMPORTED why it cannot be
+    None if the job reads no data set of the user's. `import_errors` has for each of IMPORTED why it cannot be
     imported, empty if it can: without them the data set is not looked at, and "train" has only an "error" that says so.
     """
-    if not job.data.folder or job.data.kind != "real":
+    if not job.data.folder or job.data.is_synthetic:
         return None
     if any(import_errors.values()):
         return {"train": {"error": f"{job.data.folder}: is not looked at without Paddle and DALI"}}

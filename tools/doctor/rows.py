@@ -26,7 +26,7 @@ def judge_check(
 ) -> Verdict:
     """Return the verdict on a check, with the texts that checks.yaml has for its name or else for its group.
 
-    The group of "disk.logs" is "disk". The verdict is ok where `good`. Where not, it has the status and the fix of
+    The group of "disk.logs" is "disk". The verdict is ok if `good`. If not, it has the status and the fix of
     checks.yaml, or `bad_status` and `fix` where these are not empty. `found` says what was seen. The texts of
     checks.yaml, and `fix`, may hold fields of the job and `values`: "under {most} MiB in use" is filled by most=500.
     """

@@ -39,7 +39,7 @@ def judge_start(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
-    """Yield a verdict for each fault of CUDA's start on this node, or one verdict where there is none.
+    """Yield a verdict for each fault of CUDA's start on this node, or one verdict if there is none.
 
     A fault is one of the driver itself, or one of a GPU that gave no context. Without a fault the one verdict is on the
     number of GPUs: CUDA may still show fewer than the job needs, or there was no time to ask all of them.
@@ -54,9 +54,9 @@ def _judge_cuda(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdict:
-    """Return the verdict on how many GPUs gave a CUDA context, where none of those that were asked refused one.
+    """Return the verdict on how many GPUs gave a CUDA context, if none of those that were asked refused one.
 
-    It is fatal, with the likely cause, where CUDA shows fewer GPUs than the job needs; a warning where there was no
+    It is fatal, with the likely cause, if CUDA shows fewer GPUs than the job needs; a warning if there was no
     time to ask all of them; else ok.
     """
     wanted = job.cluster.dgxngpu
@@ -72,7 +72,7 @@ def _judge_context_count(start: CudaStart, facts: Facts, job: env.Job) -> Verdic
 
 
 def _cause_of_few_gpus(facts: Facts) -> dict[str, str]:
-    """Return the cause and the fix where CUDA shows too few GPUs: one is lost, MIG is on, or neither is seen."""
+    """Return the cause and the fix if CUDA shows too few GPUs: one is lost, MIG is on, or neither is seen."""
     evidence = _evidence(facts)
     if evidence["lost"]:
         name = "lost"
@@ -85,7 +85,7 @@ def _cause_of_few_gpus(facts: Facts) -> dict[str, str]:
 
 
 def _name_of_cuda_gpu(number: int, facts: Facts) -> str:
-    """Return the name of the GPU that CUDA gives this number: nvidia-smi's, as "GPU3", where NVML knows it."""
+    """Return the name of the GPU that CUDA gives this number: nvidia-smi's, as "GPU3", if NVML knows it."""
     gpus: list[nvidia.Gpu] = facts["gpus"]  # in CUDA's order, which is that of the ranks
     if number < len(gpus) and gpus[number].index is not None:
         return gpu_name(gpus[number])
@@ -96,7 +96,7 @@ def _cuda_fault(subject: str, step: Step, facts: Facts, job: env.Job) -> Verdict
     """Return the fatal verdict on a step of CUDA's start that failed: the step, its result, the cause and what to do.
 
     The message begins with `subject`: "GPU3: " for a step of one GPU, empty for one of the driver itself. Before the
-    cause it is as "GPU3: cuCtxCreate_v2: CUDA_ERROR_OUT_OF_MEMORY (2)", or where the process hung or died as "GPU3:
+    cause it is as "GPU3: cuCtxCreate_v2: CUDA_ERROR_OUT_OF_MEMORY (2)", or if the process hung or died as "GPU3:
     cuCtxCreate_v2 no answer in 20 s".
     """
     has_hung_or_died = bool(step.ended)
@@ -181,8 +181,8 @@ def _cause_verdict(failure: str, cause: dict[str, str], facts: Facts, job: env.J
 def _judge_nccl(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield a verdict on whether NCCL starts with the settings that the ranks will have.
 
-    A job of several nodes may have two more: on the network interface that NCCL chose, where it says one, and on the
-    InfiniBand ports that it takes, where the node has any.
+    A job of several nodes may have two more: on the network interface that NCCL chose, if it says one, and on the
+    InfiniBand ports that it takes, if the node has any.
     """
     start: NcclStart = facts["nccl_start"]
     variables: dict[str, str] = facts["nccl_settings"]
@@ -225,7 +225,7 @@ def _judge_interface(start: NcclStart, address: str, job: env.Job) -> Verdict:
     """Return the verdict on whether the interface that NCCL chose leads to other nodes.
 
     The loopback is fatal. An interface between containers, or one with an address that it gave itself, is a warning.
-    But it is ok if it has the `address` by which HOSTS names this node; that is empty where HOSTS does not say it.
+    But it is ok if it has the `address` by which HOSTS names this node; that is empty if HOSTS does not say it.
     """
     is_loopback = start.interface == "lo"
     looks_local = start.interface.startswith(VIRTUAL) or start.address.startswith(LINK_LOCAL)

@@ -12,7 +12,7 @@ from tools.doctor.rows import CAPABILITIES, Facts, gpu_name, judge_check
 def judge_topology(facts: Facts, job: env.Job) -> Iterator[Verdict]:
     """Yield two verdicts: on the links between the job's GPUs, and on whether each rank runs on cores next to its GPU.
 
-    Where nvidia-smi does not say how the GPUs are linked, the only verdict says why. `facts["gpus"]` are in the order
+    If nvidia-smi does not say how the GPUs are linked, the only verdict says why. `facts["gpus"]` are in the order
     in which CUDA shows them: the job takes the first DGXNGPU.
     """
     topology: Topology | None = facts["topology"]
@@ -25,7 +25,7 @@ def judge_topology(facts: Facts, job: env.Job) -> Iterator[Verdict]:
 
 
 def _unknown_topology(error: str, job: env.Job) -> Verdict:
-    """Return the verdict where nvidia-smi does not say how GPUs are linked; an empty `error` means there is none."""
+    """Return the verdict if nvidia-smi does not say how GPUs are linked; an empty `error` means there is none."""
     found = error
     fix = "run nvidia-smi topo -m on the host, and mend what it says"
     if not error:
@@ -69,7 +69,7 @@ class _Binding:
     gpu: str
     cores: list[int]  # that the rank may use
     near: str  # to the GPU, as nvidia-smi lists them; empty: unknown
-    numa_node: str  # of these; "?" where it is unknown
+    numa_node: str  # of these; "?" if it is unknown
 
     @property
     def is_far(self) -> bool:
@@ -110,7 +110,7 @@ def _bindings(topology: Topology, facts: Facts) -> list[_Binding]:
 
 
 def _numa_node(cores: str, cores_of_nodes: dict[str, str]) -> str:
-    """Return the number of the first NUMA node that has one of these cores, as "1"; "?" where none has.
+    """Return the number of the first NUMA node that has one of these cores, as "1"; "?" if none has.
 
     Cores are as Linux lists them, "0-15,32-47"; `cores_of_nodes` is by the name of the node, as "node1".
     """

@@ -38,8 +38,8 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
     What is faster in the first turns may be so by luck, so the best are measured again, on runs of their own. With
     --dry-run the commands are printed and nothing runs. Returns the exit status, 0.
 
-    Raises ValueError, before anything runs, where the config file is there or cannot be written, or --only has a wrong
-    name; RunError where the base or the control does not run.
+    Raises ValueError, before anything runs, if the config file is there or cannot be written, or --only has a wrong
+    name; RunError if the base or the control does not run.
     """
     name = args.name or f"{job.cluster.dgxsystem}_tuned"
     path = _new_config_file(args.folder, name)
@@ -90,7 +90,7 @@ def tune(args: argparse.Namespace, job: env.Job) -> int:
 def _new_config_file(folder: Path, name: str) -> Path:
     """Return the path of the config file that a search will write, config_<name>.sh in `folder`.
 
-    The file is not made. Raises ValueError where it exists, or where the folder cannot be written to, for which a file
+    The file is not made. Raises ValueError if it exists, or if the folder cannot be written to, for which a file
     without a name is made there. The search calls this before anything runs, so that hours of measuring do not end with
     this error.
     """
@@ -106,7 +106,7 @@ def _new_config_file(folder: Path, name: str) -> Path:
 
 
 def _chosen(every: list[Candidate], only: str) -> list[Candidate]:
-    """Return the candidates that --only names, or all. Raises ValueError where a name is none."""
+    """Return the candidates that --only names, or all. Raises ValueError if a name is none."""
     if not only:
         return every
     wanted = only.split(",")
@@ -174,7 +174,7 @@ def sweep(args: argparse.Namespace, job: env.Job) -> int:
     """Measure the job's own strategy at each batch size of --batches, and print a table of images/s and memory.
 
     Each size is run --repeats times. One that does not run has the reason in its row. With --dry-run the commands are
-    printed and nothing runs. Returns the exit status: 1 where no size runs, else 0. Raises ValueError where an entry of
+    printed and nothing runs. Returns the exit status: 1 if no size runs, else 0. Raises ValueError if an entry of
     --batches is no whole number above 0.
     """
     sizes = args.batches.split(",")
@@ -223,7 +223,7 @@ def _parse() -> argparse.Namespace:
 
 
 def _refuse_wrong_names(job: env.Job) -> None:
-    """Raise ValueError where STRATEGY or RECIPE names what there is not; they are read when they are asked for."""
+    """Raise ValueError if STRATEGY or RECIPE names what there is not; they are read when they are asked for."""
     _ = job.model.knobs
     _ = job.hyperparameters
 
@@ -232,7 +232,7 @@ def _refuse_wrong_names(job: env.Job) -> None:
 def main() -> int:
     """Find the fastest strategy for the job that the environment describes, or with --batches measure batch sizes.
 
-    Returns the exit status of `tune` or `sweep`. Raises ValueError, before anything runs, where --repeats are too few,
+    Returns the exit status of `tune` or `sweep`. Raises ValueError, before anything runs, if --repeats are too few,
     the environment describes no job that can be trained, or the job has several nodes.
     """
     args = _parse()

@@ -51,8 +51,8 @@ def candidates(job: Job) -> list[Candidate]:
     """Return the strategies that make sense for the job on its device, each as a change to the job's own strategy.
 
     They are single knobs, as "cuda_graph=1", but for those that the job's strategy has already; Paddle's executor in
-    the mode that is not the default; on GPUs Paddle's automatic mode, where it can run; on a CPU fewer processes with
-    more threads. Raises ValueError where the job's strategy is `auto`, to which no knob can be added.
+    the mode that is not the default; on GPUs Paddle's automatic mode, if it can run; on a CPU fewer processes with
+    more threads. Raises ValueError if the job's strategy is `auto`, to which no knob can be added.
     """
     base = job.model.knobs
     if base.auto:

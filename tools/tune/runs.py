@@ -49,8 +49,8 @@ class Runner:
     def run(self, candidate: Candidate, turn: str) -> Record:
         """Run the job once with a candidate's strategy by ./run_and_time.sh, and return the record of its log.
 
-        `turn` names the run's folder, as "screen_1". Where this command is interrupted meanwhile, the run is ended too,
-        and waited for. Raises RunError where the run fails, with the reason that it printed.
+        `turn` names the run's folder, as "screen_1". If this command is interrupted meanwhile, the run is ended too,
+        and waited for. Raises RunError if the run fails, with the reason that it printed.
         """
         process = subprocess.Popen(
             self.command(candidate, turn),
@@ -80,7 +80,7 @@ class Runner:
         than another. One that fails is not run again. The control, by which losses are compared, runs in the first turn
         alone. `title` begins the names of the runs' folders.
 
-        Raises RunError where the base or the control fails.
+        Raises RunError if the base or the control fails.
         """
         measured = Measured(runs={candidate: [] for candidate in candidates})
         for turn in range(1, turns + 1):
@@ -98,7 +98,7 @@ class Runner:
         """Run the candidate once, and add the run to `measured`, or the reason why it failed; print either on stderr.
 
         A candidate that fails loses its earlier runs too: they would be of fewer turns than the base's. Raises RunError
-        where the base or the control fails.
+        if the base or the control fails.
         """
         try:
             record = self.run(candidate, turn)

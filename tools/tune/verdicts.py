@@ -22,7 +22,7 @@ Verdicts = dict[Candidate, Verdict]
 
 
 def losses(runs: Sequence[Record]) -> Array:
-    """Return the losses of runs, [runs, windows]; NaN where a window has none."""
+    """Return the losses of runs, [runs, windows]; NaN if a window has none."""
     rows = []
     for run in runs:
         rows.append([window.loss for window in run.windows])
@@ -118,7 +118,7 @@ def better(verdicts: Verdicts) -> list[Candidate]:
 def finalists(verdicts: Verdicts) -> list[Candidate]:
     """Return what is measured again: the fastest candidate, and all that can go together as one; [] if none is better.
 
-    From the fastest on, a candidate is joined unless it excludes one that is joined already. Where none can be joined
+    From the fastest on, a candidate is joined unless it excludes one that is joined already. If none can be joined
     with the fastest, that alone is measured again.
     """
     together: list[Candidate] = []
@@ -144,8 +144,8 @@ def _joined(together: Sequence[Candidate]) -> Candidate:
 def batch_verdict(name: str, runs: Sequence[Record]) -> Verdict:
     """Return the verdict on a batch size, which is always ok: its rate over the turns, and the GPU memory that it took.
 
-    The rate is the mean, with a 95 % interval where there were two turns or more. The memory is the most of any
-    measured window of steps, or "not measured" where no window has it, as on a CPU.
+    The rate is the mean, with a 95 % interval if there were two turns or more. The memory is the most of any
+    measured window of steps, or "not measured" if no window has it, as on a CPU.
     """
     rates = [rate(run) for run in runs]
     interval = spread.t_interval(rates)

@@ -1,0 +1,124 @@
+"""The measured throughputs that `python -m scoring scale` predicts from, read from the logs of --measured."""
+
+import argparse
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from scoring.figure import protocols, spread
+from scoring.figure import warnings as figure_warnings
+from scoring.figure.score import score
+from scoring.importers import read_record
+from scoring.record import InputError, Record
+
+NORMAL_QUANTILE = 1.96  # of the normal distribution: half of a 95 % interval in standard errors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """The measured throughput of so many nodes, with so many devices on each."""
+
+    nodes: int
+    devices_per_node: int
+    images_per_s: float
+    relative_error: float | None  # standard error, as a share
+
+    @property
+    def devices(self) -> int:
+        """Return the number of devices on all nodes."""
+        return self.nodes * self.devices_per_node
+
+
+class Shape(NamedTuple):
+    """Nodes, and devices on each of them."""
+
+    nodes: int
+    devices_per_node: int
+
+
+class Measured(NamedTuple):
+    """The measured logs, the throughput of each of their shapes by ascending nodes, and warnings."""
+
+    records: list[Record]
+    points: list[Point]
+    warnings: list[str]
+
+
+def measure(args: argparse.Namespace) -> Measured:
+    """Read the logs of --measured and return the throughput of each shape: a number of nodes and of devices per node.
+
+    Logs of one shape are repeats of one run. They are scored together under the protocol. The standard error of their
+    throughput comes from its 95 % interval.
+
+    The result has warnings for:
+
+    - logs that differ in math mode or software
+    - a shape with one log, or without an interval. The interval of one run is that of its windows. It is used, but it
+      does not contain the spread between runs.
+
+    Raises InputError for a protocol that does not measure throughput, for logs without devices or batch, and for logs
+    of different work. The errors of `score` are raised too, such as TooFewRunsError.
+    """
+    protocol = protocols.find(args.protocol)
+    if protocol.figure != "throughput":
+        raise InputError(f"protocol {args.protocol} measures no throughput, of which the model is")
+    by_shape: dict[Shape, list[Record]] = {}
+    for log in args.measured:
+        record = read_record(log, batch_per_device=args.batch)
+        shape = _shape(record, log, args.devices_per_node)
+        by_shape.setdefault(shape, []).append(record)
+    records = list(itertools.chain.from_iterable(by_shape.values()))
+    warnings = _warnings_of_mixture(records)
+
+    points = []
+    for shape, repeats in sorted(by_shape.items()):
+        result = score(repeats, protocol, skip=args.skip)
+        spread_of_runs_is_unknown = result.interval_95 is None or len(repeats) == 1
+        if spread_of_runs_is_unknown:
+            unknown = "the spread of runs is unknown, and not in the prediction's interval"
+            warnings.append(f"{shape.nodes} x {shape.devices_per_node}: {unknown}")
+        points.append(
+            Point(
+                nodes=shape.nodes,
+                devices_per_node=shape.devices_per_node,
+                images_per_s=result.value,
+                relative_error=_relative_error(result.interval_95),
+            )
+        )
+    return Measured(records, points, warnings)
+
+
+def _shape(record: Record, log: str, devices_per_node: int | None) -> Shape:
+    """Return the number of nodes of a run and of devices on each.
+
+    If the log does not say its nodes, each is assumed to have `devices_per_node` devices, or 8 if that is None. Raises
+    InputError if the log does not say its devices or batch, or if the devices do not divide equally among the nodes.
+    """
+    if record.devices is None or record.batch_per_device is None:
+        raise InputError(f"{log}: the log does not say devices or batch, of which the model needs both (--batch)")
+    nodes = record.nodes or math.ceil(record.devices / (devices_per_node or 8))
+    if record.devices % nodes:
+        raise InputError(f"{log}: {record.devices} devices on {nodes} nodes; give --devices-per-node")
+    return Shape(nodes, record.devices // nodes)
+
+
+def _warnings_of_mixture(records: Sequence[Record]) -> list[str]:
+    """Return a warning for each way in which the runs are not alike, such as math mode or software.
+
+    Raises InputError if they differ in model, batch per device or precision, because they did different work then.
+    """
+    texts = []
+    for warning in figure_warnings.warn_of_mixed_settings(records):
+        if warning.check in ("mixed_model", "mixed_batch", "mixed_precision"):
+            raise InputError(f"{warning.found}; scaling compares the same work, so give logs of one")
+        texts.append(warning.found)
+    return texts
+
+
+def _relative_error(interval_95: tuple[float, float] | None) -> float | None:
+    """Return the standard error of a figure, as a share of the figure; None if the figure has no interval."""
+    if not interval_95:
+        return None
+    return spread.half_share(interval_95) / NORMAL_QUANTILE
