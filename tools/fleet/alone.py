@@ -224,7 +224,7 @@ def take_turns(me: ranks.Ranks, measurements: RankMeasurements) -> None:
 
 
 class RankResult(NamedTuple):
-    """What one rank measured by itself."""
+    """The measurements that one rank made by itself."""
 
     host_index: int  # of the compared host that it belongs to: its node, or the rank itself in a job of one node
     values: dict[str, list[float]]  # {metric: a value for each turn}
