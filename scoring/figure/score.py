@@ -21,8 +21,9 @@ from scoring.figure.levels import Level, hosts_of_runs, in_words, levels_of_repe
 from scoring.figure.limits import images_per_joule, utilization
 from scoring.figure.options import add_score_options, add_system_option, protocol_of
 from scoring.figure.protocols import Protocol
+from scoring.figure.rates import devices_in_rate
 from scoring.figure.repeats import refuse_what_is_no_repeat
-from scoring.figure.run import RunFigure, devices_in_rate, run_figure
+from scoring.figure.run import RunFigure, run_figure
 from scoring.figure.run_count import missing_runs, refuse_if_no_mean, with_runs_of_benchmark
 from scoring.figure.standing import standing_of
 from scoring.figure.warnings import warning
