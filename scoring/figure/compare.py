@@ -316,7 +316,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "systems", nargs="+", metavar="SYSTEM", help="a log, or the folder of one system's logs; the first is the base"
     )
-    add_score_options(parser, kind=counts)
+    add_score_options(parser, convert=counts)
     parser.add_argument(
         "--between-runs-sd",
         type=between_runs_sd,

@@ -22,7 +22,7 @@ from scoring.figure.limits import images_per_joule, utilization
 from scoring.figure.options import add_score_options, add_system_option, protocol_of
 from scoring.figure.protocols import Protocol
 from scoring.figure.rates import devices_in_rate
-from scoring.figure.repeats import refuse_what_is_no_repeat
+from scoring.figure.repeats import refuse_unless_repeats
 from scoring.figure.run import RunFigure, run_figure
 from scoring.figure.run_count import missing_runs, refuse_if_no_mean, with_runs_of_benchmark
 from scoring.figure.standing import standing_of
@@ -205,7 +205,7 @@ def score(
     """
     if not records:
         raise InputError("no runs to score; give the logs of one system")
-    refuse_what_is_no_repeat(records)
+    refuse_unless_repeats(records)
     protocol = with_runs_of_benchmark(protocol, records)
     records, chosen = _scored_runs(records, protocol)
 
