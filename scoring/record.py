@@ -26,7 +26,7 @@ class TooFewRunsError(Exception):
 
 
 class NothingMeasuredError(InputError):
-    """Nothing of a run is left after its warm-up. That is no mistake of a finished run that was resumed near its end."""
+    """Nothing of a run is left after its warm-up. For a finished run resumed near its end, that is no mistake."""
 
 
 @dataclass(kw_only=True, slots=True)  # not frozen: that makes a row take four times as long
