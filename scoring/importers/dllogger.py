@@ -182,7 +182,7 @@ class Paddle(PyTorch):
 
 
 class ClosingTable(NamedTuple):
-    """What the table states that NVIDIA's MXNet benchmark.py prints last."""
+    """The facts in the table that NVIDIA's MXNet benchmark.py prints last."""
 
     devices: Fact
     batch_per_device: Fact
