@@ -195,7 +195,7 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
 
 def _warnings_on_data(job: Job) -> list[str]:
     """Return a warning where two settings say where the images come from: synthetic ones, and a folder."""
-    if job.data.kind == "synthetic" and job.data.folder:
+    if job.data.is_synthetic and job.data.folder:
         return [f"DATA=synthetic: an epoch is as long as DATADIR={job.data.folder} says, and no image of it is read"]
     return []
 

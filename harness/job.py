@@ -192,6 +192,11 @@ class DataSettings:
         choices=("", "launch/container_node.sh"),
     )
 
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether one batch of noise stands for all batches."""
+        return self.kind == "synthetic"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSettings:

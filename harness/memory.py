@@ -96,7 +96,7 @@ def input_memory(job: Job) -> InputMemory:
     model = job.model
     decoder = model.traits.decoder
     measured = model.traits.memory
-    if job.cluster.device != "gpu" or job.data.kind == "synthetic" or measured is None:
+    if job.cluster.device != "gpu" or job.data.is_synthetic or measured is None:
         return NO_INPUT
     threads = job.data.threads or job.cluster.threads_per_rank
     pixels = model.image_size**2 or measured.crop_pixels  # IMAGE_SIZE=0: the recipe's crop

@@ -219,10 +219,12 @@ def of_program(job: Job) -> Iterator[str]:
     if model.knobs.perturb_input and job.course.trains:
         yield "STRATEGY: perturb_input=1 is a control of tools.tune: set MODE=throughput"
 
-    dtype = "float16" if model.is_half else "float32"
-    # Called for its ValueError, where an option has no kernel on this device.
-    strategy.resolve(model.knobs, dtype=dtype, layout=layout_of(job.model), device=job.cluster.device)
     yield from _refusals_of_too_many_pixels(job)
+
+    dtype = "float16" if model.is_half else "float32"
+    layout = layout_of(model)
+    # Called for its ValueError: it is raised if an option has no kernel on this device.
+    strategy.resolve(model.knobs, dtype=dtype, layout=layout, device=job.cluster.device)
 
 
 def layout_of(model: ModelSettings) -> str:

@@ -118,6 +118,7 @@ def plan_of(job: Job) -> build.Plan:
 
     Raises ValueError where the program cannot be built as the job says, such as for an unknown option of STRATEGY.
     """
+    layout = refusals.layout_of(job.model)
     refusals.raise_first(refusals.of_program(job))
     knobs = job.model.knobs
     loss_scale = float(job.model.loss_scale)
@@ -128,6 +129,6 @@ def plan_of(job: Job) -> build.Plan:
         device=job.cluster.device,
         precision=PRECISIONS[job.model.precision],
         strategy=knobs,
-        layout=refusals.layout_of(job.model),
+        layout=layout,
         loss_scale=loss_scale,
     )

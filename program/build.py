@@ -244,7 +244,7 @@ def _fit_to_cpu(programs: list[static.Program], startup: static.Program) -> None
     for program in programs:
         gradients.convolve_gradients(program)
         sync_bn.on_cpu(program, fleet.worker_num())
-        buckets.thin_depends(program)
+        buckets.remove_redundant_depends(program)
     for program in (*programs, startup):
         edit.remove(program, lambda op: op.type in NCCL_ONLY)
 

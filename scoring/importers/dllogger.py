@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from scoring.importers.evidence import Fact
 from scoring.importers.lines import Lines
-from scoring.importers.table import At, Columns, EpochTable, Table
+from scoring.importers.table import Columns, EpochFormatReader, FormatReader, RowPosition
 from scoring.importers.text import NUMBER, RowPattern, field, integer
 
 _STAMP = r"(?:DLL (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) - )?"
@@ -58,26 +58,26 @@ _SINGLE_SWITCHES = (
 )
 
 
-class PyTorch(EpochTable):
+class PyTorch(EpochFormatReader):
     """PyTorch's rows, and what all dialects share: parameters, ends of epochs, closing lines."""
 
-    marker = "Epoch: "
-    clue = "train.total_ips"
-    tool = "DLL "
-    row = RowPattern(_STEP_HEAD, (field(r" train\.total_ips : ", r" \w+/s"),), _OTHERS_OF_ROW)
+    row_marker = "Epoch: "
+    row_clue = "train.total_ips"
+    tool_marker = "DLL "
+    row_pattern = RowPattern(_STEP_HEAD, (field(r" train\.total_ips : ", r" \w+/s"),), _OTHERS_OF_ROW)
     columns = "stamp epoch step rate time loss wait unit"
-    needs = "rate"
+    required_column = "rate"
     rate_scope = "global"
     framework = "PyTorch"
-    closing = ("Summary:", "Experiment took:", "train_throughput : ", "Average total_ips")
-    summary = re.compile(
+    closing_words = ("Summary:", "Experiment took:", "train_throughput : ", "Average total_ips")
+    summary_pattern = re.compile(
         rf"(?:Summary:.*?\btrain\.(?:total_)?ips :|\btrain_throughput :|\bAverage total_ips:) {NUMBER}(?=\s|$)"
     )
-    epoch_end = re.compile(
+    epoch_end_pattern = re.compile(
         rf"{_EPOCH}(?:(?=.*\btrain\.epoch_time : (?P<seconds>{NUMBER})))?"
         rf".*?\btrain\.(?:total_)?ips : (?P<rate>{NUMBER})(?=\s|$)"
     )
-    evaluation = re.compile(rf"{_EPOCH}.*?\b(?P<name>val\.(?:top1|accuracy)) : (?P<value>{NUMBER})")
+    evaluation_pattern = re.compile(rf"{_EPOCH}.*?\b(?P<name>val\.(?:top1|accuracy)) : (?P<value>{NUMBER})")
     batch_field = "batch_per_device"  # the field of the record that the parameter `batch_size` states
 
     def read_before_rows(self, line: int, text: str) -> None:
@@ -87,33 +87,33 @@ class PyTorch(EpochTable):
         for head in ("PARAMETER", "Start with arguments"):
             if head in text:
                 for name, value in _PARAMETER.findall(text.split(head, 1)[1]):
-                    self.set_once(name, value, line)
+                    self.set_if_unset(name, value, line)
                 return
 
-    def read_behind_first_row(self, line: int, text: str) -> None:
+    def read_after_first_row(self, line: int, text: str) -> None:
         """Read a line after the first row, in JSON or not."""
-        super().read_behind_first_row(line, _as_text(text))
+        super().read_after_first_row(line, _as_text(text))
 
     def device_counts(self) -> dict[str, Fact]:
         """Return the number of devices, with its line, by the name of each parameter that states one."""
         counts: dict[str, Fact] = {}
-        world = self.said.get("world_size")
+        world = self.facts_by_name.get("world_size")
         if world:
             counts["world_size"] = Fact(integer(world.value) or None, world.line)
-        gpus = self.said.get("gpus")
+        gpus = self.facts_by_name.get("gpus")
         if gpus:
             counts["gpus"] = Fact(len(re.findall(r"\d+", gpus.value)) or None, gpus.line)
         return counts
 
-    def finish(self) -> None:
+    def finish_facts(self) -> None:
         """Set devices, model, batch and precision by the parameters."""
         stated = self.precision()
-        self.set_where_agreed("devices", self.device_counts())
-        self.derive("model", "arch")
-        self.derive(self.batch_field, "batch_size")
-        super().finish()
+        self.set_if_places_agree("devices", self.device_counts())
+        self.set_from_fact("model", "arch")
+        self.set_from_fact(self.batch_field, "batch_size")
+        super().finish_facts()
         if stated:
-            self.set_once("precision", stated.value, stated.line)
+            self.set_if_unset("precision", stated.value, stated.line)
 
     def precision(self) -> Fact | None:
         """Return the precision that the program's parameters state, with its line; None where none of them states one.
@@ -123,10 +123,10 @@ class PyTorch(EpochTable):
         """
         for (name, value), precision in _HALF_SWITCHES.items():
             if self._parameter_is(name, value):
-                return Fact(precision, self.said[name].line)
+                return Fact(precision, self.facts_by_name[name].line)
         for name, value in _SINGLE_SWITCHES:
             if self._parameter_is(name, value):
-                return Fact("fp32", self.said[name].line)
+                return Fact("fp32", self.facts_by_name[name].line)
         return None
 
     def _parameter_is(self, name: str, value: str) -> bool:
@@ -166,16 +166,16 @@ def _as_text(text: str) -> str:
 class Paddle(PyTorch):
     """Rows of Paddle's examples."""
 
-    clue = "train.batch_time"
-    row = RowPattern(_STEP_HEAD, (_IPS, _TIME), (_LOSS, _WAIT, _UNIT))
+    row_clue = "train.batch_time"
+    row_pattern = RowPattern(_STEP_HEAD, (_IPS, _TIME), (_LOSS, _WAIT, _UNIT))
     framework = "PaddlePaddle"
 
 
 class MXNet(PyTorch):
     """Rows of MXNet's: the batch is that of all devices; the closing table has the last word on both."""
 
-    clue = "train.ips"
-    row = RowPattern(re.compile(_STEP_HEAD.pattern + r"(?!.*train\.batch_time)"), (_IPS,), _OTHERS_OF_ROW)
+    row_clue = "train.ips"
+    row_pattern = RowPattern(re.compile(_STEP_HEAD.pattern + r"(?!.*train\.batch_time)"), (_IPS,), _OTHERS_OF_ROW)
     first_step = 0
     framework = "MXNet"
     batch_field = "batch_of_all"
@@ -185,9 +185,9 @@ class MXNet(PyTorch):
         self._table_batch: Fact | None = None
         self._table_devices: list[Fact] = []  # a row for each of the benchmark's runs
 
-    def read_behind_first_row(self, line: int, text: str) -> None:
+    def read_after_first_row(self, line: int, text: str) -> None:
         """Read a line after the first row, or one of the closing table."""
-        super().read_behind_first_row(line, text)
+        super().read_after_first_row(line, text)
         head = _TABLE_HEAD.search(text)
         if head:
             self._table_batch = self._table_batch or Fact(integer(head[1]), line)
@@ -207,7 +207,7 @@ class MXNet(PyTorch):
         numbers_in_table = {fact.value for fact in self._table_devices}
         if self._table_batch and len(numbers_in_table) == 1:
             counts["the closing table"] = self._table_devices[0]
-            self.said["batch_per_device"] = self._table_batch
+            self.facts_by_name["batch_per_device"] = self._table_batch
 
         # A rank that prints nothing before the last row did not take part in these rows.
         last_row_line = self.windows[-1].line if self.windows else 0
@@ -221,10 +221,10 @@ class MXNet(PyTorch):
 class MXNetSpeed(MXNet):
     """Rows of MXNet's before DLLogger."""
 
-    marker = "Epoch["
-    clue = " samples/sec\tLR: "
-    tool = ":INFO: "
-    row = RowPattern(
+    row_marker = "Epoch["
+    row_clue = " samples/sec\tLR: "
+    tool_marker = ":INFO: "
+    row_pattern = RowPattern(
         re.compile(r"(?:(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+):INFO: )?Epoch\[(\d{1,9})\] Batch \[\d+-(\d{1,9})\]"),
         (field(r"\tSpeed: ", r" samples/sec\tLR: "),),
         _OTHERS_OF_ROW,
@@ -250,9 +250,9 @@ _DIALECTS = {  # by a column of the first row
 class Json(MXNet):
     """Rows in JSON of any of the four, as the first row's columns tell."""
 
-    marker = '"step": ['
-    clue = tool = "DLLL {"
-    row = RowPattern(
+    row_marker = '"step": ['
+    row_clue = tool_marker = "DLLL {"
+    row_pattern = RowPattern(
         re.compile(
             r'DLLL \{(?:.*?"datetime": "(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+)")?.*?"step": \[(\d{1,9}), (\d{1,9})\]'
         ),
@@ -278,37 +278,37 @@ class Json(MXNet):
 class TensorFlow(PyTorch):
     """Rows of TensorFlow's."""
 
-    marker = " - ("
-    clue = " total_ips"
-    row = RowPattern(re.compile(_STAMP + r"\((\d{1,9}), (\d{1,9})\)"), (field(" total_ips : ", r"(?=\s|$)"),))
+    row_marker = " - ("
+    row_clue = " total_ips"
+    row_pattern = RowPattern(re.compile(_STAMP + r"\((\d{1,9}), (\d{1,9})\)"), (field(" total_ips : ", r"(?=\s|$)"),))
     columns = "stamp epoch step rate"
     first_step = 0
     framework = "TensorFlow"
-    facts = re.compile(
+    fact_pattern = re.compile(
         r"\bNum GPUs:? (?P<devices>\d{1,9})\s*$|\bPer-GPU Batch Size:? (?P<batch_per_device>\d{1,9})\s*$"
         r'|(?P<amp_line>AMP is activated)|:::NVLOG.*\) Name: "(?P<model>[\w.]+)"'
     )
 
     def precision(self) -> Fact | None:
         """Return AMP where a line says that it is activated, else what the parameters state."""
-        if "amp_line" in self.said:
-            return Fact("amp", self.said["amp_line"].line)
+        if "amp_line" in self.facts_by_name:
+            return Fact("amp", self.facts_by_name["amp_line"].line)
         return super().precision()
 
-    def steps_of_row(self, at: At) -> int | None:
+    def steps_of_row(self, position: RowPosition) -> int | None:
         """Return the steps since the last row.
 
         None for the first row, whose rate is that of its own step or window: how many steps that has it does not say.
         """
-        return None if self.last_row is None else super().steps_of_row(at)
+        return None if self.last_position is None else super().steps_of_row(position)
 
 
 class NvLog(TensorFlow):
     """Rows of TensorFlow's before DLLogger, each on two lines."""
 
-    marker = tool = "iteration: "
-    clue = ":::NVLOG"
-    row = RowPattern(re.compile(_NVLOG + r" iteration: (\d{1,9})\b"), (field(r"\) total_ips: ", r"(?=\s|$)"),))
+    row_marker = tool_marker = "iteration: "
+    row_clue = ":::NVLOG"
+    row_pattern = RowPattern(re.compile(_NVLOG + r" iteration: (\d{1,9})\b"), (field(r"\) total_ips: ", r"(?=\s|$)"),))
     recognised_by = RowPattern(re.compile(_NVLOG + "(?= total_ips)"), (field(r" total_ips: ", r"(?=\s|$)"),))
     columns = "stamp step rate"
-    steps_of_row = Table.steps_of_row
+    steps_of_row = FormatReader.steps_of_row

@@ -17,7 +17,7 @@ from runlog.reader import Entry, Event, Header, Problem, read_stream
 from runlog.run import Mark, Run, real
 from scoring.importers.lines import Lines
 from scoring.importers.mllog_epochs import read_epochs
-from scoring.importers.table import Table
+from scoring.importers.table import FormatReader
 from scoring.importers.text import RowPattern, wait_within
 from scoring.importers.values import (
     epoch_number,
@@ -35,11 +35,11 @@ IMAGE_BENCHMARKS = frozenset({"resnet", "resnet50_v1.5"})  # of MLPerf Training,
 _OPENING = ("cache_clear", "init_start", "submission_benchmark", schema.RUN_START.key, "log", "source")
 
 
-class MLLog(Table):
+class MLLog(FormatReader):
     """Events, not rows."""
 
-    marker = ":::MLLOG"
-    row = RowPattern(re.compile(r":::MLLOG \{"), ())
+    row_marker = ":::MLLOG"
+    row_pattern = RowPattern(re.compile(r":::MLLOG \{"), ())
     rate_scope = "global"
 
     def __init__(self, lines: Lines) -> None:
@@ -99,7 +99,7 @@ class MLLog(Table):
         if name in _OPENING:
             self.lines.begin_run(entry.line)
         if name == schema.RUN_START.key:
-            self.lines.note_row(entry.line)  # for `lines` a run counts once it has a row; here its start is enough
+            self.lines.confirm_run(entry.line)  # for `lines` a run counts once it has a row; here its start is enough
 
         events = self.events
         events.take(entry)
@@ -146,9 +146,9 @@ class MLLog(Table):
 
         self.header.setdefault("run_summary", stated)
         for name in ("devices", "nodes", "batch_per_device"):
-            self.set_once(name, self._readable(summary, name, stated.get(name), positive_whole), summary.line)
+            self.set_if_unset(name, self._readable(summary, name, stated.get(name), positive_whole), summary.line)
         for name in ("precision", "math_mode", "mode", "framework", "model"):
-            self.set_once(name, self._readable(summary, name, stated.get(name), text_or_none), summary.line)
+            self.set_if_unset(name, self._readable(summary, name, stated.get(name), text_or_none), summary.line)
 
     def _read_single_events(self) -> None:
         """Set the facts that a log states in one event each, among them the run's start and stop.
@@ -171,20 +171,20 @@ class MLLog(Table):
         self._set_from_event("train_samples", events.last.get(schema.TRAIN_SAMPLES.key), positive_whole)
         self._set_from_event("eval_samples", events.last.get(schema.EVAL_SAMPLES.key), positive_whole)
         self._set_from_event("division", first.get(schema.SUBMISSION_DIVISION.key), text_or_none)
-        self.set_once("rate_scope", self.rate_scope)
+        self.set_if_unset("rate_scope", self.rate_scope)
 
     def _set_from_first_mark(self, name: str, marks: list[Mark]) -> None:
         """Set `name`_s and the status by the first of the marks; each further mark becomes a problem of the record."""
         for mark in marks[:1]:
-            self.set_once(f"{name}_s", mark.time_ms / 1000, mark.line)
-            self.set_once("status", text_or_none(mark.status), mark.line)
+            self.set_if_unset(f"{name}_s", mark.time_ms / 1000, mark.line)
+            self.set_if_unset("status", text_or_none(mark.status), mark.line)
         for mark in marks[1:]:
             self.note_problem(f"line {mark.line}: {name} again, first on line {marks[0].line}")
 
     def _set_from_event(self, name: str, event: Event | None, read: Callable[[Any], object]) -> None:
         """Set the fact `name` to the value of an event as `read` makes it; without the event nothing is set."""
         if event:
-            self.set_once(name, self._readable(event, "value", event.value, read), event.line)
+            self.set_if_unset(name, self._readable(event, "value", event.value, read), event.line)
 
     def _readable(self, event: Event, name: str, value: Any, read: Callable[[Any], T | None]) -> T | None:
         """Return the value `name` of an event as `read` makes it; None where `read` cannot, which becomes a problem.

@@ -8,20 +8,20 @@ rows of language models in the same form.
 
 import re
 
-from scoring.importers.table import Table
+from scoring.importers.table import FormatReader
 from scoring.importers.text import RowPattern, field
 
 
-class MMSeg(Table):
+class MMSeg(FormatReader):
     """Rows of mmcv's and mmengine's text, and what they print of the machine and the configuration before.
 
     A configuration without a section for half precision does not state FP32: there are many names for such a section.
     """
 
-    marker = "Iter"
-    clue = "data_time: "
-    tool = " - INFO - "
-    row = RowPattern(
+    row_marker = "Iter"
+    row_clue = "data_time: "
+    tool_marker = " - INFO - "
+    row_pattern = RowPattern(
         re.compile(
             r"(?:(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d(?:,\d+)?) - (?:mmseg|mmengine) - INFO - )?"
             r"Iter(?:\(train\))? ?\[ *(\d{1,9})/(\d{1,9})\]"
@@ -30,10 +30,10 @@ class MMSeg(Table):
         (field(" data_time: ", r"(?:[\s,]|$)"), re.compile(r" memory: (\d{1,9})"), field(" loss: ")),
     )
     columns = "stamp step of time wait memory loss"
-    needs = "time"
-    mean_time = True
+    required_column = "time"
+    prints_mean_times = True
     segmentation = True
-    facts = re.compile(
+    fact_pattern = re.compile(
         r"\bsamples_per_gpu ?= ?(?P<batch_per_device>\d{1,9})"
         r"|(?P<loader>\w+)_dataloader ?= ?dict"
         r"|\bbatch_size ?= ?(?P<loaded>\d{1,9})"
@@ -44,31 +44,31 @@ class MMSeg(Table):
         r"|\bworld_size ?= ?(?P<devices>\d{1,9})"
         r"|\b(?P<precision>fp16(?= ?= ?dict)|use_fp16 ?= ?True|(?:Fp16OptimizerHook|AmpOptimWrapper)(?='))"
     )
-    evaluation = re.compile(r"\bmIoU: (?P<value>[\d.]+)")
-    quality = "mIoU"
+    evaluation_pattern = re.compile(r"\bmIoU: (?P<value>[\d.]+)")
+    quality_name = "mIoU"
     _loader = ""
 
-    def take_stated(self, name: str, value: object, line: int) -> None:
+    def take_fact(self, name: str, value: object, line: int) -> None:
         """Take a stated value; of the loaders' batches only that of the training one, and AMP by any of its names."""
         if name == "loader":
             self._loader = str(value)
         elif name == "precision":
-            self.set_once("precision", "amp", line)
+            self.set_if_unset("precision", "amp", line)
         elif name != "loaded":
-            self.set_once(name, value, line)
+            self.set_if_unset(name, value, line)
         elif self._loader == "train":
-            self.set_once("batch_per_device", value, line)
+            self.set_if_unset("batch_per_device", value, line)
 
-    def finish(self) -> None:
+    def finish_facts(self) -> None:
         """Set devices and versions."""
         self.precisions = (("amp", "amp"),)
-        super().finish()
+        super().finish_facts()
         self._set_devices_by_gpu_list()
         for name in ("pytorch", "mmseg", "cudnn"):
             if self.value(name):
                 self.software[name] = self.value(name)
         version = self.value("pytorch")
-        self.set_once("framework", f"PyTorch {version}" if version else "PyTorch")
+        self.set_if_unset("framework", f"PyTorch {version}" if version else "PyTorch")
 
     def _set_devices_by_gpu_list(self) -> None:
         """Set the number of devices by the list of GPUs that the configuration prints, if it prints one.
@@ -77,11 +77,11 @@ class MMSeg(Table):
         on the earlier line counts. Under a launcher (`Distributed training: True`) each process may list its own device
         alone, so that a list of one device does not tell how many ran, and nothing is set.
         """
-        printed_forms = [name for name in ("range", "ids") if name in self.said]  # groups of `facts`
+        printed_forms = [name for name in ("range", "ids") if name in self.facts_by_name]  # groups of `facts`
         if not printed_forms:
             return
 
-        form = min(printed_forms, key=lambda name: self.said[name].line)
+        form = min(printed_forms, key=lambda name: self.facts_by_name[name].line)
         numbers = [int(text) for text in re.findall(r"\d+", self.value(form))]
         if form == "range":
             start, stop = numbers
@@ -89,6 +89,6 @@ class MMSeg(Table):
         else:
             count = len(numbers)
 
-        may_be_own_device_alone = "distributed" in self.said and count == 1
+        may_be_own_device_alone = "distributed" in self.facts_by_name and count == 1
         if count > 0 and not may_be_own_device_alone:
-            self.derive("devices", form, count)
+            self.set_from_fact("devices", form, count)

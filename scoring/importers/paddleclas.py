@@ -20,7 +20,7 @@ from typing import NamedTuple
 from scoring.importers.evidence import Fact
 from scoring.importers.lines import Lines
 from scoring.importers.paddle import Launch
-from scoring.importers.table import At, Columns, RowTime
+from scoring.importers.table import Columns, RowPosition, RowTime
 from scoring.importers.text import RowPattern, field, integer, number, positive, wait_within
 
 _STAMP = r"(?:\[?(\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d)(?:,\d+)?\]? (?:\w+ )?INFO: )?"
@@ -75,19 +75,21 @@ class Meters(NamedTuple):
 class Dygraph(Launch):
     """The dynamic-graph trainer, with the indented configuration that PaddleClas prints, and the ends of epochs."""
 
-    marker = "[Train][Epoch "
-    tool = "INFO: "
-    row = RowPattern(re.compile(_STAMP + r"\[Train\]\[Epoch (\d{1,9})/\d+\]\[Iter: ?(\d{1,9})/\d+\]"), _COSTS, _OTHERS)
+    row_marker = "[Train][Epoch "
+    tool_marker = "INFO: "
+    row_pattern = RowPattern(
+        re.compile(_STAMP + r"\[Train\]\[Epoch (\d{1,9})/\d+\]\[Iter: ?(\d{1,9})/\d+\]"), _COSTS, _OTHERS
+    )
     columns = "stamp epoch step time rate wait loss old unit"
-    needs = "time"
+    required_column = "time"
     first_step = 0
-    mean_time = True
-    rows_tell_batch = True
-    evaluation = re.compile(
+    prints_mean_times = True
+    rows_imply_batch = True
+    evaluation_pattern = re.compile(
         r"(?:\[Eval\]\[Epoch (?P<epoch>\d{1,9})(?:/\d{1,9})?\]\[Avg\]|END (?:eval|valid)\b)"
         r".*?\btop1: +(?P<value>[-\d.]+)"
     )
-    quality = "top1"
+    quality_name = "top1"
     precisions = (("fp32", "fp32"), ("fp16", "fp16"), ("amp", "amp"), ("amp_o1", "amp_o1"), ("amp_o2", "amp_o2"))
     first_epoch = 1
     meters = Meters(first_step=0, reset_step=5)
@@ -118,22 +120,22 @@ class Dygraph(Launch):
 
         path = ".".join(key.name for key in self._config_path)
         if path in _NAMES_BY_PATH:
-            self.set_once(_NAMES_BY_PATH[path], value.strip(), line)
+            self.set_if_unset(_NAMES_BY_PATH[path], value.strip(), line)
         elif name in _PRECISION_SWITCHES or path.startswith("AMP."):
             self._precision_switches.setdefault(name, Fact(value.strip(), line))
 
-    def read_behind_first_row(self, line: int, text: str) -> None:
+    def read_after_first_row(self, line: int, text: str) -> None:
         """Read the end of an epoch's training, or an evaluation."""
-        super().read_behind_first_row(line, text)
+        super().read_after_first_row(line, text)
         match = _EPOCH_END.search(text)
         if match:
             self._ended_epochs.add(int(match[1] or match[2]))
 
-    def finish(self) -> None:
+    def finish_facts(self) -> None:
         """Set precision and whether the log is truncated, and then what the launcher prints."""
         line = min((fact.line for fact in self._precision_switches.values()), default=0)
-        self.set_once("precision", self._precision(), line)
-        super().finish()
+        self.set_if_unset("precision", self._precision(), line)
+        super().finish_facts()
         self.truncated = self._is_truncated()
 
     def _precision(self) -> str | None:
@@ -165,7 +167,7 @@ class Dygraph(Launch):
         ends of epochs, but not that of its last one. The run is whole where its last configured epoch ended. Some
         public logs print no epoch's end at all, or do not say how many epochs were wanted: they do not tell.
         """
-        epoch = self.last_row.epoch if self.last_row else None
+        epoch = self.last_position.epoch if self.last_position else None
         epochs_wanted = integer(self.value("epochs_wanted"))
         if epoch is not None and epochs_wanted is not None:
             last_epoch = epochs_wanted - 1 + self.first_epoch
@@ -179,30 +181,32 @@ class Dygraph(Launch):
             return False
         return True if self._ended_epochs else None
 
-    def steps_of_row(self, at: At) -> int | None:
+    def steps_of_row(self, position: RowPosition) -> int | None:
         """Return how many steps a row's averages are over: those since the row before it, or since the epoch began.
 
         Where the meters are reset in between, these are the steps since the reset. Returns None for the log's first row
         if it is not of the first step: the log's start is lost.
         """
-        last = self.last_row
-        if last is None and at.step > self.meters.first_step:
+        last = self.last_position
+        if last is None and position.step > self.meters.first_step:
             return None
 
         step_before = self.meters.first_step - 1
-        if last is not None and at.epoch == last.epoch and at.step > last.step:
+        if last is not None and position.epoch == last.epoch and position.step > last.step:
             step_before = last.step
         reset_step = self.meters.reset_step  # the averages at this step are over itself alone
-        if reset_step is not None and step_before < reset_step <= at.step:
-            return at.step - reset_step + 1
-        return at.step - step_before
+        if reset_step is not None and step_before < reset_step <= position.step:
+            return position.step - reset_step + 1
+        return position.step - step_before
 
 
 class Static(Dygraph):
     """The static-graph trainer and the dynamic one of 2.0: rows are averages of the epoch; epochs count from 0."""
 
-    marker = "train step:"
-    row = RowPattern(re.compile(_STAMP + r"epoch:(\d{1,9})\s*(?:, |\s)\s*train step:(\d{1,9})"), _COSTS, _OTHERS)
+    row_marker = "train step:"
+    row_pattern = RowPattern(
+        re.compile(_STAMP + r"epoch:(\d{1,9})\s*(?:, |\s)\s*train step:(\d{1,9})"), _COSTS, _OTHERS
+    )
     first_step = 1
     first_epoch = 0
     cumulative = True
@@ -221,7 +225,7 @@ class Static(Dygraph):
             self.meters = Meters(first_step=0, reset_step=10)
         self.first_step = self.meters.first_step
 
-    def time_of_row(self, at: At, row: Columns) -> RowTime:
+    def time_of_row(self, position: RowPosition, row: Columns) -> RowTime:
         """Return how many steps a row is about, their seconds, and how long they waited for input.
 
         The printed averages are over all steps since the meters were reset. An average times its number of steps is a
@@ -229,8 +233,8 @@ class Static(Dygraph):
         30 steps make 9 s - 4 s for 10 steps. In a new epoch and after a reset the row's own time is its whole total.
         Seconds that are not above 0 are None, and a wait is None where none is printed.
         """
-        averaged = self._averaged_time(at, row)
-        steps = self._steps_since_last_row(at)
+        averaged = self._averaged_time(position, row)
+        steps = self._steps_since_last_row(position)
         if steps is None:  # a new epoch, or the meters were reset
             steps = averaged.steps
             self._last_total_s = 0.0
@@ -246,7 +250,7 @@ class Static(Dygraph):
         self._last_wait_s = averaged.wait_s or 0.0
         return RowTime(steps, seconds, wait_within(wait_s, seconds))
 
-    def _averaged_time(self, at: At, row: Columns) -> AveragedTime:
+    def _averaged_time(self, position: RowPosition, row: Columns) -> AveragedTime:
         """Return the total time, and the wait for input in it, of all steps that a row's averages are over.
 
         Old releases print the time of a step with few digits. The batch over the printed rate is more exact: where the
@@ -256,22 +260,22 @@ class Static(Dygraph):
         rate = positive(row["rate"])
         wait_s = number(row["wait"])
         assert cost_s is not None  # a line without it was not taken for a row
-        if row["old"] and self.row_batch.images and rate:
-            cost_s = self.row_batch.images / rate
+        if row["old"] and self.row_batch.batch and rate:
+            cost_s = self.row_batch.batch / rate
             row["time"] = str(cost_s)
 
-        steps = self.meters.averaged_steps(at.step)
+        steps = self.meters.averaged_steps(position.step)
         total_wait_s = None
         if wait_s is not None:
             total_wait_s = wait_s * steps
         return AveragedTime(steps, cost_s * steps, total_wait_s)
 
-    def _steps_since_last_row(self, at: At) -> int | None:
+    def _steps_since_last_row(self, position: RowPosition) -> int | None:
         """Return the steps since the last row; None where the meters were reset in between."""
-        last = self.last_row
-        if last is None or at.epoch != last.epoch or at.step <= last.step:
+        last = self.last_position
+        if last is None or position.epoch != last.epoch or position.step <= last.step:
             return None
         reset_step = self.meters.reset_step
-        if reset_step is not None and last.step < reset_step <= at.step:
+        if reset_step is not None and last.step < reset_step <= position.step:
             return None
-        return at.step - last.step
+        return position.step - last.step

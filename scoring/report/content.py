@@ -12,7 +12,8 @@ from runlog.json_types import JsonObject
 from runlog.run import real
 from runlog.verdict import Verdict
 from scoring.figure.protocols import Protocol
-from scoring.figure.run import RunFigure, rate_of
+from scoring.figure.rates import rate_of
+from scoring.figure.run import RunFigure
 from scoring.figure.score import Score
 from scoring.importers.text import steps_as_weights
 from scoring.published.table import Published

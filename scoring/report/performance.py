@@ -8,7 +8,7 @@ from typing import NamedTuple
 from runlog.digits import six_digits
 from runlog.text import visible
 from scoring.figure.stragglers import slowest_ranks
-from scoring.importers.checks import REFUSED
+from scoring.importers.checks import MAX_PLAUSIBLE_RATIO
 from scoring.record import Window, nodes_of
 from scoring.report import blocks
 from scoring.report.blocks import Cell, Inline, Table, Text, run_link
@@ -180,7 +180,7 @@ def _efficiency(group: Group, efficiency: float | None) -> Inline:
     """
     if efficiency is None:
         return NOT_MEASURED
-    return link_to_runs(group, percent(efficiency) if efficiency <= REFUSED else "no figure: at most 100 %")
+    return link_to_runs(group, percent(efficiency) if efficiency <= MAX_PLAUSIBLE_RATIO else "no figure: at most 100 %")
 
 
 def runs_in_order(report: Report) -> Table | None:

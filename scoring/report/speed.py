@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from runlog.run import real
 from scoring.figure import warnings
-from scoring.importers.checks import REFUSED
+from scoring.importers.checks import MAX_PLAUSIBLE_RATIO
 from scoring.published.table import Published
 from scoring.record import section
 from scoring.report import blocks, plots
@@ -268,8 +268,8 @@ def _cells_of_scaling(row: ScalingRow) -> list[Cell]:
 
 
 def _efficiency(row: ScalingRow) -> str:
-    """Return the efficiency as a percentage; words instead if it is above REFUSED, which noise cannot explain."""
-    if row.efficiency > REFUSED:
+    """Return the efficiency as a percentage; words instead if it is too high to be explained by noise."""
+    if row.efficiency > MAX_PLAUSIBLE_RATIO:
         return "no figure: at most 100 %"
     return percent(row.efficiency)
 

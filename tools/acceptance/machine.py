@@ -14,7 +14,7 @@ import numpy as np
 import paddle
 from paddle import static
 
-from harness import loader, nvidia, provenance, ranks, sampling, session, state, workload
+from harness import loader, nvidia, provenance, ranks, sampling, session, state, task, workload
 from harness.hooks.watchdog import WATCHDOG
 from harness.job import Job, Origins, with_values
 from harness.loop import CapturedStep, LaunchedStep
@@ -71,7 +71,7 @@ class Machine:
 
     def __init__(self, job: Job, origins: Origins, me: ranks.Ranks, *, short: bool) -> None:
         self.job, self.origins, self.me, self.short = job, origins, me, short
-        _, self.root = session.data_set(with_values(job, datadir="").data, me, digits)
+        _, self.root = task.data_set(with_values(job, datadir="").data, me, digits)
         self.executor = session.executor(job.cluster, me)
         self.nodes = list({node.host: node for node in me.comm.allgather(provenance.node())}.values())
         self.steps = SHORT_STEPS if short else STEPS

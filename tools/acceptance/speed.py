@@ -7,7 +7,7 @@ from pathlib import Path
 import paddle
 from paddle import static
 
-from harness import loader, nvidia, session, state, workload
+from harness import header, loader, nvidia, session, state, workload
 from harness.loop import LaunchedStep, Trainer, gpu_memory_mib
 from harness.progress import Progress
 from paddle_rn50 import config
@@ -56,7 +56,7 @@ def throughput(machine: Machine) -> Verdict:
         batch = loader.resident(synthetic, machine.executor.place)
         trainer.warm_up(batch)
         # What the log of a run has before its first timed step.
-        session.run_summary(log, job)
+        log.event(schema.RUN_SUMMARY, header.summary_of(job))
         session.start_clock(log, me)
 
         batches = itertools.repeat(batch)
@@ -84,7 +84,7 @@ def _logged_program(machine: Machine, model: workload.Workload, log: RunLog) -> 
     # So many images that the rate stays low, as in a run's first minute.
     images = max(config.IMAGENET_TRAIN, job.global_batch)
     dataset = schema.Dataset(name="none", train_samples=images, eval_samples=0, synthetic=True)
-    session.preamble(log, job, machine.origins, me, recipe=model.recipe, dataset=dataset)
+    header.preamble(log, job, machine.origins, me, recipe=model.recipe, dataset=dataset)
     schedule = model.recipe.make_schedule(samples=images, global_batch=job.global_batch)
     training = model.training_program(schedule, seed=SEED + me.rank)
     log.section(schema.PROGRAM, schema.Program(**build.summary(training)))

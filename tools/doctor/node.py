@@ -286,7 +286,7 @@ def data_facts(job: env.Job, import_errors: dict[str, str]) -> JsonObject | None
     None if the job reads no data set of the user's. `import_errors` has for each of IMPORTED why it cannot be
     imported, empty if it can: without them the data set is not looked at, and "train" has only an "error" that says so.
     """
-    if not job.data.folder or job.data.kind != "real":
+    if not job.data.folder or job.data.is_synthetic:
         return None
     if any(import_errors.values()):
         return {"train": {"error": f"{job.data.folder}: is not looked at without Paddle and DALI"}}
