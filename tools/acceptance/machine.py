@@ -1,7 +1,7 @@
 """The parts that the checks of an acceptance share on a rank: machine, recorded training, writing of verdicts.
 
-The recorded training is a short training of ResNet-50. A CPU computed its losses once, and paddle_rn50/golden.json holds
-them.
+The recorded training is a short training of ResNet-50. A CPU computed its losses once, and they are stored in
+paddle_rn50/golden.json.
 """
 
 import contextlib
@@ -73,7 +73,7 @@ class NotPossible(Exception):
 
 
 class RecordedTraining(NamedTuple):
-    """What decides a recorded training, beside the plan of its program."""
+    """The inputs of a recorded training, without the plan of its program."""
 
     recipe: config.Recipe
     images: folder.ImageList
