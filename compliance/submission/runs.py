@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from compliance.check import LoggedRun, Report, check_file
 from compliance.official.rule_files import benchmarks
 from compliance.rules import FINDINGS_PER_RULE, Finding, Ruleset, StrictRule, breach, verdict
-from compliance.strict.copies import accuracy_of_many, resemblance, seed_key, shared_mark
+from compliance.strict.copies import describe_equal_marks, describe_resemblance, seed_key, shared_last_accuracy
 from compliance.submission.description import compare_description, hardware_nodes, read_description
 from compliance.submission.group import BlamedRun, names_of_submission
 from compliance.submission.reference_points import findings_by_reference_points
@@ -214,16 +214,16 @@ def _what_is_shared(run: LoggedRun, other: LoggedRun, ruleset: Ruleset) -> str:
     For this project's benchmarks, more is compared than for others: resemblance in figures, and hosts used at one time.
     """
     is_ours = run.stated_text(schema.SUBMISSION_BENCHMARK) in ruleset.benchmarks
-    shared = shared_mark(run, other, ours=is_ours)
+    shared = describe_equal_marks(run, other, ours=is_ours)
     if shared or not is_ours:
         return shared
     least_power = ruleset.strict["runs-differ"].bounds["equal_intervals"]
-    return resemblance(run, other, least_power) or _hosts_at_once(run, other)
+    return describe_resemblance(run, other, least_power) or _hosts_at_once(run, other)
 
 
 def _runs_at_one_accuracy(members: Sequence[Report], rule: StrictRule) -> Iterator[BlamedRun]:
     """Yield a breach for each run, except the first, that ends at the accuracy at which too many of the runs end."""
-    value = accuracy_of_many([report.run for report in members], int(rule.bounds["runs_at_one_accuracy"]))
+    value = shared_last_accuracy([report.run for report in members], int(rule.bounds["runs_at_one_accuracy"]))
     for report in members[1:]:
         for last in report.run.evaluations[-1:]:
             if last.value == value:
