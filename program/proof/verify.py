@@ -22,7 +22,7 @@ from runlog.digits import six_digits
 
 @dataclass(frozen=True, kw_only=True)
 class GradientHistory:
-    """What operators have done to a gradient so far."""
+    """The history of a gradient: what operators have done to it so far."""
 
     micro_steps: int = 1  # number of micro-steps whose gradients are added up in it
     sums: int = 0  # how many times it was summed over the ranks
