@@ -181,7 +181,7 @@ def plain_name(name: str) -> str:
 
 def outside(built: programs.Built, name: str, value: np.ndarray) -> np.ndarray:
     """A value as the plain network on three channels has it."""
-    value = resnet_unit.plain(value) if name in built.otherwise else value
+    value = resnet_unit.to_plain_layout(value) if name in built.otherwise else value
     return value[:, :3] if name.startswith("stem.conv") else value
 
 
