@@ -78,13 +78,13 @@ def _moved_inputs(block: Block) -> list[str]:
 def _check_fusions(block: Block, decided: Strategy, *, asked: Strategy) -> list[str]:
     """Prove that each knob of `_FUSIONS` that is on changed everything that it can, and that others changed nothing.
 
-    Refused is, for the first such knob,
+    Raises Refused for the first knob that
 
-    - a knob that is off, if the program has something that its pass makes;
-    - a knob that is on, if the program still has something that its pass would replace;
-    - a knob that is on because the user asked for it, if its pass made nothing.
+    - is off, although the program has something that its pass makes;
+    - is on, although the program still has something that its pass would replace;
+    - was turned on by the user, although its pass made nothing.
 
-    `decided` has each knob on or off. `asked` has only those on that the user turned on.
+    In `decided` each knob is on or off. In `asked` only knobs are on that the user turned on.
 
     Returns in words what each pass made, and how many sums of gradients `enable_addto` left.
     """

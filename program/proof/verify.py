@@ -107,8 +107,8 @@ class _Follower:
     def follow_to_optimizer(self) -> dict[str, GradientHistory]:
         """Return, by parameter, the history of the gradient that the optimizer reads; to be called once.
 
-        A program that an update runs several times is followed once, as if its gradients were those of all its runs.
-        Raises Refused if an operator breaks the proof, or if an accumulator still holds a gradient after the update.
+        A program that an update runs several times is followed once. Its gradients then count as those of all its runs.
+        Raises Refused if `_note` refuses an operator, or if an accumulator still holds a gradient after the update.
         """
         for program in dict.fromkeys(self._update):
             self._runs = list(self._update).count(program)
@@ -125,17 +125,16 @@ class _Follower:
         return {name: history for name, history in self._histories.items() if name.endswith(ops.MERGED)}
 
     def _note(self, op: Operator) -> None:
-        """Update the histories of gradients by what one operator does. Operators are noted in the program's order.
+        """Update the histories of gradients by what one operator does; to be called in the order of the program.
 
-        A history (`GradientHistory`) says how often a gradient was summed over the ranks, which micro-steps are added
-        up in it, and which factors and loss scales are on it. The proof is that it is right when the optimizer reads
-        the gradient. `self._histories` maps each variable that holds a gradient to its history. Operators of the
-        forward pass change nothing.
+        `self._histories` maps each variable that holds a gradient to the history of this gradient. The history says how
+        many micro-steps are added up in it, how often it was summed over the ranks, and which factor and loss scale are
+        on it. Operators of the forward pass change nothing.
 
-        Raises Refused if an operator breaks the proof: for example, it sums a gradient onto one rank only.
+        Raises Refused if an operator cannot be part of data-parallel training. For example, it sums a gradient onto one
+        rank only.
         """
-        # The first case that fits decides: the last one is for all operators of the backward pass and the optimizer
-        # that no other case names.
+        # The first case that fits decides. The last one is for the many operators without a case of their own.
         role = op.attr("op_role")  # bits of BACKWARD, OPTIMIZE and LOSS
         is_start_of_backward = role == ops.BACKWARD | ops.LOSS
         if op.type == "coalesce_tensor":  # gradients become slices of a buffer
@@ -202,8 +201,9 @@ class _Follower:
     def _propagate(self, op: Operator) -> None:
         """Give each output of an operator the history of the gradient that the operator reads.
 
-        If the operator reads no gradient, nothing changes. Operators that come here are linear in the gradient, so its
-        history is also that of the outputs, except for a factor or a loss scale (`_with_factor_of`).
+        The history of a gradient says how it was summed and scaled so far. All operators that come here are linear in
+        the gradient. So the outputs have the same history, except for a factor or a loss scale (`_with_factor_of`). An
+        operator that reads no gradient changes nothing.
 
         Raises Refused if the operator
 
@@ -230,10 +230,10 @@ class _Follower:
                 self._histories[name] = history_of_outputs
 
     def _with_factor_of(self, op: Operator, history: GradientHistory, gradient: str) -> GradientHistory:
-        """Return the history of `gradient` with the factor or the loss scale that an operator multiplies it by.
+        """Return the history of `gradient` after an operator, which may multiply it by a factor or a loss scale.
 
-        - `scale`: its constant is multiplied to the factor. Raises Refused if it adds a bias or scales by a variable.
-        - gradient of AMP's multiplication of the loss: the power of the dynamic loss scale rises by 1.
+        - `scale`: the factor is multiplied by its constant. Raises Refused if it adds a bias or scales by a variable.
+        - gradient of AMP's multiplication of the loss by the loss scale: the scale's power rises by 1.
         - any other operator: the history stays the same.
         """
         if op.type == "scale":
@@ -247,12 +247,14 @@ class _Follower:
         return history
 
     def _note_merge(self, op: Operator) -> None:
-        """Note that an operator adds a gradient and its accumulator: the micro-steps of both are added up in the sum.
+        """Record that an operator adds a gradient and its accumulator (gradient accumulation).
 
-        An accumulator without a history holds zeros, of no micro-step.
+        The history of a gradient says how it was summed and scaled, and how many micro-steps are added up in it. The
+        result has the history of the gradient, with the micro-steps of both added. An accumulator without a history
+        holds zeros and adds no micro-step.
 
         Raises Refused if the gradient is not computed yet or was already summed over the ranks, or if gradient and
-        accumulator differ in more than their micro-steps, such as a factor.
+        accumulator were scaled differently.
         """
         name, accumulator, out = ops.operands(op, "X", "Y", "Out")
         history = self._histories.get(name)
@@ -268,7 +270,7 @@ class _Follower:
         self._histories[out] = replace(history, micro_steps=history.micro_steps + accumulated_micro_steps)
 
     def _note_update(self, op: Operator) -> None:
-        """Note for each parameter of an update operator which gradient it reads, multiplied by its `rescale_grad`.
+        """Record the gradient that an update operator reads for each parameter, with its factor `rescale_grad` applied.
 
         Raises Refused if no gradient of the loss reaches a parameter's gradient, or if a parameter is updated twice.
         """
