@@ -59,7 +59,7 @@ class _Product(NamedTuple):
     """The arithmetic of an operator's convolutions and matrix products."""
 
     flops: int
-    dtype: str  # empty where there are none
+    dtype: str  # empty if there are none
 
 
 class Work:
@@ -330,7 +330,7 @@ def _moved_bytes(some_works: Iterable[Work]) -> int:
 
 
 def layout(main: static.Program) -> str:
-    """Return the image layout of the convolutions, NCHW or NHWC; empty where there are none."""
+    """Return the image layout of the convolutions, NCHW or NHWC; empty if there are none."""
     for op in main.global_block().ops:
         if op.type == "conv2d":
             return str(op.attr("data_format"))

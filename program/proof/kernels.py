@@ -163,9 +163,9 @@ def _needed_type(op: Operator, slot: str, *, declared: str, kernel_type: str) ->
 
     - parameters and statistics of normalizations, optimizer state, loss scale: float32 in every kernel.
     - `cast` and `fill_constant`: the type in an attribute of the operator.
-    - inputs of `coalesce_tensor`, of which it only reads the sizes: any type, so `declared` is returned.
-    - indices, masks and counts: any type, so `declared` is returned.
-    - other floating-point tensors: the kernel's type.
+    - inputs of `coalesce_tensor`: `declared`, because the kernel reads only their sizes and accepts any type.
+    - indices, masks and counts: `declared`, because they may have any type.
+    - other floating-point tensors: `kernel_type`.
     """
     # `ScaleX`, `VarZ`, `VarianceOut` and `Bias@GRAD` -> `Scale`, `Var`, `Variance` and `Bias`
     base_slot = slot.removesuffix("@GRAD").removesuffix("Out").rstrip("XZ")

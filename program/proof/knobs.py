@@ -118,9 +118,9 @@ def _count_made(block: Block) -> dict[str, int]:
     Most passes make operators of their own type. These are counted, with three exceptions:
 
     - `enable_addto`: counts the gradients to which a convolution's gradient operator adds its result.
-    - `enable_inplace`: counts `share_buffer` operators, except those that touch such a gradient. The pass of
-      `enable_addto` made the latter.
-    - `merged_lars`: counts LARS updates of several parameters. Those of one parameter have the same type.
+    - `enable_inplace`: counts the `share_buffer` operators that touch none of these gradients. The pass of
+      `enable_addto` made the others.
+    - `merged_lars`: counts LARS updates of several parameters. Updates of one parameter have the same type of operator.
     """
     count_by_type = Counter(op.type for op in block.ops)
     made = {fusion.knob: count_by_type[fusion.result] for fusion in _FUSIONS}
