@@ -113,7 +113,8 @@ def _has_kernel(kernel_types: Collection[str], selected: str) -> bool:
 def _declared_types(op: Operator, block: Block) -> SlotTypes:
     """Map each slot of an operator to its tensors, and each tensor to its declared type, as `float16`.
 
-    Left out are XShape, which holds no data, and gradients that are not computed.
+    Left out are the slot XShape, which holds no data, gradients that are not computed (EMPTY), and variables that the
+    block does not have.
     """
     declared: SlotTypes = {}
     for slot in (*op.input_names, *op.output_names):
