@@ -77,7 +77,7 @@ def _check_of_ratio(
 
 
 def rows_with_clock_set_back(windows: Sequence[Window]) -> list[tuple[Window, Window]]:
-    """Return the pairs of successive rows of which the later row has the earlier time stamp.
+    """Return the pairs of successive rows in which the later row has the earlier time stamp.
 
     Between the two rows the clock was set back. Rows without a time stamp are skipped.
     """
@@ -105,7 +105,7 @@ def problems_of_time_stamps(record: Record) -> list[str]:
 
 
 def seconds_of_row(record: Record, window: Window) -> float | None:
-    """Return how many seconds the steps of a row took by its own figures, or None if they do not say.
+    """Return how many seconds the steps of a row took by its own figures, or None if a figure is missing.
 
     - A row that states its seconds: these.
     - A row that prints the images/s of all devices: its images / that rate.
@@ -218,11 +218,14 @@ def _without_pauses(gaps: Sequence[Gap], last_digit_s: float) -> list[Gap]:
 def _usual_ratio(gaps: Sequence[Gap], last_digit_s: float) -> float:
     """Return the usual ratio of a gap's time by the clock to its time by the row.
 
-    - Rows of at least two last digits of the stamps, at the median: the median of the ratios.
-    - Shorter rows, whose single ratios are mostly rounding: the ratio of the sums over nine tenths of the gaps. The
+    The last digit of the time stamps stands for `last_digit_s` seconds.
+
+    - If a usual row takes at least two such units: the median of the ratios of all gaps.
+    - If rows are shorter, single ratios are mostly rounding: the ratio of the sums over nine tenths of the gaps. The
       tenth that exceeds its rows most is left out, because it may hold pauses.
     """
-    if statistics.median(gap.row_s for gap in gaps) >= 2 * last_digit_s:
+    usual_row_s = statistics.median(gap.row_s for gap in gaps)
+    if usual_row_s >= 2 * last_digit_s:
         return statistics.median(gap.clock_s / gap.row_s for gap in gaps)
     shortest = sorted(gaps, key=_excess_s)[: math.ceil(0.9 * len(gaps))]
     return math.fsum(gap.clock_s for gap in shortest) / math.fsum(gap.row_s for gap in shortest)
@@ -237,8 +240,8 @@ def _check_pauses(record: Record) -> Check | None:
     """Report time between rows that no row accounts for: compare stamps, pauses included, with the rows' own times.
 
     The check only informs and never refuses a figure, because figures of speed leave pauses out. Returns None if there
-    are fewer than two gaps between rows, or if the stamps' time is not clearly longer than the rows' time: by
-    CLOCKS_AGREE_WITHIN and TWO_STAMPS_ERROR_S together. Gaps between epochs are not counted.
+    are fewer than two gaps between rows, or if the stamps' time is not clearly longer than the rows' time. It is so if
+    it is longer by more than CLOCKS_AGREE_WITHIN and TWO_STAMPS_ERROR_S together. Gaps between epochs do not count.
     """
     gaps = _gaps_of_training(record)
     if len(gaps) < 2:

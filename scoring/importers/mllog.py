@@ -111,7 +111,7 @@ class MLLog(FormatReader):
 
         name = entry.section if isinstance(entry, Header) else entry.key
         if name in _OPENING:
-            self.lines.begin_run(entry.line)
+            self.lines.note_possible_start(entry.line)
         if name == schema.RUN_START.key:
             self.lines.confirm_run(entry.line)  # a run that logs its start counts, even if nothing follows
 

@@ -147,9 +147,9 @@ class FormatReader:
     def add_window(self, window: Window) -> None:
         """Append the window of one printed row to `windows`, unless it is a copy of the last window.
 
-        Copies occur if two programs write the same log. If the epoch and step are smaller than those of the last row,
-        another run may begin here, so the lines of both rows are added to `restarts`. Raises InputError if the run has
-        more than MAX_ROWS rows.
+        Copies occur if two programs write the same log. If the epoch goes back, or the step within an epoch, another
+        run may begin here: the lines of the last row and this one are added to `restarts`. Raises InputError if the run
+        has more than MAX_ROWS rows.
         """
         last = self.windows[-1] if self.windows else None
         if last is not None and last.step is not None and window.step is not None:

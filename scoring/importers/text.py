@@ -73,8 +73,8 @@ def rows(lines: Lines, row_marker: str, tool_marker: str, pattern: RowPattern) -
     Two rows on one line are yielded as two. If several ranks print rows, only those of the lowest rank are yielded.
     `lines` is notified of rows and of lines that may be the start of a run.
 
-    Another process may write into the middle of a row, so that its second half follows up to HALF_ROW_LINES lines
-    later. The joined row then replaces the line of the second half, with the number of the first half:
+    Another process may write into the middle of a row. The second half of the row then follows up to HALF_ROW_LINES
+    lines later. The joined row replaces the line of the second half, and has the line number of the first half:
 
         5: iter: 10, loss:     ->  line 5, no values
         6: another process     ->  line 6, no values
@@ -94,7 +94,8 @@ def rows(lines: Lines, row_marker: str, tool_marker: str, pattern: RowPattern) -
             continue
 
         joined_row: Row | None = None
-        if first_half is not None and tool_marker not in line:  # a second half is no line of its own
+        # A line of the tool's own is never a second half.
+        if first_half is not None and tool_marker not in line:
             joined_row = _joined(first_half, line, pattern)
         if joined_row is not None:
             lines.confirm_run(joined_row.line)
