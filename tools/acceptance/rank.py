@@ -56,5 +56,5 @@ def main(job: Job, origins: Origins, *, short: bool = False) -> None:
 def _check(machine: Machine, name: str) -> Verdict:
     """Run the check of that name on this rank. Raises NotPossible where the machine lacks what the check needs."""
     machine.possible(name)
-    with memory.explained(machine.job.model.batchsize), ranks.lost_peer():
+    with memory.explain_exhaustion(machine.job.model.batchsize), ranks.lost_peer():
         return FUNCTIONS[name](machine)
