@@ -231,8 +231,10 @@ class Loader(loader.Loader):
         images = []
         for pair, rows in zip(pairs, needed_rows, strict=True):
             images.append(np.frombuffer(pictures.inflated(pair.image, int(rows)), dtype=np.uint8))
-        renumbering = [self._row_starts(ids, valid)] if self._renumbered else []
-        return images, labels, *renumbering, *augmentation_or_valid
+        other_inputs = augmentation_or_valid
+        if self._renumbered:
+            other_inputs = [self._row_starts(ids, valid), *augmentation_or_valid]
+        return images, labels, *other_inputs
 
     def _row_starts(self, ids: Array, valid: Array) -> Array:
         """Return where the row of each sample begins in RENUMBERED, [N] uint16; the pipeline reads its rows end to end.
