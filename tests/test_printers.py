@@ -30,7 +30,7 @@ def _page(folder: Path) -> str:
     target, content, _ = package.build(
         _logs(folder), org="Example", system=str(system), out=site / "packages/0", ruleset=package.load("4.0.0")
     )
-    assert (target / "README.md").read_text() == content.report
+    assert (target / "README.md").read_text() == content.report_text
     pages = verify.pages_of(site)
     return content.report + pages["index.html"]
 

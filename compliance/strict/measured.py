@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from compliance.logged_run import EVENTS_KEPT, LoggedRun, is_number
-from compliance.rules import FINDINGS_PER_RULE, Collected
+from compliance.rules import FINDINGS_PER_RULE, FindingCollector
 from runlog import schema
 from runlog.digits import significant, six_digits
 from runlog.reader import Event, dataclass_of
@@ -136,12 +136,12 @@ class Measured:
     `faults` are contradictions that a log of this project cannot hold; it stops after FINDINGS_PER_RULE.
     """
 
-    def __init__(self, run: LoggedRun, collected: Collected) -> None:
+    def __init__(self, run: LoggedRun, collector: FindingCollector) -> None:
         self.faults: list[Fault] = []
         self.fastest = Fastest(images_per_s=0.0, line=0)
         self.all_images = 0
         self._run = run
-        self._collected = collected
+        self._collector = collector
         self._plan = _Plan()
         self._epoch_sums = _Sums()
         self._last_step = 0  # where the last window ended
@@ -215,7 +215,7 @@ class Measured:
                 if step_before < step < last_step:  # a checkpoint of the last step is written after the epoch
                     waited_ms += blocked_ms
             if short.missing_ms > waited_ms:
-                self._collected.breach(AGREES, short.line, short.actual)
+                self._collector.add_breach(AGREES, short.line, short.actual)
 
     # --- step windows ---
 
@@ -288,7 +288,7 @@ class Measured:
     @property
     def _clock_share(self) -> float:
         """The part of a time by which the log's clock may differ from it."""
-        return self._collected.strict[AGREES].bounds["share"]
+        return self._collector.strict_rules[AGREES].bounds["share"]
 
     def _check_rank_times(self, event: Event) -> None:
         """Keep a fault if an event rank_times cannot be of this run.
@@ -328,7 +328,7 @@ class Measured:
         stated = dataclass_of(schema.EpochThroughput, event.value)
         if number is None or stated is None or not _is_positive(stated):
             wanted = "epoch_throughput has images, time_s and images_per_s, numbers above 0"
-            self._collected.breach(AGREES, line, f"epoch_throughput is {printable(event.value)}", wanted)
+            self._collector.add_breach(AGREES, line, f"epoch_throughput is {printable(event.value)}", wanted)
             return
         self._compare_rate(stated, line)
         self._compare_sums(line, number, stated)
@@ -346,7 +346,7 @@ class Measured:
         rate = stated.images / stated.time_s
         if abs(stated.images_per_s - rate) > self._clock_share * rate:
             actual = f"{six_digits(stated.images_per_s)} images/s; its images over its time are {six_digits(rate)}"
-            self._collected.breach(AGREES, line, actual)
+            self._collector.add_breach(AGREES, line, actual)
 
     def _compare_with_data_set(self, stated: schema.EpochThroughput, line: int) -> None:
         """Compare the images of an epoch with the samples of the data set: less than a batch may be left over."""
@@ -355,7 +355,7 @@ class Measured:
         if samples and batch and abs(stated.images - samples) > batch:
             images = significant(stated.images, digits=10)
             actual = f"{images} images in an epoch; train_samples is {samples}, the global batch {batch}"
-            self._collected.breach(AGREES, line, actual)
+            self._collector.add_breach(AGREES, line, actual)
 
     def _compare_sums(self, line: int, number: int, stated: schema.EpochThroughput) -> None:
         """Compare what an event states of epoch `number` with the sums of its windows, and its last step with the plan.
@@ -387,7 +387,7 @@ class Measured:
         epoch_ms = self._last_epoch_ms
         if epoch != self._last_epoch or epoch_ms is None:
             actual = f"a throughput of epoch {epoch}, which is not the last one trained"
-            self._collected.breach(AGREES, throughput.line, actual)
+            self._collector.add_breach(AGREES, throughput.line, actual)
             return
         missing_ms = epoch_ms - throughput.time_s * 1000
         allowed_ms = self._clock_share * epoch_ms + self._run.clock_tolerance_ms
@@ -396,7 +396,7 @@ class Measured:
         between = f"{epoch_ms / 1000:.3f} s lie between its epoch_start and epoch_stop"
         actual = f"{throughput.time_s:.3f} s for epoch {epoch}; {between}"
         if missing_ms < 0:
-            self._collected.breach(AGREES, throughput.line, actual)
+            self._collector.add_breach(AGREES, throughput.line, actual)
         elif len(self._short_throughputs) < EVENTS_KEPT:
             self._short_throughputs.append(_ShortTime(throughput.line, epoch, missing_ms - allowed_ms, actual))
 
@@ -423,7 +423,7 @@ class Measured:
         if images_per_s <= 0 or abs(images / images_per_s * 1000 - epoch_ms) > allowed_ms:
             rate_by_clock = images / epoch_ms * 1000
             actual = f"{images_per_s:.6g} images/s; {images} images in {epoch_ms / 1000:.3f} s are {rate_by_clock:.6g}"
-            self._collected.breach(AGREES, event.line, actual)
+            self._collector.add_breach(AGREES, event.line, actual)
 
 
 def _whole_number_or_0(setting: Any) -> int:

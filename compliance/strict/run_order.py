@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from compliance.logged_run import EVENTS_KEPT, Evaluation, LoggedRun, is_number
-from compliance.rules import Collected
+from compliance.rules import FindingCollector
 from compliance.strict.measured import Measured
 from runlog import schema
 from runlog.digits import significant
@@ -50,13 +50,13 @@ class TrainedPart(NamedTuple):
 class RunOrder:
     """Follows a run from event to event. Times are Unix milliseconds."""
 
-    def __init__(self, run: LoggedRun, collected: Collected) -> None:
+    def __init__(self, run: LoggedRun, collector: FindingCollector) -> None:
         self.run = run
-        self.measured = Measured(run, collected)
+        self.measured = Measured(run, collector)
         self.epochs_counted = 0  # that epoch_start or blocks announced, whatever their numbers
         self.last_epoch: int | None = None  # the number of the last one trained
         self.trained: list[TrainedPart] = []
-        self._collected = collected
+        self._collector = collector
         self._latest_ms: float | None = None  # of the events whose times count
         self._early_part: Event | None = None  # the first part that started above run_start
         self._has_epoch_events = False
@@ -82,8 +82,8 @@ class RunOrder:
         else:
             self.measured.take(event)
 
-    def _breach(self, rule: str, event: Event, actual: str, expected: str | None = None) -> None:
-        self._collected.breach(rule, event.line, actual, expected)
+    def _add_breach(self, rule: str, event: Event, actual: str, expected: str | None = None) -> None:
+        self._collector.add_breach(rule, event.line, actual, expected)
 
     def _epoch_number(self, event: Event, name: str) -> int | None:
         """Return the number of an epoch, or of epochs, in the field `name` of an event's metadata.
@@ -94,7 +94,7 @@ class RunOrder:
         if is_number(value) and 0 <= value < 2**31 and value == int(value):  # others write 39.0
             return int(value)
         rule = "value-type" if event.key == schema.EVAL_ACCURACY.key else ORDER
-        self._breach(rule, event, f"{event.key} has {name} {printable(value)}", f"{event.key} has {name}, a number")
+        self._add_breach(rule, event, f"{event.key} has {name} {printable(value)}", f"{event.key} has {name}, a number")
         return None
 
     # --- the clock ---
@@ -114,26 +114,26 @@ class RunOrder:
         does_time_count = event.key in KEYS_OF_THE_CLOCK
         if does_time_count:
             rule = "time-order"
-            allowed_ms = self._collected.strict[rule].bounds["back_ms"]
+            allowed_ms = self._collector.strict_rules[rule].bounds["back_ms"]
         latest_ms = event.time_ms if self._latest_ms is None else self._latest_ms
         back_ms = latest_ms - event.time_ms
         if back_ms > allowed_ms:
             before = f"{significant(back_ms, digits=10)} ms before an event above it"
             actual = f"{printable(event.key)} at {event.time_ms} ms, {before}"
-            self._breach(rule, event, actual)
+            self._add_breach(rule, event, actual)
         if not does_time_count:
             return
 
         self._latest_ms = max(latest_ms, event.time_ms)
         stop = self.run.stop
         if stop is not None and event.key != schema.RUN_STOP.key:
-            self._breach(ORDER, event, f"{event.key} after the run_stop of line {stop.line}")
+            self._add_breach(ORDER, event, f"{event.key} after the run_stop of line {stop.line}")
 
     def _check_not_before_start(self, part: Event, start_ms: float) -> None:
         """Collect the start of a block, epoch or evaluation that is before run_start."""
         before_ms = start_ms - part.time_ms
-        if before_ms > self._collected.strict["before-run-start"].bounds["before_ms"]:
-            self._breach(
+        if before_ms > self._collector.strict_rules["before-run-start"].bounds["before_ms"]:
+            self._add_breach(
                 "before-run-start", part, f"{part.key} {significant(before_ms, digits=10)} ms before run_start"
             )
 
@@ -145,7 +145,7 @@ class RunOrder:
             return
         self.measured.run_starts(event)
         if self._early_part is not None:
-            self._breach(ORDER, self._early_part, f"{self._early_part.key} above run_start")
+            self._add_breach(ORDER, self._early_part, f"{self._early_part.key} above run_start")
             self._check_not_before_start(self._early_part, event.time_ms)
 
     def _run_stop(self, event: Event) -> None:
@@ -160,14 +160,14 @@ class RunOrder:
             self._compare_stops(event, first)
             return
         if self.run.start_ms is not None and event.time_ms <= self.run.start_ms:
-            self._breach("run-time", event, f"run_stop {self.run.start_ms - event.time_ms} ms before run_start")
+            self._add_breach("run-time", event, f"run_stop {self.run.start_ms - event.time_ms} ms before run_start")
         if self.run.status != "success":
             return
         self.measured.check_success(event.line)
         for part in self._open.values():
-            self._breach(ORDER, event, f"{part} is open")
+            self._add_breach(ORDER, event, f"{part} is open")
         if self._evaluation_without_accuracy is not None:
-            self._breach(ORDER, event, f"{self._evaluation_without_accuracy} has no accuracy")
+            self._add_breach(ORDER, event, f"{self._evaluation_without_accuracy} has no accuracy")
 
     def _compare_stops(self, event: Event, first: Event) -> None:
         """Collect that another node's run_stop has another status than the first, or is at another time."""
@@ -175,15 +175,15 @@ class RunOrder:
         status = event.metadata.get("status")
         if status != self.run.status:
             that = f"that of line {first.line} is {printable(self.run.status)}"
-            self._collected.breach("run-status", event.line, f"status {printable(status)}; {that}")
+            self._collector.add_breach("run-status", event.line, f"status {printable(status)}; {that}")
 
     def _compare_time_with_first(self, event: Event, first: Event) -> None:
         """Collect a second run_start or run_stop at another time; close to the first it is another node's and warns."""
         apart_ms = abs(event.time_ms - first.time_ms)
         if apart_ms:
-            far = apart_ms > self._collected.strict["run-time"].bounds["repeat_ms"]
+            far = apart_ms > self._collector.strict_rules["run-time"].bounds["repeat_ms"]
             actual = f"another {event.key}, {significant(apart_ms, digits=10)} ms from that of line {first.line}"
-            self._breach("run-time" if far else ORDER, event, actual)
+            self._add_breach("run-time" if far else ORDER, event, actual)
 
     # --- blocks, epochs and evaluations ---
 
@@ -201,7 +201,7 @@ class RunOrder:
             self._check_not_before_start(event, self.run.start_ms)
         for other in _CLOSED_BY[kind]:
             if other in self._open:
-                self._breach(ORDER, event, f"{self._open[other]} is still open")
+                self._add_breach(ORDER, event, f"{self._open[other]} is still open")
 
         number = self._epoch_number(event, _NUMBER_FIELD[kind])
         if kind != "eval":  # an evaluation has the number of an epoch before it
@@ -237,11 +237,11 @@ class RunOrder:
     def _evaluation_starts(self, evaluation: _Open) -> None:
         """Collect that the evaluation before has no accuracy, or that this one is not labelled with the last epoch."""
         if self._evaluation_without_accuracy is not None and "eval" not in self._open:
-            self._breach(ORDER, evaluation.start, f"{self._evaluation_without_accuracy} has no accuracy")
+            self._add_breach(ORDER, evaluation.start, f"{self._evaluation_without_accuracy} has no accuracy")
         trained = self._trained_epoch()
         if evaluation.number != trained:
             what = f"evaluation of epoch {evaluation.number}; the last trained is {trained}"
-            self._breach(ORDER, evaluation.start, what)
+            self._add_breach(ORDER, evaluation.start, what)
         self._evaluation_without_accuracy = evaluation
 
     def _part_stops(self, event: Event) -> None:
@@ -256,7 +256,7 @@ class RunOrder:
         number = self._epoch_number(event, _NUMBER_FIELD[kind])
         part = self._open.pop(kind, None)
         if part is None:
-            self._breach(ORDER, event, f"{event.key}, and no {kind} is open")
+            self._add_breach(ORDER, event, f"{event.key}, and no {kind} is open")
             return
         self._warn_of_other_number(event, f"{event.key} of epoch", number, part.number)
         if kind == "block" and self._has_epoch_events:
@@ -287,13 +287,13 @@ class RunOrder:
         """Collect that a block whose epochs have events of their own ends before the last of them, or after more."""
         if "epoch" in self._open or self.last_epoch != block.last:
             announced = f"{block} announces epochs {block.number} to {block.last}"
-            self._breach(ORDER, event, f"{announced}; the last one done is {self.last_epoch}")
+            self._add_breach(ORDER, event, f"{announced}; the last one done is {self.last_epoch}")
 
     def _record_time(self, event: Event, took_ms: float) -> None:
         """Record the time of the part that stops at `event`. It must be above 0, or 0 where the clock counts in s."""
         self.run.keep_interval(event.key, took_ms)
         if took_ms < 0 or (took_ms == 0 and self.run.tick_ms == 1):
-            self._breach("epoch-time", event, f"{event.key} {took_ms} ms after its start")
+            self._add_breach("epoch-time", event, f"{event.key} {took_ms} ms after its start")
 
     def _warn_of_other_number(self, event: Event, what: str, number: int | None, wanted: int | None) -> None:
         """Warn where an epoch number is not the wanted one; None wants the first of a run, 0 or 1."""
@@ -301,7 +301,7 @@ class RunOrder:
         if number is None or number in wanted_numbers:
             return
         due = "0 or 1" if wanted is None else str(wanted)
-        self._breach(ORDER, event, f"{what} {number}; {due} is due")
+        self._add_breach(ORDER, event, f"{what} {number}; {due} is due")
 
     def _next_epoch(self) -> int | None:
         return None if self.last_epoch is None else self.last_epoch + 1
@@ -334,12 +334,12 @@ class RunOrder:
         if evaluation is not None:
             self._warn_of_other_number(event, "an accuracy of epoch", number, evaluation.number)
         elif self.run.number_of_events(schema.EVAL_START):
-            self._breach(ORDER, event, f"an accuracy of epoch {number} without an evaluation of its own")
+            self._add_breach(ORDER, event, f"an accuracy of epoch {number} without an evaluation of its own")
 
         ahead = number - self.epochs_counted
-        if self.epochs_counted and ahead > self._collected.strict["epochs-counted"].bounds["ahead"]:
+        if self.epochs_counted and ahead > self._collector.strict_rules["epochs-counted"].bounds["ahead"]:
             actual = f"an accuracy of epoch {number}; {self.epochs_counted} were started or announced"
-            self._breach("epochs-counted", event, actual)
+            self._add_breach("epochs-counted", event, actual)
 
     def _keep_accuracy(self, event: Event, number: int) -> None:
         """Keep an accuracy as one of epoch `number`, unless it is no number. Of too many the last one takes a place."""

@@ -8,7 +8,7 @@ from runlog.digits import percent, percent_above, significant, six_digits
 from runlog.json_types import JsonObject
 from runlog.verdict import WARNING, Verdict
 from scoring.figure.spread import outlier
-from scoring.importers.checks import CLOCK_AGREES, EPOCHS_AND_RUN, REFUSED, seconds_of_row
+from scoring.importers.checks import CLOCKS_AGREE_WITHIN, EPOCHS_AND_RUN, MAX_PLAUSIBLE_RATIO, seconds_of_row
 from scoring.importers.run_time import run_rate
 from scoring.record import Record
 
@@ -58,7 +58,7 @@ def warn_if_other_rates_differ(record: Record, value: float, lines: tuple[int, i
 def _warn_if_rows_disagree(
     record: Record, value: float, lines: tuple[int, int], message_start: str
 ) -> Iterator[Verdict]:
-    """Yield a warning if a figure and the rate by the times of the same rows differ by more than a factor of REFUSED.
+    """Yield a warning if a figure and the rate by the same rows' times differ by over a factor of MAX_PLAUSIBLE_RATIO.
 
     `lines` are the first and last line of these rows. `message_start` is such as "the figure, of lines 12 to 480, is".
     There is no warning if the rows do not give their times.
@@ -68,7 +68,7 @@ def _warn_if_rows_disagree(
     if rate_of_rows is None:
         return
     ratio = value / rate_of_rows
-    if not 1 / REFUSED <= ratio <= REFUSED:
+    if not 1 / MAX_PLAUSIBLE_RATIO <= ratio <= MAX_PLAUSIBLE_RATIO:
         message = (
             f"{message_start} {significant(ratio, digits=3)} times what the same rows' own times make, "
             f"{six_digits(rate_of_rows)}: the clock was set, or the run stood still in between"
@@ -160,14 +160,14 @@ def warn_if_interval_is_wide(value: float, interval: tuple[float, float] | None)
 def warn_if_over_linear(name: str, efficiency: float) -> Iterator[Verdict]:
     """Yield a warning if the scaling efficiency of the system `name` is above 1 by more than clocks differ.
 
-    Above 1, one device of many would do more than one device of few. Above REFUSED the message adds that the caller
-    shows no efficiency.
+    Above 1, one device of many would do more than one device of few. Above MAX_PLAUSIBLE_RATIO the message adds
+    that the caller shows no efficiency.
     """
-    if efficiency <= 1 + CLOCK_AGREES:
+    if efficiency <= 1 + CLOCKS_AGREE_WITHIN:
         return
     message = f"{name}: {efficiency:.2f} times as much a device as the base: a clock, a count of devices or the machine"
     message += " is another than it seems"
-    if efficiency > REFUSED:
+    if efficiency > MAX_PLAUSIBLE_RATIO:
         message += "; no efficiency is given, as it is 1 at most"
     yield warning("over_linear", message)
 

@@ -21,7 +21,7 @@ from runlog.digits import percent
 from runlog.json_types import JsonObject
 from runlog.text import safe_lines
 from scoring.figure import protocols
-from scoring.figure.run import devices_in_rate
+from scoring.figure.rates import devices_in_rate
 from scoring.figure.score import Score, score
 from scoring.importers import read_record
 from scoring.published.table import Published, read_published, read_rows, select
