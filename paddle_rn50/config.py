@@ -137,7 +137,7 @@ def _steps_to_end_of_decay(point: ReferencePoint, global_batch: int, per_epoch: 
 
 
 def mlperf_lars(global_batch: int) -> Recipe:
-    """Return the recipe of MLPerf's closed division for a global batch; MLPERF_POINTS must have a point for it.
+    """Return the recipe of the closed division of MLPerf for a global batch; MLPERF_POINTS must have a point for it.
 
     The reference point says after how many steps the learning rate has fallen to its end. Training then goes on, at
     that rate, up to the next evaluation. Evaluations are made after epochs EVAL_OFFSET, EVAL_OFFSET + EVAL_EVERY and so
