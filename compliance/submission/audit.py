@@ -164,7 +164,8 @@ def _question_about_two_submissions(report: Report, folder: Folder, earlier: _Fi
     other_submitter = other.owner.submitter
     is_same_organisation = _organisation_of_submitter(submitter) == _organisation_of_submitter(other_submitter)
     has_power_logs = is_same_organisation and submitter != other_submitter and "power" in submitter
-    is_other_round = folder.name.parts[0] != other.name.parts[0]  # the first folder is that of the round
+    rounds = {*folder.name.parts[:1], *other.name.parts[:1]}  # the first folder's name; logs in the root have none
+    is_other_round = len(rounds) == 2
 
     actual = f"the {earlier.kind_of_mark} of {printable(earlier.file)} of {printable(str(other.name))}"
     severity = "warning"

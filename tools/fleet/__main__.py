@@ -426,7 +426,7 @@ def main() -> int:
     if env.is_rank():
         return ranks_main("tools.fleet.measure")
     arguments = parser()
-    complete(arguments)
+    complete(arguments)  # for completion in the shell
     args = arguments.parse_args()
     named_files.check_options(args)
     wrong = misuse(args)

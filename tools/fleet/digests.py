@@ -29,7 +29,7 @@ from program import build, ops
 from program.arrays import Array
 from runlog.errors import message_of
 from runlog.json_types import JsonObject
-from tools.acceptance.machine import repeatable
+from tools.acceptance.machine import repeatable_algorithms
 from tools.doctor.rows import gpu_name
 
 # The MiB that cuDNN's convolutions may take, Paddle's default. With one limit for all ranks, the choice of an algorithm
@@ -172,7 +172,7 @@ def digest_repetitions(training: RepeatableTraining, amount: Amount) -> DigestsO
     least_end_s = time.monotonic() + amount.least_s
     try:
         # A fixed workspace limit lets cuDNN choose the same algorithms on all ranks.
-        with repeatable(FLAGS_conv_workspace_size_limit=WORKSPACE_LIMIT_MIB):
+        with repeatable_algorithms(FLAGS_conv_workspace_size_limit=WORKSPACE_LIMIT_MIB):
             while result.count_by_table.total() < amount.least_repetitions or time.monotonic() < least_end_s:
                 table = digest_one_repetition(training, amount.steps_per_repetition)
                 name = table_name(table)  # equal tables have the same name
