@@ -32,7 +32,7 @@ class Fastest(NamedTuple):
 
 
 class _Throughput(NamedTuple):
-    """What an event epoch_throughput states of the time of an epoch, and its line."""
+    """The time of an epoch that an event epoch_throughput states, and the line of the event."""
 
     line: int
     epoch: int
