@@ -18,7 +18,7 @@ from harness import env, network
 from harness.hooks.watchdog import WATCHDOG
 from harness.job import ClusterSettings
 from harness.processes import end_with_parent
-from program import elsewhere
+from program import in_temporary_folder
 from runlog.errors import RunError
 
 if not env.is_rank():  # a tool: UCX, which Open MPI loads, would write into its JSON; MPI does not start without HOME
@@ -198,7 +198,7 @@ def connect(cluster: ClusterSettings, ranks: Ranks) -> None:
     first_host = endpoints[0].rpartition(":")[0]
     # Paddle forks helpers for the rendezvous; mpirun would wait for whoever holds a dead rank's pipes.
     os.register_at_fork(after_in_child=_end_with_its_parent)
-    with elsewhere():
+    with in_temporary_folder():
         _listen_on(address, first_host)
         paddle.distributed.gloo_init_parallel_env(ranks.rank, ranks.size, f"{first_host}:{port}")
 
