@@ -176,7 +176,14 @@ def _write_page(
         findings_by_file = read_findings(str(findings_file), records)
         words += ["--findings", str(findings_file)]
     words += ["--html", str(page_file)]
-    report = build(records, None, skip=None, findings=findings_by_file, logs=log_by_name, folders={})
+    report = build(
+        records,
+        None,
+        skip=None,
+        findings_by_file=findings_by_file,
+        path_by_file=log_by_name,
+        folder_by_file={},
+    )
     page_file.write_text(render.html(render.page(report, words)), encoding="utf-8")
 
 

@@ -52,7 +52,7 @@ def probe(job: env.Job, rank_cores: list[list[int]] | None = None, node: int | N
         node = job.cluster.node_rank
     with contextlib.ExitStack() as opened, ThreadPoolExecutor() as pool:
         handles: list[nvidia.Handle] = []
-        absence = child.nvml_silence() if on_gpu else ""
+        absence = child.hanging_call_of_nvml() if on_gpu else ""
         if not absence:
             handles, absence = opened.enter_context(nvidia.opened())
         gpus = [nvidia.gpu_of(handle) for handle in handles]

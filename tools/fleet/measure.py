@@ -148,7 +148,7 @@ def main(job: Job, origins: Origins) -> None:
     step_alone = None
     step_of_all = None
     repeatable_training = None
-    if all(me.comm.allgather(machine.kernels)):
+    if all(me.comm.allgather(machine.has_kernels)):
         step_alone, step_of_all, repeatable_training = programs(machine)
         step_alone()  # the first run of each program builds it
         step_of_all()
