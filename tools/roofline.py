@@ -94,7 +94,7 @@ def step_time(
     - Any operator: it takes the longer one of its two bounds, by FLOPs and by bytes.
 
     `arithmetic_of` maps a data type to the card's arithmetic for it. tests/null_gpu/test_streams.py shows that Paddle
-    waits in this order.
+    waits in this order. The host is assumed to launch every operator and all-reduce before the GPU could begin it.
     """
     flops_s = 0.0
     bytes_s = 0.0

@@ -129,8 +129,13 @@ def _print_errors(report: Report) -> None:
 def summarize(paths: Sequence[Path], *, throughput_only: bool) -> int:
     """Score and check the logs of a job's runs, write a report, and print a table.
 
-    Two files are written to the first log's folder: report.html, and findings.json with what the check found. With
-    `throughput_only` the logs are not checked and there is no findings.json: such runs are not a training result.
+    These files are written:
+
+    - report.html in the first log's folder;
+    - findings.json there, with what the check found;
+    - LOG.checked beside each log, with the check's verdict.
+
+    With `throughput_only` the logs are not checked, and only report.html is written: such runs are no training result.
 
     Returns the exit status: 1 if a log fails its check, else 0. Raises ValueError if a log measured nothing, and
     TooFewRunsError if there are too few runs for a score.

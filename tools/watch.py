@@ -243,8 +243,8 @@ def draw(state: JsonObject, now_s: float) -> Group:
     - the time left, while the run goes on;
     - peak GPU memory and energy, if the run has logged its summary.
 
-    `now_s` is the current Unix time. While a run goes on, it says for how long the run or a node wrote nothing, if that
-    is more than SILENT_S seconds.
+    `now_s` is the current Unix time. If a run goes on, and it or a node wrote nothing for more than SILENT_S seconds
+    before, the tables say for how long.
     """
     is_running = state["phase"] not in ENDED
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -275,9 +275,12 @@ def draw(state: JsonObject, now_s: float) -> Group:
 
 
 def _phase(state: JsonObject, now_s: float, is_running: bool) -> str:
-    """Return the phase of a run in words: "aborted: out of memory", "training, nothing new for 42 s".
+    """Return the phase of a run in words.
 
-    The second part is there if the run has a reason for its abort, or was silent for more than SILENT_S seconds.
+    - The log has no entry: "nothing is written yet".
+    - The log has a reason for an abort: "aborted: out of memory".
+    - A run that goes on wrote nothing for more than SILENT_S seconds: "training, nothing new for 42 s".
+    - Otherwise only the phase: "training".
     """
     if state["is_empty"]:
         return "nothing is written yet"
@@ -293,7 +296,8 @@ def _phase(state: JsonObject, now_s: float, is_running: bool) -> str:
 def _slowest(rank_times: JsonObject, kind: str) -> str:
     """Return in words which rank was slowest in the last window, and the median rank's time.
 
-    `kind` is "compute" or "data_wait", and begins the names of the fields of `rank_times`.
+    `kind` is "compute" or "data_wait", with which the names of the fields of `rank_times` begin. If the run did not
+    measure it: "compute not measured".
     """
     name = kind.replace("_", " ")
     most_s = rank_times[f"{kind}_most_s"]
