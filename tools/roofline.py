@@ -195,7 +195,7 @@ def scaling(operators: Operators, *, tf32: bool, card: Card, network_bytes_per_s
     narrowest link, NVLink or the node's network. `network_bytes_per_s` is the peak of that network.
 
     - `of_linear` = step time of one node / step time: 1 if 64 GPUs are 8 times as fast as 8.
-    - `of_linear_nothing_hidden` is the same ratio if no all-reduce ran beside an operator.
+    - `of_linear_nothing_hidden` is the same ratio for steps in which no all-reduce runs beside an operator.
 
     Returns None if the card has no peak for an arithmetic of the program.
     """
